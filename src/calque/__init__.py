@@ -1,0 +1,13 @@
+"""calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
+
+Importing calque registers the PyTorch device "jax" and changes nothing else.
+"""
+
+from calque import ops as _ops  # the rules must exist before they are bound
+from calque.device.registration import register as _register
+from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+
+_register()
+del _ops, _register
+
+__all__ = ["CalqueError", "TraceError", "UnsupportedOpError"]

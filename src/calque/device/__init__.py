@@ -1,0 +1,1 @@
+"""The PyTorch device "jax": plain tensors whose storages hold `jax.Array`s."""

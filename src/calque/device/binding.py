@@ -1,0 +1,236 @@
+"""Bind the op table to PyTorch's dispatcher.
+
+From one functional rule follow the operator itself, its in-place form, its `out=` form and, for
+rules that change arguments, the write-back. What has no rule at all goes to `fallback`.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jax import Array
+
+from calque.device.call import Runner, check_castable
+from calque.device.cell import check_writable, read, wrap, write, x64
+from calque.device.fallback import fall_back
+from calque.ops.registry import RULES, Rule
+
+Kernel = Callable[..., Any]
+_COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+
+
+@lru_cache(maxsize=None)
+def schema_of(name: str) -> torch._C.FunctionSchema:
+    """The schema of `namespace::name.overload`."""
+    base, _, overload = name.partition(".")
+    return torch._C._get_schema(base, overload)
+
+
+def overload_of(name: str) -> torch._ops.OpOverload:
+    """The operator object of `namespace::name.overload`."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+def _written(argument: torch._C.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def traced_parameters(rule: Rule) -> frozenset[str]:
+    """The parameters in which a Python number stands for a tensor or a `Scalar`."""
+    kinds = ("Tensor", "number")
+    arguments = schema_of(rule.name).arguments
+    return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
+
+
+def wrap_result(result: Any) -> Any:
+    """Arrays as tensors, in the same tuples and lists; None stays None."""
+    if isinstance(result, Array):
+        return wrap(result)
+    if isinstance(result, tuple | list):
+        return type(result)([wrap_result(part) for part in result])
+    return result
+
+
+def functional(rule: Rule) -> Kernel:
+    """The kernel of an operator that makes new tensors."""
+    run: Runner | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        if run is None:
+            run = Runner(rule, traced_parameters(rule))
+        result = run(args, kwargs)
+        return wrap(result) if isinstance(result, Array) else wrap_result(result)
+
+    return kernel
+
+
+def mutating(rule: Rule) -> Kernel:
+    """The kernel of an operator that makes new tensors and changes some of its arguments."""
+    run: Runner | None = None
+    names = [a.name for a in schema_of(rule.name).arguments]
+    positions = [names.index(name) for name in rule.mutates]
+    returned = len(schema_of(rule.name).returns)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        if run is None:
+            run = Runner(rule, traced_parameters(rule))
+        results = run(args, kwargs)
+        updates = results[len(results) - len(rule.mutates) :]
+        for name, position, value in zip(rule.mutates, positions, updates, strict=True):
+            target = args[position] if position < len(args) else kwargs.get(name)
+            _write_back(target, value)
+        fresh = wrap_result(tuple(results[: len(results) - len(rule.mutates)]))
+        if returned == 0:
+            return None
+        return fresh[0] if returned == 1 else fresh
+
+    return kernel
+
+
+def _write_back(target: Any, value: Any) -> None:
+    if isinstance(target, list | tuple):
+        for one, new in zip(target, value, strict=True):
+            _write_back(one, new)
+    elif target is not None and value is not None:
+        write(target, value)
+
+
+def in_place(name: str, rule: Rule) -> Kernel:
+    """The kernel of `op_`: the functional rule, written to its first argument."""
+    run: Runner | None = None
+
+    def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        nonlocal run
+        if run is None:
+            run = Runner(rule, traced_parameters(rule), cast=0)
+        check_writable(self)
+        write(self, run((self, *args), kwargs))
+        return self
+
+    return kernel
+
+
+def out_form(name: str) -> Kernel:
+    """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
+    schema = schema_of(name)
+    outs = [a.name for a in schema.arguments if _written(a)]
+    rule: Rule | None = None
+    run: Runner | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal rule, run
+        if rule is None:
+            rule = functional_of(name)
+        if rule is None:
+            return fall_back(overload_of(name), *args, **kwargs)
+        if run is None:
+            run = Runner(rule, traced_parameters(rule))
+        targets = [kwargs.pop(o) for o in outs if o in kwargs]
+        count = len(args) - (len(outs) - len(targets))
+        targets = [*args[count:], *targets]
+        results = run(args[:count], kwargs)
+        results = (results,) if isinstance(results, Array) else results
+        if len(targets) == 1 and isinstance(targets[0], list | tuple):
+            targets = list(targets[0])
+        for target, result in zip(targets, results, strict=True):
+            write_out(target, result)
+        if not schema.returns:
+            return None
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return kernel
+
+
+def write_out(target: torch.Tensor, result: Array) -> None:
+    """Write a result to an `out=` tensor, resized if its shape differs.
+
+    Raises:
+        RuntimeError: the dtype cannot be cast, or elements of the tensor share memory.
+    """
+    dtype = read(target).dtype
+    check_castable(result.dtype, dtype)
+    if tuple(target.shape) != result.shape:
+        if target.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape "
+                f"{list(target.shape)}, which does not match the required output shape "
+                f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch "
+                "release outputs will not be resized unless they have zero elements.",
+                stacklevel=3,
+            )
+        target.resize_(result.shape)
+    check_writable(target)
+    with x64():
+        write(target, result.astype(dtype))
+
+
+@lru_cache(maxsize=None)
+def functional_of(name: str) -> Rule | None:
+    """The rule of the same operator whose arguments are those of an in-place or out overload."""
+    schema = schema_of(name)
+    base, _, overload = name.partition(".")
+    base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
+    exact = RULES.get(f"{base}.{overload}" if overload else base)
+    if exact is not None and name != exact.name and not any(
+        _written(a) for a in schema_of(exact.name).arguments
+    ):
+        return exact
+    is_out = schema.arguments and any(a.is_out for a in schema.arguments)
+    wanted = [
+        (a.name, str(a.type)) for a in schema.arguments if not (is_out and _written(a))
+    ]
+    for candidate in _by_base().get(base, ()):
+        arguments = schema_of(candidate.name).arguments
+        if [(a.name, str(a.type)) for a in arguments] == wanted:
+            return candidate
+    return None
+
+
+@lru_cache(maxsize=1)
+def _by_base() -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = {}
+    for rule in RULES.values():
+        table.setdefault(rule.name.partition(".")[0], []).append(rule)
+    return table
+
+
+def derived(name: str) -> Kernel | None:
+    """The kernel for an operator that follows from the table, or None."""
+    rule = RULES.get(name)
+    base = name.partition(".")[0]
+    if rule is not None:
+        return mutating(rule) if rule.mutates else functional(rule)
+    if base.endswith("_") and not base.endswith("__"):
+        found = functional_of(name) if base[:-1] in _by_base() else None
+        return in_place(name, found) if found is not None else None
+    if base in _by_base() and "out" in name.partition(".")[2]:
+        return out_form(name)
+    return None
+
+
+def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
+    """Register a kernel for every ATen operator that follows from the table.
+
+    Args:
+        library: where the kernels are registered.
+        taken: kernels written by hand, by name without namespace; they come first.
+    """
+    for name, kernel in taken.items():
+        library.impl(name, kernel, "PrivateUse1")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    bases = {name.rstrip("_") for name in _by_base()}
+    for name in torch._C._dispatch_get_all_op_names():
+        short = name.removeprefix("aten::")
+        if not name.startswith("aten::") or short in taken:
+            continue
+        if name.partition(".")[0].rstrip("_") not in bases or has(name, _COMPOSITE_IMPLICIT):
+            continue
+        kernel = derived(name)
+        if kernel is not None:
+            library.impl(short, kernel, "PrivateUse1")

@@ -1,0 +1,218 @@
+"""Run a rule of the op table on tensors: one XLA executable for each rule and static arguments.
+
+The arguments of a call are split into arrays, which the executable takes, and everything else,
+which it is compiled for. Under a trace the same executables are called with JAX's tracers, and
+become calls inside the traced program.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax import Array
+from torch.nn import Parameter
+
+from calque.device import rng
+from calque.device.cell import Cell, active, cell_of, is_whole, read, x64
+from calque.device.dtypes import TO_NUMPY, to_numpy
+from calque.diagnostics import TraceError
+from calque.ops import dtypes
+from calque.ops.registry import Rule
+
+Tensor = torch.Tensor
+_ARRAY = object()
+_NUMBERS = frozenset((bool, int, float, complex))
+_UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
+_default_dtype = torch.get_default_dtype
+
+
+class Slot:
+    """Where an array goes in a call's arguments."""
+
+    __slots__ = ()
+
+
+_SLOT = Slot()
+
+
+def array_of(tensor: Tensor) -> Array:
+    """The array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+
+    Raises:
+        RuntimeError: the tensor is on another device.
+    """
+    if tensor.device.type == "jax":
+        return read(tensor)
+    if tensor.device.type == "cpu" and tensor.ndim == 0:
+        return host_array(tensor)
+    cell_of(tensor)
+    raise AssertionError("unreachable")
+
+
+def host_array(tensor: Tensor) -> Array:
+    """A CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    trace = active.trace
+    if trace is not None:
+        return trace.constant(tensor)
+    from_host = tensor.detach().resolve_conj().resolve_neg()
+    if from_host.dtype in (torch.bfloat16,) or from_host.dtype.itemsize == 1:
+        return jax.dlpack.from_dlpack(from_host.clone())
+    with x64():
+        return jax.numpy.array(from_host.numpy())
+
+
+class Runner:
+    """Calls one rule.
+
+    Attributes:
+        rule: the rule.
+        cast: the index of the tensor argument whose shape and dtype the result must take (for
+            in-place forms); None otherwise.
+    """
+
+    __slots__ = ("_cache", "_traced", "cast", "rule")
+
+    def __init__(self, rule: Rule, traced: frozenset[str], cast: int | None = None) -> None:
+        self.rule = rule
+        self.cast = cast
+        self._traced = (traced - rule.static) | rule.dynamic
+        self._cache: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The arrays that the rule gives for arguments of the operator."""
+        arrays: list[Any] = []
+        if self.rule.random:
+            arrays.append(rng.draw())
+        key: list[Any] = [_default_dtype()]
+        for value, name in zip(args, self.rule.parameters, strict=False):
+            key.append(self._split(value, name, arrays))
+        for name, value in kwargs.items():
+            if name not in _UNUSED:
+                key.append((name, self._split(value, name, arrays)))
+        hashed = tuple(key)
+        function = self._cache.get(hashed)
+        if function is None:
+            function = self._cache[hashed] = self._compile(args, kwargs)
+        with x64():
+            return function(*arrays)
+
+    def _split(self, value: Any, name: str, arrays: list[Any]) -> Any:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            try:
+                cell: Cell = value.untyped_storage().cell
+            except AttributeError:
+                arrays.append(array_of(value))
+                return _ARRAY
+            if active.trace is None and (not cell.viewed or is_whole(cell, value)):
+                arrays.append(cell.array)
+            else:
+                arrays.append(read(value))
+            return _ARRAY
+        if kind in _NUMBERS:
+            if name in self._traced:
+                arrays.append(value)
+                return _ARRAY
+            return (kind, value)
+        if kind is list or kind is tuple:
+            return tuple([self._split(item, name, arrays) for item in value])
+        if isinstance(value, Tensor):
+            arrays.append(array_of(value))
+            return _ARRAY
+        return value
+
+    def _compile(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        rule, cast = self.rule, self.cast
+        names = rule.parameters
+        template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
+        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in _UNUSED}
+        default = TO_NUMPY[_default_dtype()]
+
+        def run(*arrays: Any) -> Any:
+            items = iter(arrays)
+            first = [rng.key_of(next(items))] if rule.random else []
+            filled = [_fill(part, items) for part in template]
+            with dtypes.default_float_scope(default):
+                result = rule.function(
+                    *first, *filled, **{n: _fill(v, items) for n, v in keywords.items()}
+                )
+            return result if cast is None else cast_like(result, filled[cast])
+
+        run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
+        if rule.data_dependent:
+            return _concrete_only(rule, run)
+        return jax.jit(run)
+
+    def _template(self, value: Any, name: str) -> Any:
+        if isinstance(value, Tensor) or (type(value) in _NUMBERS and name in self._traced):
+            return _SLOT
+        if isinstance(value, list | tuple):
+            return [self._template(item, name) for item in value]
+        return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*arrays: Any) -> Any:
+        if active.trace is not None:
+            raise TraceError(
+                f"{rule.name}: the shape of the result depends on the values of the tensors, so it "
+                "cannot be part of one XLA program"
+            )
+        return run(*arrays)
+
+    return checked
+
+
+def _fill(template: Any, items: Iterator[Any]) -> Any:
+    if template is _SLOT:
+        return next(items)
+    if type(template) is list:
+        return [_fill(part, items) for part in template]
+    return template
+
+
+def cast_like(result: Array, target: Array) -> Array:
+    """The result of an in-place operator in the shape and dtype of the tensor it is written to.
+
+    Raises:
+        RuntimeError: the shape or the kind of dtype does not fit, in PyTorch's words.
+    """
+    if result.shape != target.shape:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(result.shape)}"
+        )
+    check_castable(result.dtype, target.dtype)
+    return result.astype(target.dtype)
+
+
+def check_castable(source: Any, target: Any) -> None:
+    """Raise RuntimeError where PyTorch refuses to write one dtype into another."""
+    low, high = dtypes.category(target), dtypes.category(source)
+    if low < high:
+        raise RuntimeError(
+            f"result type {_spoken(source)} can't be cast to the desired output type "
+            f"{_spoken(target)}"
+        )
+
+
+_SPOKEN = {
+    "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+}
+
+
+def _spoken(dtype: Any) -> str:
+    name = jax.numpy.dtype(dtype).name
+    return _SPOKEN.get(name, name)

@@ -1,0 +1,230 @@
+"""Cells: what a storage of the device holds, and how tensors read and write it.
+
+The cell of a tensor is an attribute of its `UntypedStorage`, which PyTorch keeps alive with the
+storage and shares through every alias made in C++ (`detach`, `.data`, saved tensors, parameters).
+While `calque.jit` traces, reads and writes of the thread go to the trace instead of the cell, so
+a trace that fails has changed nothing.
+"""
+
+import threading
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+import torch
+from jax import Array
+from jax._src.config import enable_x64 as _enable_x64
+
+from calque.device import geometry
+from calque.device.dtypes import TO_NUMPY, to_torch
+from calque.device.geometry import Layout, View
+
+_create = torch._C._acc.create_empty_tensor
+META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+
+class Cell:
+    """The array of one storage.
+
+    Attributes:
+        array: the elements; its shape and `stride` together say where each stands in memory.
+        stride: the strides the array stands for; None for row-major ones.
+        viewed: whether a tensor may see this storage through any other geometry.
+    """
+
+    __slots__ = ("__weakref__", "array", "stride", "viewed")
+
+    def __init__(self, array: Array, stride: geometry.Ints | None = None) -> None:
+        self.array = array
+        self.stride = stride
+        self.viewed = False
+
+
+class Trace(Protocol):
+    """What the cells ask of a running trace (see `calque.run.state`)."""
+
+    def read(self, cell: Cell) -> Array: ...
+
+    def write(self, cell: Cell, array: Array) -> None: ...
+
+    def created(self, cell: Cell, storage: torch.UntypedStorage) -> None: ...
+
+    def constant(self, tensor: torch.Tensor) -> Array: ...
+
+
+class _Active(threading.local):
+    trace: Trace | None = None
+
+
+active = _Active()
+
+
+class x64:
+    """A context in which JAX has 64-bit types, on this thread and nowhere else."""
+
+    __slots__ = ("_previous",)
+
+    def __enter__(self) -> None:
+        self._previous = _enable_x64.swap_local(True)
+
+    def __exit__(self, *_: object) -> None:
+        _enable_x64.set_local(self._previous)
+
+
+def cell_of(tensor: torch.Tensor) -> Cell:
+    """The cell behind a tensor of the device.
+
+    Raises:
+        RuntimeError: the storage has no cell: it was made by C++ code that knows nothing of the
+            device, and holds no memory.
+    """
+    storage = tensor.untyped_storage()
+    try:
+        return storage.cell  # type: ignore[attr-defined]
+    except AttributeError:
+        if tensor.device.type != "jax":
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"jax:0 and {tensor.device}!"
+            ) from None
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} on device 'jax' has no array behind it"
+        ) from None
+
+
+def layout_of(cell: Cell) -> Layout:
+    """The layout of a cell's array."""
+    shape = cell.array.shape
+    return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """The geometry of a tensor."""
+    return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def current(cell: Cell) -> Array:
+    """The array of a cell, as the running trace has it if there is one."""
+    trace = active.trace
+    return cell.array if trace is None else trace.read(cell)
+
+
+def replace(cell: Cell, array: Array) -> None:
+    """Give a cell a new array of the same shape and dtype."""
+    trace = active.trace
+    if trace is None:
+        cell.array = array
+    else:
+        trace.write(cell, array)
+
+
+def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
+    """Whether a tensor has exactly the geometry and dtype of its cell's array."""
+    array = cell.array
+    if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] != array.dtype:
+        return False
+    if tensor.storage_offset():
+        return False
+    return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
+
+
+def read(tensor: torch.Tensor) -> Array:
+    """The elements of a tensor of the device, as an array of its shape and dtype."""
+    try:
+        cell: Cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
+    except AttributeError:
+        cell = cell_of(tensor)
+    if cell.viewed and not is_whole(cell, tensor):
+        with x64():
+            return _read_view(cell, tensor)
+    trace = active.trace
+    return cell.array if trace is None else trace.read(cell)
+
+
+def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
+    array, layout, view = current(cell), layout_of(cell), view_of(tensor)
+    dtype = TO_NUMPY[tensor.dtype]
+    if array.dtype == dtype:
+        return geometry.read(array, layout, view)
+    flat = geometry.retype(geometry.memory(array, layout), dtype)
+    return geometry.read(flat, Layout(flat.shape, (1,)), view)
+
+
+def write(tensor: torch.Tensor, value: Array) -> None:
+    """Replace the elements of a tensor of the device by an array of its shape and dtype."""
+    cell = cell_of(tensor)
+    if not cell.viewed or is_whole(cell, tensor):
+        replace(cell, value)
+        return
+    with x64():
+        array, layout, view = current(cell), layout_of(cell), view_of(tensor)
+        if array.dtype == value.dtype:
+            replace(cell, geometry.write(array, layout, view, value))
+            return
+        flat = geometry.retype(geometry.memory(array, layout), value.dtype)
+        flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
+        replace(cell, geometry.from_memory(geometry.retype(flat, array.dtype), layout))
+
+
+def wrap(array: Array) -> torch.Tensor:
+    """A fresh row-major tensor of the device over an array."""
+    tensor = _create(array.shape, to_torch(array.dtype))
+    storage = tensor.untyped_storage()
+    cell = storage.cell = Cell(array)  # type: ignore[attr-defined]
+    trace = active.trace
+    if trace is not None:
+        trace.created(cell, storage)
+    return tensor
+
+
+def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """A fresh tensor over an array, with the given strides."""
+    stride = tuple(stride)
+    if stride == geometry.contiguous_strides(array.shape):
+        return wrap(array)
+    if not geometry.is_dense(array.shape, stride):
+        return _wrap_sparse(array, stride)
+    tensor = wrap(array)
+    cell_of(tensor).stride = stride
+    _set_geometry(tensor, View(array.shape, stride, 0))
+    return tensor
+
+
+def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """A fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
+    extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
+    with x64():
+        base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))
+    tensor = alias(torch.ops.aten.as_strided.default, base, array.shape, stride, 0)
+    write(tensor, array)
+    return tensor
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """Raise RuntimeError where a write would hit one element through two indices."""
+    if 0 in tensor.stride() and geometry.overlaps(view_of(tensor)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def alias(op: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Run a view operator on the geometry of a tensor only: the result shares its storage."""
+    share(tensor)
+    return op.redispatch(META, tensor, *args, **kwargs)
+
+
+def share(tensor: torch.Tensor) -> Cell:
+    """Prepare a tensor's storage for views: PyTorch checks them against its size in bytes."""
+    cell = cell_of(tensor)
+    if not cell.viewed:
+        cell.viewed = True
+        _set_geometry(tensor, view_of(tensor))
+    return cell
+
+
+def _set_geometry(tensor: torch.Tensor, view: View) -> None:
+    """Give a tensor a geometry; the storage's size in bytes grows to hold it."""
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride
+    )

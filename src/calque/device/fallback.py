@@ -1,0 +1,171 @@
+"""Serve an operator that has no rule: by PyTorch's decomposition, or by its CPU kernel.
+
+The CPU kernel runs on copies; what the operator writes is written back. In a trace it becomes a
+call back to the host. Each operator served this way is recorded, and warned about once.
+"""
+
+import logging
+import threading
+import warnings
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from calque.device.call import array_of, host_array
+from calque.device.cell import active, wrap, wrap_strided, write, x64
+from calque.device.dtypes import to_numpy
+from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
+
+logger = logging.getLogger("calque.fallback")
+
+SERVED: Counter[str] = Counter()
+"""How often each operator was served by its CPU kernel, by name."""
+
+_decomposing = threading.local()
+
+
+class FallbackWarning(UserWarning):
+    """An operator ran on the CPU because the device has no rule for it."""
+
+
+def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator that has no rule (see the module)."""
+    decomposition = _decompositions().get(op)
+    if decomposition is not None:
+        result = _decompose(op, decomposition, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    _warn_once(op)
+    if active.trace is not None:
+        return _call_back(op, args, kwargs)
+    return _on_cpu(op, args, kwargs)
+
+
+def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
+    """The decomposition's result, or NotImplemented inside a decomposition of the same operator."""
+    running: set[Any] = _decomposing.__dict__.setdefault("running", set())
+    if op in running:
+        return NotImplemented
+    running.add(op)
+    try:
+        return decomposition(*args, **kwargs)
+    finally:
+        running.discard(op)
+
+
+@lru_cache(maxsize=1)
+def _decompositions() -> dict[Any, Any]:
+    import torch._decomp as decomp  # slow to import: only when the first operator needs it
+
+    # torch._refs' decompositions end in prims, which call the very operator they came from.
+    return {
+        op: function
+        for op, function in decomp.decomposition_table.items()
+        if "_refs" not in getattr(function, "__module__", "")
+    }
+
+
+def _warn_once(op: torch._ops.OpOverload) -> None:
+    name = op.name()
+    SERVED[name] += 1
+    if SERVED[name] > 1:
+        return
+    origin = user_origin()
+    place = f" (first at {origin})" if origin else ""
+    warnings.warn(
+        f"{name} has no rule on the jax device: it runs on the CPU, with copies both ways{place}",
+        FallbackWarning,
+        stacklevel=3,
+    )
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def to_host(value: Any) -> Any:
+    """A device tensor's copy on the CPU, with its strides; anything else unchanged."""
+    return value.detach().to("cpu") if _is_device(value) else value
+
+
+def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    flat, spec = pytree.tree_flatten((args, kwargs))
+    copies: dict[int, torch.Tensor] = {}
+    host: list[Any] = []
+    for value in flat:
+        if _is_device(value):
+            host.append(copies.setdefault(id(value), to_host(value)))
+        elif isinstance(value, torch.device) and value.type == "jax":
+            host.append(torch.device("cpu"))
+        else:
+            host.append(value)
+    host_args, host_kwargs = pytree.tree_unflatten(host, spec)
+    try:
+        result = op(*host_args, **host_kwargs)
+    except NotImplementedError as error:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
+        ) from None
+    originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
+    for value, copy in zip(flat, host, strict=True):
+        if _is_device(value) and op._schema.is_mutable and copy._version:
+            _bring_back(value, copy)
+    return pytree.tree_map(
+        lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result
+    )
+
+
+def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:
+    if target.shape != copy.shape:
+        target.resize_(copy.shape)
+    write(target, host_array(copy))
+
+
+def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
+    known = originals.get(id(result))
+    if known is not None:
+        return known
+    array = host_array(result)
+    return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
+
+
+def _call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """The CPU kernel as a host callback of the traced program."""
+    if op._schema.is_mutable:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule on the jax device, and writes to its arguments: it cannot be "
+            "part of a jitted function"
+        )
+    flat, spec = pytree.tree_flatten((args, kwargs))
+    positions = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+    flat = [torch.device("cpu") if isinstance(v, torch.device) else v for v in flat]
+
+    def run(*tensors: Any) -> Any:
+        filled = list(flat)
+        for position, tensor in zip(positions, tensors, strict=True):
+            filled[position] = tensor
+        a, k = pytree.tree_unflatten(filled, spec)
+        return op(*a, **k)
+
+    metas = [torch.empty_like(flat[i], device="meta") for i in positions]
+    try:
+        outline = run(*metas)
+    except (RuntimeError, NotImplementedError) as error:
+        raise TraceError(
+            f"{op.name()} has no rule on the jax device, and the shape of its result is not known "
+            f"before it runs: {error}"
+        ) from None
+    outs, out_spec = pytree.tree_flatten(outline)
+    shapes = [jax.ShapeDtypeStruct(tuple(o.shape), to_numpy(o.dtype)) for o in outs]
+
+    def host(*arrays: Any) -> Any:
+        results = run(*[torch.from_dlpack(jax.numpy.array(a)) for a in arrays])
+        return [host_array(r.contiguous()) for r in pytree.tree_leaves(results)]
+
+    with x64():
+        results = jax.pure_callback(host, shapes, *[array_of(flat[i]) for i in positions])
+    return pytree.tree_unflatten([wrap(r) for r in results], out_spec)

@@ -1,0 +1,35 @@
+"""Register the device "jax" with PyTorch; done once, by `import calque`."""
+
+import sys
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from calque.device import binding, copies, module, views
+from calque.device.fallback import fall_back
+
+_libraries: list[torch.library.Library] = []
+
+
+def register() -> None:
+    """Make `torch.device("jax")` a device of PyTorch (a second call does nothing).
+
+    Raises:
+        RuntimeError: another package holds PyTorch's slot for out-of-tree devices.
+    """
+    if _libraries:
+        return
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise RuntimeError(
+            f"PyTorch has one slot for devices like ours, and {taken!r} holds it already: import "
+            "calque in a process without that package"
+        )
+    _setup_privateuseone_for_python_backend(
+        "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
+    )
+    aten = torch.library.Library("aten", "IMPL")
+    binding.bind(aten, {**views.kernels(), **copies.kernels()})
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(fall_back, "PrivateUse1")
+    _libraries.extend((aten, everything))

@@ -1,0 +1,52 @@
+"""Find the user's own line in the Python stack."""
+
+import os
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+import jax
+import torch
+
+_LIBRARIES = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep
+    for path in (os.path.dirname(__file__), torch.__file__, jax.__file__, os.__file__)
+)
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A line of the user's program: file, line number, function and the text of the line."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to calque, torch, jax, the standard library or an installed package."""
+    return (
+        filename.startswith(_LIBRARIES)
+        or filename.startswith("<frozen")
+        or any(part in filename for part in _SITE)
+    )
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that belongs to no library; None if every frame does."""
+    frame = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_origin() -> Origin | None:
+    """Where in the user's program the running operation was called; None if nowhere."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    return Origin(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)

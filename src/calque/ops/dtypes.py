@@ -1,0 +1,153 @@
+"""PyTorch's type promotion, over JAX arrays.
+
+A rule sees arrays and Python scalars. PyTorch sorts operands into three ranks: tensors with
+dimensions, tensors without, and Python numbers. A lower rank decides only when it is of a higher
+category (bool < integer < float < complex) than every rank above it. A Python number that reaches
+a rule as a traced argument is a weakly typed 0-d array and counts as a number.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Scalar = bool | int | float | complex
+
+_local = threading.local()
+_BOOL, _INT, _FLOAT, _COMPLEX = range(4)
+_COMPLEX_OF = {
+    np.dtype("float16"): np.dtype("complex64"),
+    np.dtype("bfloat16"): np.dtype("complex64"),
+    np.dtype("float32"): np.dtype("complex64"),
+    np.dtype("float64"): np.dtype("complex128"),
+}
+_REAL_OF = {np.dtype("complex64"): np.dtype("float32"), np.dtype("complex128"): np.dtype("float64")}
+
+
+@contextlib.contextmanager
+def default_float_scope(dtype: np.dtype) -> Iterator[None]:
+    """Set what `default_float` answers while a rule is traced."""
+    previous = getattr(_local, "default_float", None)
+    _local.default_float = dtype
+    try:
+        yield
+    finally:
+        _local.default_float = previous
+
+
+def default_float() -> np.dtype:
+    """The dtype of float results that no operand decides: torch.get_default_dtype()."""
+    return getattr(_local, "default_float", None) or np.dtype("float32")
+
+
+def default_complex() -> np.dtype:
+    """The complex dtype of the same precision as `default_float`."""
+    return _COMPLEX_OF[default_float()]
+
+
+def category(dtype: Any) -> int:
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
+    if dtype == jnp.bool_:
+        return _BOOL
+    if jnp.issubdtype(dtype, jnp.integer):
+        return _INT
+    return _COMPLEX if jnp.issubdtype(dtype, jnp.complexfloating) else _FLOAT
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether a dtype is a real floating-point type (fp8 and bfloat16 included)."""
+    return category(dtype) == _FLOAT
+
+
+def is_complex(dtype: Any) -> bool:
+    """Whether a dtype is complex."""
+    return category(dtype) == _COMPLEX
+
+
+def is_integral(dtype: Any, include_bool: bool = True) -> bool:
+    """Whether a dtype is an integer type, or bool if `include_bool`."""
+    return category(dtype) == _INT or (include_bool and category(dtype) == _BOOL)
+
+
+def real_dtype(dtype: Any) -> np.dtype:
+    """The dtype of the real part: complex64 -> float32; a real dtype is its own."""
+    return _REAL_OF.get(np.dtype(dtype), np.dtype(dtype))
+
+
+def complex_dtype(dtype: Any) -> np.dtype:
+    """The complex dtype that holds a real dtype: float32 -> complex64."""
+    return _COMPLEX_OF.get(np.dtype(dtype), np.dtype(dtype))
+
+
+def _number_dtype(value: Any) -> np.dtype:
+    if isinstance(value, bool | np.bool_):
+        return np.dtype(bool)
+    if isinstance(value, int | np.integer):
+        return np.dtype("int64")
+    return default_complex() if isinstance(value, complex) else default_float()
+
+
+def _rank_and_dtype(value: Any) -> tuple[int, np.dtype]:
+    if not hasattr(value, "dtype"):
+        return 2, _number_dtype(value)
+    if getattr(value, "weak_type", False):
+        kind = category(value.dtype)
+        return 2, (np.dtype(bool), np.dtype("int64"), default_float(), default_complex())[kind]
+    return (1 if value.ndim == 0 else 0), np.dtype(value.dtype)
+
+
+def promote_types(a: Any, b: Any) -> np.dtype:
+    """torch.promote_types: uint8 with int8 is int16, integers with a float take the float's dtype."""
+    a, b = np.dtype(a), np.dtype(b)
+    if a == b:
+        return a
+    low, high = sorted((a, b), key=category)
+    if category(low) != category(high):
+        if category(high) == _COMPLEX and category(low) == _FLOAT:
+            return promote_types(complex_dtype(low), high)
+        return high
+    if {a.name, b.name} == {"float16", "bfloat16"}:
+        return np.dtype("float32")
+    return np.dtype(jnp.promote_types(a, b))
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """torch.result_type of arrays and Python numbers; None among the operands is passed over."""
+    ranks: list[np.dtype | None] = [None, None, None]
+    for operand in operands:
+        if operand is None:
+            continue
+        rank, dtype = _rank_and_dtype(operand)
+        known = ranks[rank]
+        ranks[rank] = dtype if known is None else promote_types(known, dtype)
+    result: np.dtype | None = None
+    for dtype in ranks:
+        if dtype is None:
+            continue
+        if result is None:
+            result = dtype
+        elif category(dtype) > category(result):
+            if category(dtype) == _COMPLEX and category(result) == _FLOAT:
+                result = complex_dtype(result)
+            else:
+                result = dtype
+    if result is None:
+        raise TypeError("result_type needs at least one operand")
+    return result
+
+
+def to_float(dtype: Any) -> np.dtype:
+    """The dtype of a float-valued function (sin, div, mean): integers and bool give the default."""
+    return default_float() if is_integral(dtype) else np.dtype(dtype)
+
+
+def promote(*operands: Any, floating: bool = False) -> tuple[Array, ...]:
+    """The operands as arrays of their common dtype (made floating-point if `floating`)."""
+    dtype = result_type(*operands)
+    if floating:
+        dtype = to_float(dtype)
+    return tuple(jnp.asarray(x).astype(dtype) for x in operands)

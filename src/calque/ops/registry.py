@@ -1,0 +1,111 @@
+"""The op table: one pure JAX function for each operator, keyed by the operator's name.
+
+A rule has the ATen operator's own signature, over `jax.Array`s and Python values:
+
+- tensors are arrays (or Python numbers, where PyTorch accepts a number for a tensor);
+- dtypes are numpy dtypes; `device`, `layout` and `pin_memory` never reach a rule;
+- a random rule takes a JAX key before the operator's own arguments;
+- a rule that changes some of its arguments (`mutates`) returns its results followed by the new
+  values of those arguments.
+
+Nothing in a rule may depend on the values in an array (but see `Rule.data_dependent`). The in-place and `out=` forms of an
+operator follow from its functional rule and are never written.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one operator means, and how its arguments are passed.
+
+    Attributes:
+        name: `namespace::name.overload`; the overload `default` is left out.
+        function: the pure JAX function.
+        family: the module the rule was written in.
+        static: `Scalar` parameters that the rule needs as Python values.
+        dynamic: `int` or `float` parameters that change often and are passed as traced numbers,
+            so that a new value costs no new executable.
+        mutates: parameters whose new values follow the results.
+        random: whether the rule takes a JAX key first.
+        data_dependent: whether the shape of a result depends on values; such a rule runs on
+            concrete arrays only and cannot be part of a compiled program.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    family: str
+    static: frozenset[str] = frozenset()
+    dynamic: frozenset[str] = frozenset()
+    mutates: tuple[str, ...] = ()
+    random: bool = False
+    data_dependent: bool = False
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the operator's own parameters, in order."""
+        names = tuple(signature(self.function).parameters)
+        return names[1:] if self.random else names
+
+
+RULES: dict[str, Rule] = {}
+
+
+def op(
+    *names: str,
+    static: tuple[str, ...] = (),
+    dynamic: tuple[str, ...] = (),
+    mutates: tuple[str, ...] = (),
+    random: bool = False,
+    data_dependent: bool = False,
+) -> Callable[[F], F]:
+    """Put a function into the table as the rule of each named operator.
+
+    >>> from calque.ops.registry import op
+    >>> @op("aten::add.Tensor")                                              # doctest: +SKIP
+    ... def add(x, y, *, alpha=1): ...
+
+    Args:
+        *names: the operators, as `add.Tensor` (namespace `aten`) or `namespace::name.overload`.
+        static: see `Rule.static`. Likewise the others.
+    """
+
+    def register(function: F) -> F:
+        family = function.__module__.rpartition(".")[2]
+        for name in names:
+            name = canonical(name)
+            RULES[name] = Rule(
+                name,
+                function,
+                family,
+                frozenset(static),
+                frozenset(dynamic),
+                mutates,
+                random,
+                data_dependent,
+            )
+        return function
+
+    return register
+
+
+def canonical(name: str) -> str:
+    """`add.Tensor` -> `aten::add.Tensor`; `aten::relu.default` -> `aten::relu`."""
+    name = name if "::" in name else f"aten::{name}"
+    return name.removesuffix(".default")
+
+
+def find(name: str) -> Rule | None:
+    """The rule of an operator, or None."""
+    return RULES.get(canonical(name))
+
+
+def names() -> Iterator[str]:
+    """The names in the table, sorted."""
+    return iter(sorted(RULES))

@@ -1,0 +1,32 @@
+"""Small helpers that several families of rules share."""
+
+from typing import Any
+
+Dims = int | list[int] | tuple[int, ...] | None
+
+
+def wrap_dim(dim: int, ndim: int) -> int:
+    """A dimension counted from the front.
+
+    Raises:
+        IndexError: the dimension is out of range, in PyTorch's words.
+    """
+    span = max(ndim, 1)
+    if not -span <= dim < span:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], "
+            f"but got {dim})"
+        )
+    return dim % span
+
+
+def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
+    """Dimensions counted from the front; None or an empty list stand for all of them."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return tuple(range(ndim))
+    if isinstance(dims, int):
+        dims = (dims,)
+    wrapped = tuple(wrap_dim(dim, ndim) for dim in dims)
+    if len(set(wrapped)) != len(wrapped):
+        raise RuntimeError("dim appears multiple times in the list of dims")
+    return () if ndim == 0 else wrapped

@@ -6,8 +6,9 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+from calque.run.jit import jit
 
 _register()
 del _ops, _register
 
-__all__ = ["CalqueError", "TraceError", "UnsupportedOpError"]
+__all__ = ["CalqueError", "TraceError", "UnsupportedOpError", "jit"]

@@ -120,6 +120,9 @@ class Runner:
         if isinstance(value, Tensor):
             arrays.append(array_of(value))
             return _ARRAY
+        if isinstance(value, torch.SymFloat):
+            arrays.append(value.node.traced)  # a number that calque.jit traces
+            return _ARRAY
         return value
 
     def _compile(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -145,7 +148,9 @@ class Runner:
         return jax.jit(run)
 
     def _template(self, value: Any, name: str) -> Any:
-        if isinstance(value, Tensor) or (type(value) in _NUMBERS and name in self._traced):
+        if isinstance(value, Tensor | torch.SymFloat):
+            return _SLOT
+        if type(value) in _NUMBERS and name in self._traced:
             return _SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]

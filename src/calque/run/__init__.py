@@ -1,0 +1,1 @@
+"""Run PyTorch programs as XLA programs."""

@@ -1,0 +1,153 @@
+"""`calque.jit`: a PyTorch function as one XLA program."""
+
+import functools
+import logging
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+from calque.device.cell import active
+from calque.run import signature
+from calque.run.explain import Explanation, explain
+from calque.run.guards import ambient
+from calque.run.program import Program
+from calque.run.record import Recording
+from calque.run.patience import announced
+
+P = ParamSpec("P")
+R = TypeVar("R")
+logger = logging.getLogger("calque.jit")
+
+_MANY_TRACES = 16
+
+
+class Jitted(Generic[P, R]):
+    """A function, method or module that runs as one XLA program; made by `jit`.
+
+    Attributes:
+        programs: the compiled programs, by signature.
+        history: why each trace was made.
+    """
+
+    def __init__(self, fn: Callable[P, R]) -> None:
+        self._fn = fn
+        self.programs: dict[Any, list[Program]] = {}
+        self.history: list[str] = []
+        self.compilations = 0
+        self._executables: dict[int, Any] = {}
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if active.trace is not None or torch._C._functorch.maybe_current_level() is not None:
+            return self._fn(*args, **kwargs)
+        leaves, spec = signature.flatten((args, kwargs))
+        key = (spec, ambient(), *[signature.key_of(leaf) for leaf in leaves])
+        with self._lock:
+            program = self._find(key, leaves) or self._make(key, leaves, spec)
+            return program(leaves)
+
+    def _find(self, key: Any, leaves: list[Any]) -> Program | None:
+        for program in self.programs.get(key, ()):
+            if program.holds(leaves):
+                return program
+        return None
+
+    def _make(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+        reason = self._why(key, leaves)
+        program, lowered = self._trace(leaves, spec)
+        program.compile_with(self._compiled, lowered)
+        self.history.append(reason)
+        known = self.programs.setdefault(key, [])
+        if not program.single_use:
+            known.insert(0, program)
+        if len(self.history) == _MANY_TRACES:
+            logger.warning("%s was traced %d times: %s", self, _MANY_TRACES, reason)
+        return program
+
+    def _trace(self, leaves: list[Any], spec: Any) -> tuple[Program, Any]:
+        started = time.perf_counter()
+        program = Program(Recording(self._fn, leaves, spec))
+        lowered = program.lower()
+        logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
+        return program, lowered
+
+    def _compiled(self, lowered: Any) -> Any:
+        """The executable of a lowered program; the same program is compiled once."""
+        text = hash(lowered.as_text())
+        known = self._executables.get(text)
+        if known is None:
+            with announced(f"compiling {self}"):
+                known = self._executables[text] = lowered.compile()
+            self.compilations += 1
+        return known
+
+    def _why(self, key: Any, leaves: list[Any]) -> str:
+        if not self.history:
+            return "first call"
+        programs = self.programs.get(key)
+        if programs:
+            return programs[0].failing(leaves).why()
+        if key in self.programs:
+            return "the function left tensors behind in its last call"
+        return "a new signature: shapes, dtypes, Python values or modes of the arguments"
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Trace for these arguments without running: a `jax.stages.Lowered`.
+
+        Optimizers that the function steps are left with their state initialised.
+        """
+        leaves, spec = signature.flatten((args, kwargs))
+        with self._lock:
+            return self._trace(leaves, spec)[1]
+
+    def explain(self) -> Explanation:
+        """What was lifted, what is guarded, and how often and why the function was traced."""
+        return explain(self)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_fn":
+            raise AttributeError(name)
+        return getattr(self._fn, name)
+
+    def __str__(self) -> str:
+        return getattr(self._fn, "__qualname__", type(self._fn).__name__)
+
+    def __repr__(self) -> str:
+        return f"<calque.jit of {self}>"
+
+
+def jit(fn: Callable[P, R]) -> Jitted[P, R]:
+    """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
+
+    The function is run once with traced tensors. Tensors it reads that are not arguments
+    (parameters, buffers, optimizer state) become inputs; those it writes become outputs, updated
+    in place, their memory donated if nothing else holds it. A whole training step, with
+    `loss.backward()` and `optimizer.step()`, is one program.
+
+    Args:
+        fn: a function, method or module; its arguments and results are pytrees of tensors (any
+            shape and dtype) and Python values. Python values are compiled in: another value is
+            another program.
+
+    Raises:
+        TraceError: the function needs a tensor's value while it is traced (`if`, `.item()`), or
+            does something else one program cannot repeat. Nothing has changed then.
+
+    >>> import torch, calque
+    >>> w = torch.ones(3, device="jax")
+    >>> @calque.jit
+    ... def step(x):
+    ...     w.add_(x)
+    ...     return w.sum()
+    >>> step(torch.ones(3, device="jax")).item(), w.tolist()
+    (6.0, [2.0, 2.0, 2.0])
+    """
+    return Jitted(fn)

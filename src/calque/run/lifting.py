@@ -1,0 +1,233 @@
+"""Lift state: the cells, CPU tensors and random state that a traced function reads and writes.
+
+While a `Lifting` is active on a thread, every read of a cell that existed before becomes an input
+of the program, and every write to one stays in the trace. Nothing outside is changed, so a trace
+that fails leaves every tensor as it was.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from calque.device.call import host_array
+from calque.device.cell import Cell, active, x64
+from calque.device.dtypes import to_numpy
+from calque.device.rng import pack
+from calque.diagnostics import TraceError
+
+_SEGMENT_MARK = 0xCA10_0000_0000_0000
+
+input_p = Primitive("calque_input")
+"""Stands in a jaxpr for an input of the program until the trace has found them all."""
+
+
+@input_p.def_abstract_eval
+def _input_aval(*, slot: int, shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> Any:
+    return jax.core.ShapedArray(shape, dtype, weak_type=weak)
+
+
+class Input:
+    """Where one input of a program comes from at each call.
+
+    Attributes:
+        kind: "cell", "host" (a CPU tensor), "hyper" (a number in an optimizer's param group) or
+            "random".
+        source: the cell, the CPU tensor, or a function that gives the number.
+        shape, dtype, weak: of the array.
+    """
+
+    __slots__ = ("dtype", "kind", "shape", "source", "weak")
+
+    def __init__(
+        self, kind: str, source: Any, shape: tuple[int, ...], dtype: np.dtype, weak: bool
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.shape = shape
+        self.dtype = dtype
+        self.weak = weak
+
+    @property
+    def aval(self) -> Any:
+        """The abstract value of the array."""
+        return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
+
+
+class Lifting:
+    """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Input] = []
+        self.values: dict[Cell, Array] = {}
+        self.cell_slots: dict[Cell, int] = {}
+        self.written: dict[Cell, None] = {}
+        self.fresh: dict[int, weakref.ref[Cell]] = {}
+        self.host_slots: dict[int, Array] = {}
+        self.host_born: dict[int, torch.Tensor] = {}
+        self._segments: list[Any] = []
+        self._segment, self._drawn = 0, 0
+        self.draws = 0
+        self.seeded: tuple[int, int] | None = None
+
+    # The cells ------------------------------------------------------------------------------------
+
+    def is_fresh(self, cell: Cell) -> bool:
+        """Whether a cell was made in this trace."""
+        reference = self.fresh.get(id(cell))
+        return reference is not None and reference() is cell
+
+    def read(self, cell: Cell) -> Array:
+        """The value of a cell at this point of the trace."""
+        value = self.values.get(cell)
+        if value is not None:
+            return value
+        if self.is_fresh(cell):
+            return cell.array
+        value = self.values[cell] = self._lift(cell)
+        return value
+
+    def _lift(self, cell: Cell) -> Array:
+        array = cell.array
+        if isinstance(array, jax.core.Tracer):
+            raise TraceError(
+                f"a tensor of shape {array.shape} from another jitted function, which has ended or "
+                "is still being traced, is used here: return it from that function instead"
+            )
+        self.cell_slots[cell] = len(self.inputs)
+        return self.new_input("cell", cell, array.shape, array.dtype)
+
+    def write(self, cell: Cell, array: Array) -> None:
+        """Give a cell a new value from this point on."""
+        if self.is_fresh(cell):
+            cell.array = array
+            return
+        if array.shape != cell.array.shape or array.dtype != cell.array.dtype:
+            raise TraceError(
+                f"a tensor made outside of calque.jit is resized inside it, from "
+                f"{cell.array.shape} to {array.shape}; resize it before the call"
+            )
+        self.values[cell] = array
+        self.written[cell] = None
+
+    def created(self, cell: Cell, storage: torch.UntypedStorage) -> None:
+        """Take note of a cell made in the trace."""
+        self.fresh[id(cell)] = weakref.ref(cell)
+
+    def new_input(
+        self, kind: str, source: Any, shape: Any, dtype: Any, weak: bool = False
+    ) -> Array:
+        """A new input of the program, as a traced array (weakly typed for Python numbers)."""
+        slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
+        self.inputs.append(Input(kind, source, shape, dtype, weak))
+        return input_p.bind(slot=slot, shape=shape, dtype=dtype, weak=weak)
+
+    # CPU tensors ----------------------------------------------------------------------------------
+
+    def constant(self, tensor: torch.Tensor) -> Array:
+        """A CPU tensor's value: a constant if it was made in the trace, else an input."""
+        if id(tensor) in self.host_born:
+            return self._host_constant(tensor)
+        known = self.host_slots.get(id(tensor))
+        if known is None:
+            dtype = to_numpy(tensor.dtype)
+            known = self.new_input("host", tensor, tensor.shape, dtype)
+            self.host_slots[id(tensor)] = known
+        return known
+
+    def _host_constant(self, tensor: torch.Tensor) -> Array:
+        with self.suspended():
+            array = host_array(tensor)
+        with x64():
+            return jax.numpy.asarray(array)
+
+    def concrete(self, tensor: torch.Tensor) -> Array | None:
+        """The value of a device tensor the host asks for: unknown in a trace."""
+        return None
+
+    # Random state ---------------------------------------------------------------------------------
+
+    def draw(self) -> Array:
+        """The packed key of the next draw."""
+        if not self._segments:
+            self._segments.append(self.new_input("random", None, (2,), np.uint64))
+        base = self._segments[self._segment]
+        offset = self._drawn
+        self._drawn += 1
+        if self._segment == 0:
+            self.draws = max(self.draws, self._drawn)
+        with x64():
+            return jax.numpy.asarray(base) + np.array([0, offset], np.uint64)
+
+    def set_random(self, packed: np.ndarray) -> None:
+        """`manual_seed` in the trace: later draws count from a constant."""
+        if not self._segments:
+            self._segments.append(self.new_input("random", None, (2,), np.uint64))
+        self._segments.append(packed)
+        self._segment, self._drawn = len(self._segments) - 1, 0
+
+    def get_random(self) -> tuple[int, int]:
+        """A token of the random state at this point, for `restore_random` in the same trace."""
+        return _SEGMENT_MARK + self._segment, self._drawn
+
+    def restore_random(self, seed: int, offset: int) -> None:
+        """Go back to the point at which `get_random` gave the token.
+
+        Raises:
+            TraceError: the state was not taken in this trace.
+        """
+        segment = seed - _SEGMENT_MARK
+        if not 0 <= segment <= len(self._segments):
+            self.set_random(pack(seed, offset))
+            return
+        self._segment, self._drawn = segment, offset
+
+    def final_random(self) -> tuple[int, int] | None:
+        """The (seed, offset) the trace ends with, if it seeded the device; None otherwise."""
+        if self._segment == 0:
+            return None
+        packed = self._segments[self._segment]
+        return int(packed[0]), int(packed[1]) + self._drawn
+
+    # Being active ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def activated(self) -> Iterator[None]:
+        """Make this the trace of the thread."""
+        previous, active.trace = active.trace, self
+        try:
+            with x64(), torch.autograd.set_multithreading_enabled(False):
+                yield
+        finally:
+            active.trace = previous
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Run eagerly in the middle of the trace: what is made here exists before the program."""
+        active.trace = None
+        try:
+            with jax.ensure_compile_time_eval():
+                yield
+        finally:
+            active.trace = self
+
+
+def close(traced: Any, inputs: list[Input]) -> Any:
+    """The traced jaxpr with the trace's inputs as its own, in place of `input_p`."""
+    variables: list[Any] = [None] * len(inputs)
+    equations = []
+    for equation in traced.jaxpr.eqns:
+        if equation.primitive is input_p:
+            variables[equation.params["slot"]] = equation.outvars[0]
+        else:
+            equations.append(equation)
+    assert None not in variables
+    debug = traced.jaxpr.debug_info.with_unknown_names()
+    inner = traced.jaxpr.replace(invars=variables, eqns=equations, debug_info=debug)
+    return ClosedJaxpr(inner, traced.consts)

@@ -1,0 +1,21 @@
+"""Say what takes long."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("calque.jit")
+_PATIENCE_S = 10.0
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Log a line if the body takes more than ten seconds."""
+    timer = threading.Timer(_PATIENCE_S, logger.warning, (f"{what} takes a while ...",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

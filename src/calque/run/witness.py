@@ -1,0 +1,122 @@
+"""Watch the CPU tensors of a traced function, and remember the leaves it uses.
+
+A CPU tensor made in the trace is a constant; one from outside that goes to the device is an input;
+one from outside that Python code computes with becomes a guard on its value; one from outside
+that is written to is an error, because the program could not repeat the write.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calque.device.cell import Cell
+from calque.diagnostics import TraceError, user_origin
+from calque.run.lifting import Lifting
+
+_LARGEST_GUARD = 4096
+
+
+class Witness(TorchDispatchMode):
+    """Sees every operator of one trace.
+
+    Attributes:
+        leaves: leaf tensors from outside that an operator took, by id.
+        handles: for each cell from outside, a tensor over it.
+        looked_at: CPU tensors from outside that the function computed with on the CPU.
+    """
+
+    def __init__(self, lifting: Lifting) -> None:
+        super().__init__()
+        self.lifting = lifting
+        self.leaves: dict[int, torch.Tensor] = {}
+        self.handles: dict[Cell, torch.Tensor] = {}
+        self.looked_at: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        outside: list[torch.Tensor] = []
+        on_device = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, torch.Tensor):
+                on_device |= self._see(value, outside)
+            elif isinstance(value, list | tuple):
+                for item in value:
+                    if isinstance(item, torch.Tensor):
+                        on_device |= self._see(item, outside)
+        if outside:
+            self._check(func, args, kwargs, outside, on_device)
+        result = func(*args, **kwargs)
+        if not on_device or outside:
+            self._born(func, result, kwargs)
+        return result
+
+    def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:
+        kind = tensor.device.type
+        if kind == "jax":
+            cell = getattr(tensor.untyped_storage(), "cell", None)
+            if cell is not None and not self.lifting.is_fresh(cell):
+                if tensor.is_leaf:
+                    self.leaves.setdefault(id(tensor), tensor)
+                if cell not in self.handles:
+                    self.handles[cell] = tensor if tensor.is_leaf else tensor.detach()
+            return True
+        if kind == "cpu" and id(tensor) not in self.lifting.host_born:
+            outside.append(tensor)
+        return False
+
+    def _check(
+        self, func: Any, args: Any, kwargs: Any, outside: list[torch.Tensor], on_device: bool
+    ) -> None:
+        written = _written(func, args, kwargs)
+        for tensor in outside:
+            if any(tensor is w for w in written):
+                raise TraceError(
+                    f"{_place()}{func} writes to a CPU tensor of shape {tuple(tensor.shape)} from "
+                    "outside of calque.jit: the compiled program could not repeat that.\n"
+                    "Move the tensor to device 'jax', or return the value and write it outside."
+                )
+        if on_device or _goes_to_device(kwargs):
+            return
+        for tensor in outside:
+            if tensor.numel() > _LARGEST_GUARD:
+                raise TraceError(
+                    f"{_place()}{func} computes on the CPU with a tensor of shape "
+                    f"{tuple(tensor.shape)} from outside of calque.jit: its values would be "
+                    "frozen in the program.\nMove it to device 'jax' first."
+                )
+            self.looked_at[id(tensor)] = tensor
+
+    def _born(self, func: Any, result: Any, kwargs: Any) -> None:
+        items = result if isinstance(result, list | tuple) else (result,)
+        for item in items:
+            if isinstance(item, torch.Tensor) and item.device.type == "cpu":
+                if torch.Tag.nondeterministic_seeded in func.tags:
+                    raise TraceError(
+                        f"{_place()}{func} draws random numbers on the CPU inside calque.jit: they "
+                        "would be frozen in the program.\nPass device='jax'."
+                    )
+                self.lifting.host_born[id(item)] = item
+
+
+def _goes_to_device(kwargs: Any) -> bool:
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type == "jax"
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    if not func._schema.is_mutable:
+        return []
+    written = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            written.extend(value if isinstance(value, list | tuple) else [value])
+    return written
+
+
+def _place() -> str:
+    origin = user_origin()
+    return f"{origin}: " if origin else ""

@@ -5,7 +5,7 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,18 @@ from calque.ops.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+
+IN_PLACE_OF = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
+    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
+    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
+    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
+}
+"""The rule of each in-place operator that is not named after its functional form."""
+
+_FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
 
 @lru_cache(maxsize=None)
@@ -75,6 +87,7 @@ def mutating(rule: Rule) -> Kernel:
     names = [a.name for a in schema_of(rule.name).arguments]
     positions = [names.index(name) for name in rule.mutates]
     returned = len(schema_of(rule.name).returns)
+    updated = any(r.alias_info is not None for r in schema_of(rule.name).returns)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal run
@@ -88,6 +101,8 @@ def mutating(rule: Rule) -> Kernel:
         fresh = wrap_result(tuple(results[: len(results) - len(rule.mutates)]))
         if returned == 0:
             return None
+        if updated:
+            return args[positions[0]]
         return fresh[0] if returned == 1 else fresh
 
     return kernel
@@ -113,7 +128,15 @@ def in_place(name: str, rule: Rule) -> Kernel:
         write(self, run((self, *args), kwargs))
         return self
 
-    return kernel
+    def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        nonlocal run
+        if run is None:
+            run = Runner(rule, traced_parameters(rule), cast=0)
+        for tensor in self:
+            check_writable(tensor)
+        _write_back(self, run((self, *args), kwargs))
+
+    return kernel if schema_of(name).returns else list_kernel
 
 
 def out_form(name: str) -> Kernel:
@@ -176,20 +199,22 @@ def functional_of(name: str) -> Rule | None:
     schema = schema_of(name)
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
-    exact = RULES.get(f"{base}.{overload}" if overload else base)
+    exact = RULES.get(IN_PLACE_OF.get(name, f"{base}.{overload}" if overload else base))
     if exact is not None and name != exact.name and not any(
         _written(a) for a in schema_of(exact.name).arguments
     ):
         return exact
     is_out = schema.arguments and any(a.is_out for a in schema.arguments)
-    wanted = [
-        (a.name, str(a.type)) for a in schema.arguments if not (is_out and _written(a))
-    ]
+    outs = [a.name for a in schema.arguments if is_out and _written(a)]
+    wanted = _typed(schema, _FACTORY | {*outs})
     for candidate in _by_base().get(base, ()):
-        arguments = schema_of(candidate.name).arguments
-        if [(a.name, str(a.type)) for a in arguments] == wanted:
+        if _typed(schema_of(candidate.name), _FACTORY) == wanted:
             return candidate
     return None
+
+
+def _typed(schema: torch._C.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
 
 
 @lru_cache(maxsize=1)
@@ -206,10 +231,10 @@ def derived(name: str) -> Kernel | None:
     base = name.partition(".")[0]
     if rule is not None:
         return mutating(rule) if rule.mutates else functional(rule)
-    if base.endswith("_") and not base.endswith("__"):
-        found = functional_of(name) if base[:-1] in _by_base() else None
+    if name in IN_PLACE_OF or (base.endswith("_") and not base.endswith("__")):
+        found = functional_of(name) if name in IN_PLACE_OF or base[:-1] in _by_base() else None
         return in_place(name, found) if found is not None else None
-    if base in _by_base() and "out" in name.partition(".")[2]:
+    if base in _by_base() and any(a.is_out for a in schema_of(name).arguments):
         return out_form(name)
     return None
 
@@ -229,7 +254,9 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
         short = name.removeprefix("aten::")
         if not name.startswith("aten::") or short in taken:
             continue
-        if name.partition(".")[0].rstrip("_") not in bases or has(name, _COMPOSITE_IMPLICIT):
+        if name.partition(".")[0].rstrip("_") not in bases and name not in IN_PLACE_OF:
+            continue
+        if has(name, _COMPOSITE_IMPLICIT) and not has(name, "Autograd"):
             continue
         kernel = derived(name)
         if kernel is not None:

@@ -82,7 +82,11 @@ class Runner:
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""
         arrays: list[Any] = []
+        if self.rule.check is not None:
+            named = {n: v for n, v in kwargs.items() if n not in _UNUSED}
+            self.rule.check(dict(zip(self.rule.parameters, args, strict=False)) | named)
         if self.rule.random:
+            check_generator(args, kwargs)
             arrays.append(rng.draw())
         key: list[Any] = [_default_dtype()]
         for value, name in zip(args, self.rule.parameters, strict=False):
@@ -138,7 +142,9 @@ class Runner:
             filled = [_fill(part, items) for part in template]
             with dtypes.default_float_scope(default):
                 result = rule.function(
-                    *first, *filled, **{n: _fill(v, items) for n, v in keywords.items()}
+                    *first,
+                    *filled,
+                    **{rule.keyword(n): _fill(v, items) for n, v in keywords.items()},
                 )
             return result if cast is None else cast_like(result, filled[cast])
 
@@ -177,12 +183,28 @@ def _fill(template: Any, items: Iterator[Any]) -> Any:
     return template
 
 
-def cast_like(result: Array, target: Array) -> Array:
+def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise RuntimeError where a random operator is given another device's generator."""
+    generator = kwargs.get("generator")
+    if generator is None and args and isinstance(args[-1], torch.Generator):
+        generator = args[-1]
+    if generator is not None and generator.device.type != "jax":
+        raise RuntimeError(
+            f"Expected a 'jax' device type for generator but found '{generator.device.type}': "
+            "seed the device with torch.manual_seed or torch.jax.manual_seed instead"
+        )
+
+
+def cast_like(result: Any, target: Any) -> Any:
     """The result of an in-place operator in the shape and dtype of the tensor it is written to.
+
+    Of lists, each result is cast to its tensor.
 
     Raises:
         RuntimeError: the shape or the kind of dtype does not fit, in PyTorch's words.
     """
+    if isinstance(result, list):
+        return [cast_like(one, to) for one, to in zip(result, target, strict=True)]
     if result.shape != target.shape:
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
@@ -197,27 +219,6 @@ def check_castable(source: Any, target: Any) -> None:
     low, high = dtypes.category(target), dtypes.category(source)
     if low < high:
         raise RuntimeError(
-            f"result type {_spoken(source)} can't be cast to the desired output type "
-            f"{_spoken(target)}"
+            f"result type {dtypes.spoken(source)} can't be cast to the desired output type "
+            f"{dtypes.spoken(target)}"
         )
-
-
-_SPOKEN = {
-    "bool": "Bool",
-    "uint8": "Byte",
-    "int8": "Char",
-    "int16": "Short",
-    "int32": "Int",
-    "int64": "Long",
-    "float16": "Half",
-    "bfloat16": "BFloat16",
-    "float32": "Float",
-    "float64": "Double",
-    "complex64": "ComplexFloat",
-    "complex128": "ComplexDouble",
-}
-
-
-def _spoken(dtype: Any) -> str:
-    name = jax.numpy.dtype(dtype).name
-    return _SPOKEN.get(name, name)

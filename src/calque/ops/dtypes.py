@@ -7,10 +7,12 @@ a rule as a traced argument is a weakly typed 0-d array and counts as a number.
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,7 +20,8 @@ from jax import Array
 Scalar = bool | int | float | complex
 
 _local = threading.local()
-_BOOL, _INT, _FLOAT, _COMPLEX = range(4)
+BOOL, INT, FLOAT, COMPLEX = _BOOL, _INT, _FLOAT, _COMPLEX = range(4)
+_HALF = (np.dtype("float16"), np.dtype(jnp.bfloat16))
 _COMPLEX_OF = {
     np.dtype("float16"): np.dtype("complex64"),
     np.dtype("bfloat16"): np.dtype("complex64"),
@@ -151,3 +154,58 @@ def promote(*operands: Any, floating: bool = False) -> tuple[Array, ...]:
     if floating:
         dtype = to_float(dtype)
     return tuple(jnp.asarray(x).astype(dtype) for x in operands)
+
+
+_SPOKEN = {
+    "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+}
+
+
+def spoken(dtype: Any) -> str:
+    """The name by which PyTorch's errors call a dtype: float32 is "Float"."""
+    name = jnp.dtype(dtype).name
+    return _SPOKEN.get(name, name)
+
+
+def refuse(name: str, dtype: Any, *categories: int) -> None:
+    """Raise NotImplementedError, in PyTorch's words, for a dtype of one of the categories."""
+    if category(dtype) in categories:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{spoken(dtype)}'")
+
+
+def opmath(function: Any) -> Any:
+    """A rule that computes in float32 where its operands are float16 or bfloat16.
+
+    PyTorch's kernels round such results once, at the end; a chain of half-precision operations
+    would round at every step.
+    """
+
+    @functools.wraps(function)
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        half = None
+        for value in (*args, *kwargs.values()):
+            if getattr(value, "dtype", None) in _HALF and not isinstance(value, np.dtype):
+                half = value.dtype
+        if half is None:
+            return function(*args, **kwargs)
+        result = function(*map(_widen, args), **{n: _widen(v) for n, v in kwargs.items()})
+        return jax.tree.map(lambda r: r.astype(half) if r.dtype == jnp.float32 else r, result)
+
+    return rule
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, Array) and value.dtype in _HALF:
+        return value.astype(jnp.float32)
+    return value

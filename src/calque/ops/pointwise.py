@@ -1,37 +1,84 @@
 """Pointwise arithmetic: one element in, one element out, with broadcasting and promotion."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.dtypes import is_complex, is_integral, promote, result_type, to_float
+from calque.ops.dtypes import (
+    BOOL,
+    COMPLEX,
+    INT,
+    category,
+    is_complex,
+    is_float,
+    is_integral,
+    opmath,
+    promote,
+    real_dtype,
+    refuse,
+    result_type,
+    spoken,
+    to_float,
+)
 from calque.ops.registry import op
+
+Unary = Callable[[Array], Array]
+
+
+def _negative(x: Array) -> Array:
+    if x.dtype == jnp.bool_:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return jnp.negative(x)
+
+
+def _sgn(x: Array) -> Array:
+    if not is_complex(x.dtype):
+        return _sign(x)
+    size = jnp.abs(x)
+    return jnp.where(size == 0, 0, x / jnp.where(size == 0, 1, size)).astype(x.dtype)
+
+
+def _sign(x: Array) -> Array:
+    if is_complex(x.dtype):
+        raise RuntimeError(
+            "Unlike NumPy, torch.sign doesn't support complex numbers. Use torch.sgn instead"
+        )
+    if is_float(x.dtype):
+        return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return x if x.dtype == jnp.bool_ else jnp.sign(x)
+
+
+def _angle(x: Array) -> Array:
+    if is_complex(x.dtype):
+        return jnp.angle(x)
+    pi = jnp.asarray(jnp.pi, x.dtype)
+    return jnp.where(x < 0, pi, jnp.where(jnp.isnan(x), x, jnp.zeros((), x.dtype)))
+
 
 # Unary functions whose result has the dtype of the operand ------------------------------------
 
-SAME_DTYPE = {
-    "neg": jnp.negative,
+SAME_DTYPE: dict[str, Unary] = {
+    "neg": _negative,
     "conj_physical": jnp.conj,
-    "positive": lambda x: x,
-    "sign": jnp.sign,
-    "bitwise_not": jnp.bitwise_not,
-    "ceil": lambda x: x if is_integral(x.dtype) else jnp.ceil(x),
-    "floor": lambda x: x if is_integral(x.dtype) else jnp.floor(x),
-    "trunc": lambda x: x if is_integral(x.dtype) else jnp.trunc(x),
-    "round": lambda x: x if is_integral(x.dtype) else jnp.round(x),
-    "relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x),
+    "sign": _sign,
+    "sgn": _sgn,
+    "abs": jnp.abs,
 }
 
 # Unary functions whose result is floating-point -------------------------------------------------
 
-FLOAT = {
+FLOAT: dict[str, Unary] = {
     "exp": jnp.exp,
     "exp2": jnp.exp2,
     "expm1": jnp.expm1,
     "log": jnp.log,
-    "log2": jnp.log2,
+    "log2": lambda x: jnp.log(x) / jnp.log(2.0) if is_complex(x.dtype) else jnp.log2(x),
     "log10": jnp.log10,
     "log1p": jnp.log1p,
     "sqrt": jnp.sqrt,
@@ -39,21 +86,35 @@ FLOAT = {
     "sin": jnp.sin,
     "cos": jnp.cos,
     "tan": jnp.tan,
+    "sinh": jnp.sinh,
+    "cosh": jnp.cosh,
     "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "erf": lax.erf,
+    "asin": jnp.arcsin,
+    "acos": jnp.arccos,
+    "atan": jnp.arctan,
+    "asinh": jnp.arcsinh,
+    "acosh": jnp.arccosh,
+    "atanh": jnp.arctanh,
+    "sigmoid": opmath(jax.nn.sigmoid),
     "reciprocal": lambda x: 1 / x,
+    "deg2rad": opmath(lambda x: x * (jnp.pi / 180)),
+    "rad2deg": opmath(lambda x: x * (180 / jnp.pi)),
+    "angle": _angle,
 }
 
 
-def _unary_same(function: Any) -> Any:
+def unary_same(function: Unary) -> Callable[..., Array]:
+    """The rule of a function whose result has the dtype of its operand."""
+
     def rule(self: Array) -> Array:
         return function(self)
 
     return rule
 
 
-def _unary_float(function: Any) -> Any:
+def unary_float(function: Unary) -> Callable[..., Array]:
+    """The rule of a float-valued function: integers and bools become the default float."""
+
     def rule(self: Array) -> Array:
         return function(self.astype(to_float(self.dtype)))
 
@@ -61,65 +122,323 @@ def _unary_float(function: Any) -> Any:
 
 
 for _name, _function in SAME_DTYPE.items():
-    op(_name)(_unary_same(_function))
+    op(_name)(unary_same(_function))
 for _name, _function in FLOAT.items():
-    op(_name)(_unary_float(_function))
+    op(_name)(unary_float(_function))
 
 
-@op("abs")
-def abs(self: Array) -> Array:
-    return jnp.abs(self)
+# Sums and products --------------------------------------------------------------------------------
 
 
-# Arithmetic ---------------------------------------------------------------------------------------
+def _scaled(y: Array, alpha: Any) -> Array:
+    """`alpha * y` in y's dtype, refused where PyTorch refuses the kind of alpha."""
+    if isinstance(alpha, int) and alpha == 1:
+        return y
+    kind = category(jnp.asarray(alpha).dtype)
+    if kind == BOOL and y.dtype != jnp.bool_:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if kind > INT and is_integral(y.dtype):
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
+    if kind == COMPLEX and not is_complex(y.dtype):
+        raise RuntimeError(
+            "For non-complex input tensors, argument alpha must not be a complex number."
+        )
+    return y * jnp.asarray(alpha).astype(y.dtype)
+
+
+@opmath
+def _add(x: Array, y: Array, alpha: Any) -> Array:
+    y = _scaled(y, alpha)
+    return x | y if x.dtype == jnp.bool_ else x + y
+
+
+@opmath
+def _subtract(x: Array, y: Array, alpha: Any) -> Array:
+    return x - _scaled(y, alpha)
+
+
+def _refuse_bool_sub(*operands: Any) -> None:
+    dtypes = [jnp.asarray(x).dtype for x in operands]
+    if all(d == jnp.bool_ for d in dtypes):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+            "`logical_xor()` operator instead."
+        )
+    if any(d == jnp.bool_ for d in dtypes):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
+            "to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
 
 
 @op("add.Tensor", "add.Scalar")
 def add(self: Array, other: Any, alpha: Any = 1) -> Array:
-    x, y = promote(self, other)
-    if isinstance(alpha, int) and alpha == 1:
-        return x | y if x.dtype == jnp.bool_ else x + y
-    return x + y * jnp.asarray(alpha).astype(x.dtype)
+    return _add(*promote(self, other), alpha)
+
+
+@op("_add_relu.Tensor", "_add_relu.Scalar")
+def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
+    return jnp.maximum(add(self, other, alpha), 0)
 
 
 @op("sub.Tensor", "sub.Scalar")
 def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
-    x, y = promote(self, other)
-    return x - y * jnp.asarray(alpha).astype(x.dtype)
+    _refuse_bool_sub(self, other)
+    return _subtract(*promote(self, other), alpha)
+
+
+@op("rsub.Tensor", "rsub.Scalar")
+def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
+    return sub(other, self, alpha)
 
 
 @op("mul.Tensor", "mul.Scalar")
 def mul(self: Array, other: Any) -> Array:
-    x, y = promote(self, other)
-    return x * y
+    return jnp.multiply(*_in_opmath(self, other)).astype(result_type(self, other))
+
+
+def _in_opmath(*operands: Any) -> tuple[Array, ...]:
+    """Promoted operands, halves as float32: a number like 0.999 must not become 1 in bfloat16."""
+    dtype = result_type(*operands)
+    if dtype in (jnp.float16, jnp.bfloat16):
+        dtype = jnp.float32
+    return tuple(jnp.asarray(x).astype(dtype) for x in operands)
+
+
+@op("addcmul", static=())
+def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
+    x, a, b = promote(self, tensor1, tensor2)
+    return _add_scaled(x, lambda a, b: a * b, a, b, value)
+
+
+@op("addcdiv")
+def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
+    x, a, b = promote(self, tensor1, tensor2)
+    if is_integral(a.dtype):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release "
+            "addcdiv will perform a true division of tensor1 and tensor2."
+        )
+    return _add_scaled(x, lambda a, b: a / b, a, b, value)
+
+
+def _add_scaled(x: Array, function: Any, a: Array, b: Array, value: Any) -> Array:
+    if isinstance(value, int) and value == 1:
+        return opmath(lambda x, a, b: x + function(a, b))(x, a, b)
+    return opmath(lambda x, a, b: x + jnp.asarray(value).astype(x.dtype) * function(a, b))(x, a, b)
+
+
+@op("lerp.Scalar", "lerp.Tensor")
+@opmath
+def lerp(self: Array, end: Array, weight: Any) -> Array:
+    dtype = self.dtype
+    for other in (end, weight):
+        if getattr(other, "weak_type", True) or other.dtype == dtype:
+            continue
+        raise RuntimeError(
+            f"expected dtype {spoken(dtype)} for `end` but got dtype {spoken(other.dtype)}"
+        )
+    refuse("lerp_kernel_scalar", dtype, BOOL, INT)
+    weight = jnp.asarray(weight).astype(dtype)
+    near = jnp.abs(weight) < 0.5
+    step = end - self
+    return jnp.where(near, self + weight * step, end - step * (1 - weight))
+
+
+# Quotients ----------------------------------------------------------------------------------------
 
 
 @op("div.Tensor", "div.Scalar")
 def div(self: Array, other: Any) -> Array:
-    x, y = promote(self, other, floating=True)
-    return x / y
+    dtype = to_float(result_type(self, other))
+    wide = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
+    return (jnp.asarray(self).astype(wide) / jnp.asarray(other).astype(wide)).astype(dtype)
+
+
+@op("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
+    """Division rounded towards zero, or down; by an integer 0 the result is unspecified."""
+    if rounding_mode is None:
+        return div(self, other)
+    x, y = promote(self, other)
+    refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
+    if rounding_mode == "floor":
+        return _floor_divide(x, y)
+    if rounding_mode == "trunc":
+        return lax.div(*_same_shape(x, y)) if is_integral(x.dtype) else _truncated(x, y)
+    raise RuntimeError(
+        "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+        f"'{rounding_mode}'"
+    )
+
+
+@op("floor_divide", "floor_divide.Scalar")
+def floor_divide(self: Array, other: Any) -> Array:
+    return div_mode(self, other, "floor")
+
+
+@opmath
+def _truncated(x: Array, y: Array) -> Array:
+    return jnp.trunc(x / y)
+
+
+@opmath
+def _floor_divide(x: Array, y: Array) -> Array:
+    if is_integral(x.dtype):
+        return jnp.floor_divide(x, y)
+    x, y = _same_shape(x, y)
+    rest = lax.rem(x, y)
+    quotient = (x - rest) / y
+    quotient = jnp.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    floored = jnp.floor(quotient)
+    floored = jnp.where(quotient - floored > 0.5, floored + 1, floored)
+    floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floored)
+    return jnp.where(y == 0, x / y, floored)
+
+
+def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
+    x, y = jnp.broadcast_arrays(x, y)
+    return x, y
+
+
+@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self: Any, other: Any) -> Array:
+    x, y = promote(self, other)
+    refuse("remainder_cpu", x.dtype, BOOL, COMPLEX)
+    return opmath(jnp.remainder)(x, y)
+
+
+@op("fmod.Tensor", "fmod.Scalar")
+def fmod(self: Array, other: Any) -> Array:
+    x, y = promote(self, other)
+    refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)
+    return lax.rem(*_same_shape(x, y))
+
+
+# Powers -------------------------------------------------------------------------------------------
 
 
 @op("pow.Tensor_Scalar", static=("exponent",))
 def pow_scalar(self: Array, exponent: Any) -> Array:
     dtype = result_type(self, exponent)
-    if isinstance(exponent, int) or (isinstance(exponent, float) and exponent.is_integer()):
-        if dtype != jnp.bool_ and abs_int(exponent) <= 64 and not is_complex(dtype):
-            if not is_integral(dtype) or exponent >= 0:
-                return lax.integer_pow(self.astype(dtype), int(exponent))
-    return jnp.power(self.astype(dtype), jnp.asarray(exponent).astype(dtype))
+    x = self.astype(dtype)
+    if is_integral(dtype) and not isinstance(exponent, bool) and exponent < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    if dtype == jnp.bool_:
+        return x | (not exponent)
+    roots = {0.5: jnp.sqrt, -0.5: lax.rsqrt}
+    if exponent in roots and not is_integral(dtype):
+        return roots[exponent](x)
+    whole = not isinstance(exponent, complex) and exponent == exponent // 1
+    if whole and -64 <= exponent <= 64 and not (is_complex(dtype) and exponent < 0):
+        return lax.integer_pow(x, int(exponent))
+    if is_integral(dtype):
+        return jnp.power(x, jnp.asarray(exponent).astype(dtype))
+    return opmath(jnp.power)(x, jnp.asarray(exponent).astype(dtype))
 
 
-def abs_int(value: Any) -> int:
-    return -int(value) if value < 0 else int(value)
+@op("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(self: Any, exponent: Array) -> Array:
+    x, y = promote(self, exponent)
+    if x.dtype == jnp.bool_:
+        return x | ~y
+    if not is_integral(x.dtype):
+        return opmath(jnp.power)(x, y)
+    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))
+
+
+# Other functions of two operands -------------------------------------------------------------------
+
+
+def _xlog(log: Unary) -> Callable[[Array, Array], Array]:
+    def function(x: Array, y: Array) -> Array:
+        return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, jnp.zeros_like(x), x * log(y)))
+
+    return function
+
+
+def _heaviside(x: Array, y: Array) -> Array:
+    return jnp.where(x == 0, y, (x > 0).astype(x.dtype))
+
+
+def _atan2(x: Array, y: Array) -> Array:
+    return lax.atan2(*_same_shape(x, y))
+
+
+def _logaddexp(x: Array, y: Array) -> Array:
+    if not is_complex(x.dtype):
+        return jnp.logaddexp(x, y)
+    low = jnp.where(x.real < y.real, x, y)
+    high = jnp.where(x.real < y.real, y, x)
+    return high + jnp.log1p(jnp.exp(low - high))
+
+
+def _extreme(function: Any) -> Any:
+    def refused(x: Array, y: Array) -> Array:
+        refuse("maximum", x.dtype, COMPLEX)
+        return function(x, y)
+
+    return refused
+
+
+BINARY_SAME = {
+    "maximum": _extreme(jnp.maximum),
+    "minimum": _extreme(jnp.minimum),
+    "fmax": _extreme(jnp.fmax),
+    "fmin": _extreme(jnp.fmin),
+    "gcd": jnp.gcd,
+    "lcm": jnp.lcm,
+    "heaviside": _heaviside,
+    "hypot": opmath(jnp.hypot),
+    "nextafter": jnp.nextafter,
+    "logaddexp": opmath(_logaddexp),
+    "logaddexp2": opmath(jnp.logaddexp2),
+}
+BINARY_FLOAT = {
+    "atan2": _atan2,
+    "copysign.Tensor": jnp.copysign,
+    "copysign.Scalar": jnp.copysign,
+    "xlogy.Tensor": opmath(_xlog(jnp.log)),
+    "xlogy.Scalar_Self": opmath(_xlog(jnp.log)),
+    "xlogy.Scalar_Other": opmath(_xlog(jnp.log)),
+    "special_xlog1py": opmath(_xlog(jnp.log1p)),
+    "special_xlog1py.self_scalar": opmath(_xlog(jnp.log1p)),
+    "special_xlog1py.other_scalar": opmath(_xlog(jnp.log1p)),
+}
+
+
+def binary(function: Any, floating: bool = False) -> Callable[..., Array]:
+    """The rule of a function of two promoted operands."""
+
+    def rule(self: Any, other: Any) -> Array:
+        return function(*promote(self, other, floating=floating))
+
+    return rule
+
+
+def _binary_heaviside(self: Array, values: Array) -> Array:
+    if self.dtype != values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    return _heaviside(self, values)
+
+
+for _name, _function in BINARY_SAME.items():
+    op(_name)(_binary_heaviside if _name == "heaviside" else binary(_function))
+for _name, _function in BINARY_FLOAT.items():
+    op(_name)(binary(_function, floating=True))
 
 
 @op("where.self")
 def where(condition: Array, self: Array, other: Array) -> Array:
+    if condition.dtype not in (jnp.bool_, jnp.uint8):
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, but got a tensor with dtype "
+            f"{spoken(condition.dtype)}"
+        )
     x, y = promote(self, other)
     return jnp.where(condition != 0, x, y)
 
 
-@op("threshold_backward")
-def threshold_backward(grad_output: Array, self: Array, threshold: Any) -> Array:
-    return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from keyword import iskeyword
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Rule:
         random: whether the rule takes a JAX key first.
         data_dependent: whether the shape of a result depends on values; such a rule runs on
             concrete arrays only and cannot be part of a compiled program.
+        check: called before the rule with the arguments of the call by name, still as PyTorch
+            passed them; raises what PyTorch raises for bad values of `dynamic` parameters.
     """
 
     name: str
@@ -46,12 +50,20 @@ class Rule:
     mutates: tuple[str, ...] = ()
     random: bool = False
     data_dependent: bool = False
+    check: Check | None = None
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the operator's own parameters, in order."""
-        names = tuple(signature(self.function).parameters)
+        """The names of the operator's own parameters, in order.
+
+        A name that is a keyword of Python is written with an underscore after it (`from_`).
+        """
+        names = tuple(name.removesuffix("_") for name in signature(self.function).parameters)
         return names[1:] if self.random else names
+
+    def keyword(self, name: str) -> str:
+        """How the rule's function spells a parameter of the operator."""
+        return f"{name}_" if iskeyword(name) else name
 
 
 RULES: dict[str, Rule] = {}
@@ -64,6 +76,7 @@ def op(
     mutates: tuple[str, ...] = (),
     random: bool = False,
     data_dependent: bool = False,
+    check: Check | None = None,
 ) -> Callable[[F], F]:
     """Put a function into the table as the rule of each named operator.
 
@@ -89,6 +102,7 @@ def op(
                 mutates,
                 random,
                 data_dependent,
+                check,
             )
         return function
 

@@ -35,7 +35,8 @@ class Rule:
         mutates: parameters whose new values follow the results.
         random: whether the rule takes a JAX key first.
         data_dependent: whether the shape of a result depends on values; such a rule runs on
-            concrete arrays only and cannot be part of a compiled program.
+            concrete arrays only and cannot be part of a compiled program. Where that depends on
+            the arguments that are no tensors, a function of the arguments.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Rule:
     dynamic: frozenset[str] = frozenset()
     mutates: tuple[str, ...] = ()
     random: bool = False
-    data_dependent: bool = False
+    data_dependent: bool | Callable[..., bool] = False
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ def op(
     dynamic: tuple[str, ...] = (),
     mutates: tuple[str, ...] = (),
     random: bool = False,
-    data_dependent: bool = False,
+    data_dependent: bool | Callable[..., bool] = False,
 ) -> Callable[[F], F]:
     """Put a function into the table as the rule of each named operator.
 

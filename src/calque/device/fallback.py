@@ -111,12 +111,25 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
             f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
         ) from None
     originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
+    written = _written(op, args, kwargs)
     for value, copy in zip(flat, host, strict=True):
-        if _is_device(value) and op._schema.is_mutable and copy._version:
+        if _is_device(value) and id(value) in written:
             _bring_back(value, copy)
     return pytree.tree_map(
         lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result
     )
+
+
+def _written(op: Any, args: Any, kwargs: Any) -> set[int]:
+    """The ids of the tensors that an operator's schema says it writes to."""
+    if not op._schema.is_mutable:
+        return set()
+    targets = []
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            targets.extend(pytree.tree_leaves(given))
+    return {id(target) for target in targets}
 
 
 def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:

@@ -149,7 +149,8 @@ class Runner:
             return result if cast is None else cast_like(result, filled[cast])
 
         run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
-        if rule.data_dependent:
+        dependent = rule.data_dependent
+        if dependent(*args, **kwargs) if callable(dependent) else dependent:
             return _concrete_only(rule, run)
         return jax.jit(run)
 

@@ -120,17 +120,16 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     )
 
 
-def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> set[int]:
-    """The ids of the tensors that the schema says are written.
-
-    Below autograd the CPU kernel does not advance a tensor's version, which would tell.
-    """
+def _written(op: Any, args: Any, kwargs: Any) -> set[int]:
+    """The ids of the tensors that an operator's schema says it writes to."""
+    if not op._schema.is_mutable:
+        return set()
     targets = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            targets.append(value)
-    return {id(value) for value in pytree.tree_leaves(targets)}
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            targets.extend(pytree.tree_leaves(given))
+    return {id(target) for target in targets}
 
 
 def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ import sys
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from calque.device import binding, copies, module, views
+from calque.device import binding, copies, indices, module, views
 from calque.device.fallback import fall_back
 
 _libraries: list[torch.library.Library] = []
@@ -29,7 +29,7 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    binding.bind(aten, {**views.kernels(), **copies.kernels()})
+    binding.bind(aten, {**views.kernels(), **copies.kernels(), **indices.kernels()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fall_back, "PrivateUse1")
     _libraries.extend((aten, everything))

@@ -37,7 +37,8 @@ class Rule:
         mutates: parameters whose new values follow the results.
         random: whether the rule takes a JAX key first.
         data_dependent: whether the shape of a result depends on values; such a rule runs on
-            concrete arrays only and cannot be part of a compiled program.
+            concrete arrays only and cannot be part of a compiled program. Where that depends on
+            the arguments that are no tensors, a function of the arguments.
         check: called before the rule with the arguments of the call by name, still as PyTorch
             passed them; raises what PyTorch raises for bad values of `dynamic` parameters.
     """
@@ -49,7 +50,7 @@ class Rule:
     dynamic: frozenset[str] = frozenset()
     mutates: tuple[str, ...] = ()
     random: bool = False
-    data_dependent: bool = False
+    data_dependent: bool | Callable[..., bool] = False
     check: Check | None = None
 
     @cached_property
@@ -75,7 +76,7 @@ def op(
     dynamic: tuple[str, ...] = (),
     mutates: tuple[str, ...] = (),
     random: bool = False,
-    data_dependent: bool = False,
+    data_dependent: bool | Callable[..., bool] = False,
     check: Check | None = None,
 ) -> Callable[[F], F]:
     """Put a function into the table as the rule of each named operator.

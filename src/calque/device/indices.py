@@ -1,0 +1,265 @@
+"""What index operators need that a rule cannot do: masks, indices on the CPU, and bounds.
+
+PyTorch lets an index tensor lie on the CPU, lets a mask stand for the positions where it is set,
+and raises for an index out of range. Positions and bounds are values, so they are looked at here,
+before the rule runs. Bounds are checked where the host can read an index without a copy; on an
+accelerator that would wait for the device, and a read out of range gives NaN instead, as in a
+jitted function.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax.core import Tracer
+
+from calque.device.binding import functional, in_place
+from calque.device.call import host_array
+from calque.device.cell import active, read, wrap, x64
+from calque.device.copies import concrete
+from calque.ops.registry import RULES
+from calque.ops.scatter import check_mask
+
+Tensor = torch.Tensor
+_MASKS = frozenset((torch.bool, torch.uint8))
+
+
+def host_view(array: Array) -> np.ndarray | None:
+    """The elements as the host sees them without a copy; None where it cannot."""
+    if isinstance(array, Tracer) or next(iter(array.devices())).platform != "cpu":
+        return None
+    return np.asarray(array)
+
+
+def _on_device(index: Tensor | None) -> Tensor | None:
+    if index is None or index.device.type == "jax":
+        return index
+    if index.device.type != "cpu":
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor")
+    return wrap(host_array(index))
+
+
+def _positions_of(mask: Tensor, self: Tensor, dim: int) -> list[Tensor]:
+    """The index tensors a mask stands for, one for each of its axes."""
+    check_mask(tuple(self.shape), dim, tuple(mask.shape))
+    values = np.asarray(concrete(mask, "used as an index whose number of positions is needed"))
+    with x64():
+        if mask.ndim == 0:
+            return [wrap(jnp.zeros(int(values != 0), np.int64))]
+        return [wrap(jnp.asarray(part)) for part in np.nonzero(values)]
+
+
+def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+    """The indices with masks as positions; a 0-d mask adds an axis to the indexed tensor."""
+    result: list[Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            result.append(index)
+            continue
+        if index.ndim == 0:
+            self = self.unsqueeze(len(result))
+        result.extend(_positions_of(index, self, len(result)))
+    return self, result
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in _MASKS
+
+
+def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
+    """Raise IndexError for an index out of range, where the values are at hand."""
+    if active.trace is not None or len(indices) > self.ndim:
+        return
+    for dim, index in enumerate(indices):
+        if index is not None and not _is_mask(index):
+            bad = out_of_range(index, self.shape[dim], wrap=True)
+            if bad is not None:
+                raise IndexError(
+                    f"index {bad} is out of bounds for dimension {dim} with size {self.shape[dim]}"
+                )
+
+
+def out_of_range(index: Tensor, size: int, wrap: bool) -> int | None:
+    """The first index that an axis does not have; None if there is none, or it is not known."""
+    if index.numel() == 0 or index.dtype.is_floating_point:
+        return None
+    values = host_view(read(index))
+    if values is None:
+        return None
+    low, high = int(values.min()), int(values.max())
+    if high >= size:
+        return high
+    return low if low < (-size if wrap else 0) else None
+
+
+# index ----------------------------------------------------------------------------------------------
+
+_index = functional(RULES["aten::index.Tensor"])
+
+
+def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """`self[indices]`; a mask needs its values (an error in a trace, that names the user's line)."""
+    indices = [_on_device(i) for i in indices]
+    if any(map(_is_mask, indices)):
+        self, indices = _expand(self, indices)
+        found = _through_host(self, indices)
+        if found is not None:
+            return found
+    _check(self, indices)
+    return _index(self, indices)
+
+
+def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """A masked read by the host: each new number of elements would cost a new executable."""
+    if len(indices) > self.ndim or self.numel() == 0:
+        return None
+    values = host_view(read(self))
+    keys = [slice(None) if i is None else host_view(read(i)) for i in indices]
+    if values is None or any(key is None for key in keys):
+        return None
+    _check(self, indices)
+    with x64():
+        return wrap(jnp.asarray(values[tuple(keys)]))
+
+
+# index_put ------------------------------------------------------------------------------------------
+
+
+def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
+    """Whether the rule can write through the mask as it is (see `ops.scatter`)."""
+    present = [i for i in indices if i is not None]
+    if len(present) != 1 or not _is_mask(present[0]):
+        return False
+    mask, dim = present[0], next(d for d, i in enumerate(indices) if i is not None)
+    if mask.ndim == 0:
+        return False
+    trailing = self.ndim - dim - mask.ndim
+    at = values.ndim - 1 - trailing
+    if active.trace is None and at >= 0 and values.shape[at] != 1:
+        check_mask(tuple(self.shape), dim, tuple(mask.shape))
+        chosen = int(np.count_nonzero(concrete(mask, "counted")))
+        if values.shape[at] != chosen:
+            shape = [*self.shape[:dim], chosen, *self.shape[dim + mask.ndim :]]
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast "
+                f"to indexing result of shape {shape}"
+            )
+    return True
+
+
+def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
+    """The kernel of an index_put; `name` is that of an in-place one."""
+    found = RULES[f"aten::{rule}"]
+    kernel = functional(found) if name is None else in_place(f"aten::{name}", found)
+
+    def put(
+        self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *rest: Any, **named: Any
+    ) -> Tensor:
+        indices = [_on_device(i) for i in indices]
+        if values.ndim == 0 and values.device.type == "cpu":
+            values = wrap(host_array(values))
+        target = self
+        if any(map(_is_mask, indices)) and not _one_mask(self, indices, values):
+            target, indices = _expand(self, indices)
+        _check(target, indices)
+        result = kernel(target, indices, values, *rest, **named)
+        if target is self:
+            return result
+        return self if name is not None else result.reshape(self.shape)
+
+    return put
+
+
+# One index tensor along one dimension ---------------------------------------------------------------
+
+_OUTSIDE = {
+    "index": (RuntimeError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
+    "self": (IndexError, "index out of range in self"),
+    "copy": (IndexError, "index_copy_(): index {bad} is out of bounds for dimension {dim} with "
+             "size {size}"),
+    "fill": (IndexError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
+    "flat": (IndexError, "out of range: tried to access index {bad} on a tensor of {size} elements."),
+}
+_CHECKED = {
+    "gather": "index",
+    "scatter.src": "index",
+    "scatter.value": "index",
+    "scatter.reduce": "index",
+    "scatter.value_reduce": "index",
+    "scatter_add": "index",
+    "scatter_reduce.two": "index",
+    "index_select": "self",
+    "index_add": "self",
+    "index_reduce": "self",
+    "index_copy": "copy",
+    "index_fill.int_Scalar": "fill",
+    "index_fill.int_Tensor": "fill",
+    "take": "flat",
+    "put": "flat",
+    "embedding": "embedding",
+}
+_IN_PLACE = frozenset(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy",
+                       "index_reduce", "index_fill", "put"))
+
+
+def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that first checks the bounds of its index tensor."""
+    if kind == "flat":
+
+        def check_flat(self: Tensor, index: Tensor, *rest: Any) -> None:
+            _raise_outside(kind, index, None, self.numel())
+
+        check: Callable[..., None] = check_flat
+    elif kind == "embedding":
+
+        def check_rows(weight: Tensor, indices: Tensor, *rest: Any) -> None:
+            _raise_outside("self", indices, 0, weight.shape[0])
+
+        check = check_rows
+    else:
+
+        def check_along(self: Tensor, dim: int, index: Tensor, *rest: Any) -> None:
+            if -self.ndim <= dim < self.ndim:
+                _raise_outside(kind, index, dim, self.shape[dim])
+
+        check = check_along
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if active.trace is None:
+            check(*args)
+        return kernel(*args, **kwargs)
+
+    return checked
+
+
+def _raise_outside(kind: str, index: Tensor, dim: int | None, size: int) -> None:
+    if index.device.type != "jax":
+        return
+    bad = out_of_range(index, size, wrap=kind in ("fill", "flat"))
+    if bad is not None:
+        error, text = _OUTSIDE[kind]
+        raise error(text.format(bad=bad, dim=dim, size=size))
+
+
+def kernels() -> dict[str, Any]:
+    """The index kernels by operator name."""
+    table: dict[str, Any] = {
+        "index.Tensor": index,
+        "index_put": _put("index_put"),
+        "index_put_": _put("index_put", "index_put_"),
+        "_index_put_impl": _put("_index_put_impl"),
+        "_index_put_impl_": _put("_index_put_impl", "_index_put_impl_"),
+    }
+    for name, kind in _CHECKED.items():
+        rule = RULES.get(f"aten::{name}")
+        if rule is None:
+            continue
+        table[name] = _checked(name, kind, functional(rule))
+        base, dot, overload = name.partition(".")
+        if base in _IN_PLACE:
+            written = f"{base}_{dot}{overload}"
+            table[written] = _checked(written, kind, in_place(f"aten::{written}", rule))
+    return table

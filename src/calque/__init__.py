@@ -4,10 +4,11 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
 
 _register()
 del _ops, _register
 
-__all__ = ["CalqueError", "TraceError", "UnsupportedOpError"]
+__all__ = ["CalqueError", "TraceError", "UnsupportedOpError", "to_jax", "to_torch"]

@@ -1,5 +1,6 @@
 """`torch.jax`: the module that PyTorch expects of a device, and the hooks behind it."""
 
+import os
 from typing import Any
 
 import jax
@@ -47,6 +48,25 @@ def _index(device: Any) -> int:
     return torch.device(device).index or 0
 
 
+class device:
+    """A context in which a device of index 0 is current: it always is.
+
+    Raises:
+        RuntimeError: any other index.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = 0
+        if device is not None:
+            set_device(device)
+
+    def __enter__(self) -> "device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
 def synchronize(device: Any = None) -> None:
     """Wait until all work given to JAX's devices so far is done."""
     for one in jax.local_devices():
@@ -79,7 +99,7 @@ def initial_seed() -> int:
 
 def seed() -> int:
     """Seed from the operating system's entropy; gives the seed."""
-    value = int.from_bytes(__import__("os").urandom(8), "little")
+    value = int.from_bytes(os.urandom(8), "little")
     rng.manual_seed(value)
     return value
 

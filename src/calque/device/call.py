@@ -73,6 +73,15 @@ def host_view(tensor: Tensor) -> np.ndarray:
     return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
 
 
+def check_device(device: torch.device | None) -> None:
+    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
+            "several of JAX's devices by a mesh)"
+        )
+
+
 class Runner:
     """Calls one rule.
 
@@ -101,6 +110,8 @@ class Runner:
         for name, value in kwargs.items():
             if name not in _UNUSED:
                 key.append((name, self._split(value, name, arrays)))
+            elif name == "device":
+                check_device(value)
         hashed = tuple(key)
         function = self._cache.get(hashed)
         if function is None:

@@ -9,7 +9,7 @@ import torch
 from jax import Array
 
 from calque.device import geometry
-from calque.device.call import CARRIERS, host_array
+from calque.device.call import CARRIERS, check_device, host_array
 from calque.device.cell import (
     META,
     active,
@@ -125,6 +125,7 @@ def to_copy(
     device = self.device if device is None else device
     stride = output_stride(self, memory_format)
     if device.type == "jax":
+        check_device(device)
         array = read(self) if self.device.type == "jax" else host_array(self.detach())
         if dtype != self.dtype:
             with x64():
@@ -221,6 +222,7 @@ def empty(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """`torch.empty`: zeros."""
+    check_device(device)
     shape = tuple(size)
     array = _zeros(shape, dtype)
     if memory_format is None or memory_format == torch.contiguous_format:
@@ -239,6 +241,7 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """`torch.empty_strided`: zeros."""
+    check_device(device)
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 
 

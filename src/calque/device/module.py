@@ -157,6 +157,15 @@ def max_memory_allocated(device: Any = None) -> int:
     return stats["peak_bytes_in_use"]
 
 
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Not to be had: JAX keeps its peak for the life of the process.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError("JAX's figures of peak memory cannot be reset")
+
+
 def empty_cache() -> None:
     """Nothing to do: XLA manages its own memory."""
 

@@ -94,6 +94,14 @@ def _nbytes(self: Storage) -> int:
     return current(cell_of_storage(self)).nbytes
 
 
+def _identity(self: Storage) -> int:
+    """A number that only this storage has, as `torch.load` and others tell shared weights by it.
+
+    It is no address: nothing can be read there (`Tensor.data_ptr()` stays 0).
+    """
+    return 1 << 62 | self._cdata
+
+
 def _getitem(self: Storage, index: Any) -> int:
     if isinstance(index, slice):
         raise RuntimeError(
@@ -161,6 +169,12 @@ def _write_file(self: Storage, *args: Any, **kwargs: Any) -> None:
     host_bytes(self).untyped_storage()._write_file(*args, **kwargs)
 
 
+def _set_from_file(self: Storage, *args: Any, **kwargs: Any) -> Storage:
+    on_cpu = Storage(self.nbytes())
+    on_cpu._set_from_file(*args, **kwargs)
+    return self.copy_(on_cpu)
+
+
 def _repr(self: Storage) -> str:
     lines = "\n ".join(str(byte) for byte in self)
     return f" {lines}\n[torch.storage.UntypedStorage(device={self.device}) of size {len(self)}]"
@@ -189,7 +203,8 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
     "copy_": _copy,
     "resize_": _resize,
     "_write_file": _write_file,
-    "data_ptr": lambda self: 0,
+    "_set_from_file": _set_from_file,
+    "data_ptr": _identity,
     "new": lambda self: allocate(0),
     "is_shared": lambda self: False,
     "is_pinned": lambda self, device=None: False,
@@ -202,7 +217,6 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
             "_share_cuda_",
             "_get_shared_fd",
             "_byteswap",
-            "_set_from_file",
             "_swap_data_ptr_",
             "_resize_with_addr_",
         )

@@ -4,6 +4,7 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
 from calque.run.jit import jit
@@ -11,4 +12,4 @@ from calque.run.jit import jit
 _register()
 del _ops, _register
 
-__all__ = ["CalqueError", "TraceError", "UnsupportedOpError", "jit"]
+__all__ = ["CalqueError", "TraceError", "UnsupportedOpError", "jit", "to_jax", "to_torch"]

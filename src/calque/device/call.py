@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import Array
 from torch.nn import Parameter
@@ -25,6 +26,11 @@ _ARRAY = object()
 _NUMBERS = frozenset((bool, int, float, complex))
 _UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
 _default_dtype = torch.get_default_dtype
+CARRIERS = {
+    dtype: torch.uint8 if dtype.itemsize == 1 else torch.uint16
+    for dtype, numpy in TO_NUMPY.items()
+    if numpy.isbuiltin != 1
+}
 
 
 class Slot:
@@ -55,11 +61,25 @@ def host_array(tensor: Tensor) -> Array:
     trace = active.trace
     if trace is not None:
         return trace.constant(tensor)
-    from_host = tensor.detach().resolve_conj().resolve_neg()
-    if from_host.dtype in (torch.bfloat16,) or from_host.dtype.itemsize == 1:
-        return jax.dlpack.from_dlpack(from_host.clone())
     with x64():
-        return jax.numpy.array(from_host.numpy())
+        return jax.numpy.array(host_view(tensor), copy=True)
+
+
+def host_view(tensor: Tensor) -> np.ndarray:
+    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    carrier = CARRIERS.get(plain.dtype)
+    dtype = to_numpy(plain.dtype)
+    return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
+
+
+def check_device(device: torch.device | None) -> None:
+    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
+            "several of JAX's devices by a mesh)"
+        )
 
 
 class Runner:
@@ -94,6 +114,8 @@ class Runner:
         for name, value in kwargs.items():
             if name not in _UNUSED:
                 key.append((name, self._split(value, name, arrays)))
+            elif name == "device":
+                check_device(value)
         hashed = tuple(key)
         function = self._cache.get(hashed)
         if function is None:

@@ -9,7 +9,7 @@ import torch
 from jax import Array
 
 from calque.device import geometry
-from calque.device.call import host_array
+from calque.device.call import CARRIERS, check_device, host_array
 from calque.device.cell import (
     META,
     active,
@@ -27,8 +27,6 @@ from calque.device.cell import (
 from calque.device.dtypes import to_numpy
 from calque.diagnostics import TraceError, user_origin
 
-_DIRECT = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.bool))
-
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU copy of a device tensor, contiguous, in memory of its own.
@@ -37,13 +35,11 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         TraceError: a trace is running: its tensors have no values yet.
     """
     array = concrete(tensor, "copied to the CPU")
-    if 0 in array.shape:
-        return torch.empty(array.shape, dtype=tensor.dtype)
-    host = np.asarray(array)
-    if tensor.dtype in _DIRECT or tensor.dtype.is_complex:
-        return torch.from_numpy(np.array(host, copy=True))
-    raw = torch.from_numpy(np.array(host, copy=True, order="C").view(np.uint8).reshape(-1))
-    return raw.view(tensor.dtype).reshape(array.shape)
+    host = np.array(array, copy=True, order="C")
+    carrier = CARRIERS.get(tensor.dtype)
+    if carrier is None:
+        return torch.from_numpy(host)
+    return torch.from_numpy(host.view(to_numpy(carrier))).view(tensor.dtype)
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array:
@@ -129,6 +125,7 @@ def to_copy(
     device = self.device if device is None else device
     stride = output_stride(self, memory_format)
     if device.type == "jax":
+        check_device(device)
         array = read(self) if self.device.type == "jax" else host_array(self.detach())
         if dtype != self.dtype:
             with x64():
@@ -225,6 +222,7 @@ def empty(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """`torch.empty`: zeros."""
+    check_device(device)
     shape = tuple(size)
     array = _zeros(shape, dtype)
     if memory_format is None or memory_format == torch.contiguous_format:
@@ -243,6 +241,7 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """`torch.empty_strided`: zeros."""
+    check_device(device)
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 
 

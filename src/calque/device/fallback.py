@@ -27,6 +27,9 @@ SERVED: Counter[str] = Counter()
 
 _decomposing = threading.local()
 
+_MIXED = frozenset(("aten::index.Tensor", "aten::index_put", "aten::_index_put_impl_"))
+"""Operators that take index tensors of the CPU."""
+
 
 class FallbackWarning(UserWarning):
     """An operator ran on the CPU because the device has no rule for it."""
@@ -94,6 +97,7 @@ def to_host(value: Any) -> Any:
 
 def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     flat, spec = pytree.tree_flatten((args, kwargs))
+    _check_devices(op, flat)
     copies: dict[int, torch.Tensor] = {}
     host: list[Any] = []
     for value in flat:
@@ -120,16 +124,28 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     )
 
 
-def _written(op: Any, args: Any, kwargs: Any) -> set[int]:
-    """The ids of the tensors that an operator's schema says it writes to."""
-    if not op._schema.is_mutable:
-        return set()
+def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
+    """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    others = [t.device for t in tensors if t.device.type != "jax" and t.ndim]
+    if others and any(t.device.type == "jax" for t in tensors) and op.name() not in _MIXED:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, jax:0 "
+            f"and {others[0]}! ({op.name()})"
+        )
+
+
+def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> set[int]:
+    """The ids of the tensors that the schema says are written.
+
+    Below autograd the CPU kernel does not advance a tensor's version, which would tell.
+    """
     targets = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            targets.extend(pytree.tree_leaves(given))
-    return {id(target) for target in targets}
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            targets.append(value)
+    return {id(value) for value in pytree.tree_leaves(targets)}
 
 
 def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:

@@ -108,17 +108,18 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 def memory(array: Array, layout: Layout) -> Array:
     """The array's elements in the order of the memory, as one axis."""
-    return jnp.transpose(array, _memory_order(layout)).reshape(-1)
+    return jnp.transpose(array, memory_order(layout)).reshape(-1)
 
 
 def from_memory(flat: Array, layout: Layout) -> Array:
     """The inverse of `memory`."""
-    order = _memory_order(layout)
+    order = memory_order(layout)
     ordered = flat.reshape([layout.shape[axis] for axis in order])
     return jnp.transpose(ordered, np.argsort(np.asarray(order, dtype=int)))
 
 
-def _memory_order(layout: Layout) -> list[int]:
+def memory_order(layout: Layout) -> list[int]:
+    """The axes of a layout from the outermost in memory to the innermost."""
     axes = range(len(layout.shape))
     return sorted(axes, key=lambda a: (-layout.stride[a], layout.shape[a] > 1))
 

@@ -1,5 +1,6 @@
 """`torch.jax`: the module that PyTorch expects of a device, and the hooks behind it."""
 
+import os
 from typing import Any
 
 import jax
@@ -47,6 +48,25 @@ def _index(device: Any) -> int:
     return torch.device(device).index or 0
 
 
+class device:
+    """A context in which a device of index 0 is current: it always is.
+
+    Raises:
+        RuntimeError: any other index.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = 0
+        if device is not None:
+            set_device(device)
+
+    def __enter__(self) -> "device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
 def synchronize(device: Any = None) -> None:
     """Wait until all work given to JAX's devices so far is done."""
     for one in jax.local_devices():
@@ -79,7 +99,7 @@ def initial_seed() -> int:
 
 def seed() -> int:
     """Seed from the operating system's entropy; gives the seed."""
-    value = int.from_bytes(__import__("os").urandom(8), "little")
+    value = int.from_bytes(os.urandom(8), "little")
     rng.manual_seed(value)
     return value
 
@@ -135,6 +155,15 @@ def max_memory_allocated(device: Any = None) -> int:
     if "peak_bytes_in_use" not in stats:
         raise RuntimeError(f"JAX's {jax.default_backend()} backend keeps no peak of its memory")
     return stats["peak_bytes_in_use"]
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Not to be had: JAX keeps its peak for the life of the process.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError("JAX's figures of peak memory cannot be reset")
 
 
 def empty_cache() -> None:

@@ -5,7 +5,17 @@ import sys
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from calque.device import binding, copies, indices, module, views
+from calque.device import (
+    accelerator,
+    binding,
+    copies,
+    indices,
+    interop,
+    module,
+    moves,
+    storage,
+    views,
+)
 from calque.device.fallback import fall_back
 
 _libraries: list[torch.library.Library] = []
@@ -32,4 +42,6 @@ def register() -> None:
     binding.bind(aten, {**views.kernels(), **copies.kernels(), **indices.kernels()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fall_back, "PrivateUse1")
+    for part in (storage, moves, interop, accelerator):
+        part.install()
     _libraries.extend((aten, everything))

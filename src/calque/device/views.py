@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from calque.device import geometry
+from calque.device import geometry, storage
 from calque.device.cell import META, alias, cell_of, share
+from calque.device.geometry import Layout
 
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -93,16 +94,15 @@ def set_source_storage_offset(
     tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Any, stride: Any = ()
 ) -> torch.Tensor:
     """`Tensor.set_` to part of a storage."""
-    _mark(source)
-    strides = stride or geometry.contiguous_strides(size)
+    strides = tuple(stride) or geometry.contiguous_strides(size)
+    _prepare(source, tensor, size, strides, offset)
     aten.set_.source_Storage_storage_offset.redispatch(META, tensor, source, offset, size, strides)
     return tensor
 
 
 def set_source_storage(tensor: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
     """`Tensor.set_` to a whole storage, as one axis."""
-    _mark(source)
-    length = source.cell.array.nbytes // tensor.dtype.itemsize  # type: ignore[attr-defined]
+    length = source.nbytes() // tensor.dtype.itemsize
     return set_source_storage_offset(tensor, source, 0, (length,))
 
 
@@ -118,10 +118,18 @@ def set_source_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tenso
     )
 
 
-def _mark(storage: torch.UntypedStorage) -> None:
-    cell = getattr(storage, "cell", None)
-    if cell is None:
-        raise RuntimeError("set_: the source storage is not one of the jax device")
+def _prepare(
+    source: torch.UntypedStorage, tensor: torch.Tensor, size: Any, stride: Any, offset: int
+) -> None:
+    if source.device.type != "jax":
+        raise RuntimeError(
+            f"Attempted to set the storage of a tensor on device {tensor.device} to a storage on "
+            f'different device "{source.device}".  This is no longer allowed; the devices must '
+            "match."
+        )
+    cell = storage.cell_of_storage(source)
+    dense = offset == 0 and geometry.is_dense(size, stride)
+    storage.interpret(cell, tensor.dtype, Layout(tuple(size), stride) if dense else None)
     cell.viewed = True
 
 

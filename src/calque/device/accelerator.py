@@ -1,0 +1,45 @@
+"""`torch.accelerator` on the device, where PyTorch would ask an allocator written in C++."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calque.device import module
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "synchronize": module.synchronize,
+    "empty_cache": module.empty_cache,
+    "memory_stats": lambda device=None: dict(module.memory_stats()),
+    "memory_allocated": module.memory_allocated,
+    "max_memory_allocated": module.max_memory_allocated,
+    "memory_reserved": module.memory_allocated,
+    "max_memory_reserved": module.max_memory_allocated,
+    "reset_peak_memory_stats": module.reset_peak_memory_stats,
+    "reset_accumulated_memory_stats": module.reset_peak_memory_stats,
+}
+
+
+def install() -> None:
+    """Answer for `torch.accelerator` wherever the accelerator in use is the jax device."""
+    for name, ours in FUNCTIONS.items():
+        theirs = getattr(torch.accelerator, name, None)
+        if theirs is None:
+            continue
+        method = _in_front(theirs, ours)
+        setattr(torch.accelerator, name, method)
+        memory = getattr(torch.accelerator, "memory", None)
+        if getattr(memory, name, None) is theirs:
+            setattr(memory, name, method)
+
+
+def _in_front(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        current = torch.accelerator.current_accelerator()
+        if current is not None and current.type == "jax":
+            return ours(*args, **kwargs)
+        return theirs(*args, **kwargs)
+
+    return function

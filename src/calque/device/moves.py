@@ -1,0 +1,86 @@
+"""`Module.to("jax")` moves parameters in place, as `Module.cuda()` does.
+
+PyTorch gives a module new parameters when the old ones cannot take the new tensor's data, and
+those of an out-of-tree device never can: tied weights would be untied and an optimizer made before
+the move would go on with the old ones. Here a parameter that enters or leaves the device keeps its
+identity, attributes and hooks, and changes only what is behind it. Every other move is PyTorch's.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Module, Parameter
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+_PLAIN = (torch.Tensor, Parameter)
+
+
+def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a conversion takes a tensor onto the device or away from it."""
+    types = (before.device.type, after.device.type)
+    return types[0] != types[1] and "jax" in types
+
+
+class Move:
+    """A conversion of a whole module: converts each parameter once, in place if it crosses."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._done: dict[int, torch.Tensor] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in self._done:
+            return tensor
+        result = self._function(tensor)
+        plain = type(result) in _PLAIN and isinstance(tensor, Parameter)
+        if not (plain and crosses(tensor, result)):
+            return result
+        grad = tensor.grad
+        tensor.grad = None
+        become(tensor, Parameter(result, requires_grad=tensor.requires_grad))
+        self._done[id(tensor)] = tensor
+        if grad is not None:
+            become(grad, self._function(grad).requires_grad_(grad.requires_grad))
+            self._done[id(grad)] = grad
+            tensor.grad = grad
+        return tensor
+
+
+def become(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Put another tensor's implementation behind a leaf tensor; its attributes and hooks stay.
+
+    A graph that was recorded before holds the old implementation, whose gradient nobody would
+    see: running it backward raises RuntimeError.
+    """
+    if tensor.requires_grad:
+        torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_moved)
+    hooks = {name: getattr(tensor, name) for name in _HOOKS}
+    torch._C._swap_tensor_impl(tensor, other)
+    for name, value in hooks.items():
+        if value:
+            setattr(tensor, name, None)
+            setattr(tensor, name, value)
+
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _moved(gradients: Any) -> None:
+    raise RuntimeError(
+        "a parameter moved to or from the jax device between the forward pass and the backward "
+        "pass: its gradient would be lost. Move the module before the forward pass, or after "
+        "the backward pass"
+    )
+
+
+def install() -> None:
+    """Let modules move their parameters this way."""
+    theirs = Module._apply
+
+    @functools.wraps(theirs)
+    def _apply(self: Module, fn: Function, recurse: bool = True) -> Module:
+        return theirs(self, fn if isinstance(fn, Move) else Move(fn), recurse)
+
+    Module._apply = _apply  # type: ignore[method-assign]

@@ -28,7 +28,7 @@ from tqdm import tqdm
 import calque
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (after the choice of a backend)
+from matplotlib import pyplot as plt
 
 BATCH = 128
 COMPARED_STEPS = 10
@@ -160,9 +160,7 @@ def report(runs: list[Run]) -> None:
     )
     for run in runs:
         accuracy = "-" if run.accuracy is None else f"{run.accuracy:.1%}"
-        difference = max(
-            abs(a - b) for a, b in zip(run.compared, reference.compared, strict=True)
-        )
+        difference = max(abs(a - b) for a, b in zip(run.compared, reference.compared, strict=True))
         print(
             f"{run.name:22}{len(run.losses):6}{accuracy:>15}{difference:17.1e}"
             f"{run.median_ms:13.2f}{run.median_ms / reference.median_ms:10.2f}"

@@ -40,7 +40,7 @@ bench: .venv/.installed-bench
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 docs: .venv/.installed-docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv site demo_output .pytest_cache .ruff_cache .hypothesis .import_linter_cache

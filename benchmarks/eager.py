@@ -1,0 +1,88 @@
+"""One operator at a time: a call on the jax device against the same jax.numpy call.
+
+    python -m benchmarks.eager [--quick]
+
+Calls are dispatched in a row, and the last result of each kind is waited for.
+"""
+
+from benchmarks import common  # first: it chooses the core
+
+# isort: split
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import torch
+
+import calque
+
+CALLS = 200
+OPERATORS: dict[str, tuple[Callable, Callable]] = {
+    "add": (lambda x, y: x + y, lambda x, y: x + y),
+    "mul": (lambda x, y: x * y, lambda x, y: x * y),
+    "mul by a number": (lambda x, y: x * 2.0, lambda x, y: x * 2.0),
+    "exp": (lambda x, y: x.exp(), lambda x, y: jnp.exp(x)),
+    "relu": (lambda x, y: torch.relu(x), lambda x, y: jax.nn.relu(x)),
+    "matmul": (lambda x, y: x @ y, lambda x, y: x @ y),
+    "sum": (lambda x, y: x.sum(), lambda x, y: x.sum()),
+    "mean over a dim": (lambda x, y: x.mean(1), lambda x, y: x.mean(1)),
+    "softmax": (lambda x, y: x.softmax(-1), lambda x, y: jax.nn.softmax(x, -1)),
+    "where": (
+        lambda x, y: torch.where(x > 0, x, y),
+        lambda x, y: jnp.where(x > 0, x, y),
+    ),
+    "transpose": (lambda x, y: x.t(), lambda x, y: x.T),
+}
+
+
+def repeat(call: Callable[[], object], wait: Callable[[object], object]) -> Callable[[], None]:
+    """A function that makes `CALLS` calls and waits for the last result."""
+
+    def run() -> None:
+        result = None
+        for _ in range(CALLS):
+            result = call()
+        wait(result)
+
+    return run
+
+
+def measure(name: str, size: int, rounds: int) -> tuple[float, float]:
+    """Seconds of one call on the device, and of jax.numpy's."""
+    ours, theirs = OPERATORS[name]
+    a, b = (torch.randn(size, size, device="jax") for _ in range(2))
+    x, y = (jnp.array(calque.to_jax(t)) for t in (a, b))
+    times = common.interleave(
+        {
+            "calque": repeat(lambda: ours(a, b), lambda r: calque.to_jax(r).block_until_ready()),
+            "JAX": repeat(lambda: theirs(x, y), lambda r: r.block_until_ready()),
+        },
+        rounds,
+        calls=1,
+    )
+    return times["calque"] / CALLS, times["JAX"] / CALLS
+
+
+def main() -> None:
+    rounds = 5 if common.quick(__doc__) else 31
+    rows = []
+    with torch.no_grad():
+        for name in OPERATORS:
+            row = [name]
+            for size in (8, 256):
+                ours, theirs = measure(name, size, rounds)
+                row += [
+                    common.microseconds(ours),
+                    common.microseconds(theirs),
+                    f"{ours / theirs:.2f}",
+                ]
+            rows.append(row)
+    header = [
+        "operator",
+        *(f"{c}{s}" for s in (" 8x8", " 256x256") for c in ("calque, µs", "jnp, µs", "ratio")),
+    ]
+    common.table("Eager calls", header, rows)
+
+
+if __name__ == "__main__":
+    main()

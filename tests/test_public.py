@@ -1,0 +1,28 @@
+"""The public surface is what it says it is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import calque
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    assert [name for name in calque.__all__ if not getattr(calque, name).__doc__] == []
+
+
+def test_importing_changes_no_default_of_torch_or_jax() -> None:
+    program = """
+import jax, torch
+before = (jax.config.values.copy(), torch.get_default_dtype(), torch.get_default_device())
+import calque
+after = (jax.config.values.copy(), torch.get_default_dtype(), torch.get_default_device())
+assert before == after, (before, after)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (Path(calque.__file__).parent / "py.typed").exists()

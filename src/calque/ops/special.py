@@ -75,8 +75,20 @@ for _name, _function in UNARY.items():
 
 
 def _zeta(x: Array, q: Array) -> Array:
-    """Hurwitz's zeta; at its poles q = 0, -1, ... infinite."""
-    value = special.zeta(x, q)
+    """Hurwitz's zeta; at its poles q = 0, -1, ... infinite.
+
+    A negative q is first carried past zero by the recurrence zeta(x, q) = q^-x + zeta(x, q + 1).
+    """
+    x, q = jnp.broadcast_arrays(x, q)
+    steps = jnp.where(jnp.isfinite(q) & (q < 0), jnp.ceil(-q), 0)
+
+    def carry(k: Array, total: Array) -> Array:
+        term = jnp.power(q + k.astype(q.dtype), -x)
+        return total + jnp.where(k < steps, term, jnp.zeros_like(term))
+
+    most = jnp.minimum(jnp.max(steps, initial=0), 1 << 20).astype(jnp.int32)
+    skipped = lax.fori_loop(jnp.int32(0), most, carry, jnp.zeros_like(q))
+    value = special.zeta(x, q + steps) + skipped
     pole = (q <= 0) & (q == jnp.floor(q))
     value = jnp.where(pole, jnp.inf, value)
     value = jnp.where((q < 0) & ~pole & (x != jnp.floor(x)), jnp.nan, value)

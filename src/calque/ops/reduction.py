@@ -15,8 +15,3 @@ def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) 
         dtype = jnp.int64 if is_integral(self.dtype) else self.dtype
     axes = tuple(dim) if dim else None
     return jnp.sum(self.astype(dtype), axis=axes, keepdims=keepdim)
-
-
-@op("mm")
-def mm(self: Array, mat2: Array) -> Array:
-    return self @ mat2

@@ -32,11 +32,6 @@ def cast(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)
 
 
-@op("mm")
-def mm(self: Array, mat2: Array) -> Array:
-    return self @ mat2
-
-
 @op("sum", "sum.dim_IntList")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     axes = wrap_dims(dim, self.ndim)

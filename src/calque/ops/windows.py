@@ -1,0 +1,105 @@
+"""The geometry of sliding windows that pooling and unfolding share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+def each(value: Any, ndim: int) -> tuple[int, ...]:
+    """One integer per spatial dimension; a single one stands for all."""
+    value = (value,) if isinstance(value, int) else tuple(value)
+    return value * ndim if len(value) == 1 else value
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the last `len(size)` axes of an array.
+
+    Attributes:
+        size: the extents of the axes; likewise kernel, stride, padding (in front) and dilation.
+        out: how many windows there are along each axis.
+    """
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def pads(self) -> tuple[tuple[int, int], ...]:
+        """Padding before and after each axis, so that every window is inside; may crop."""
+        return tuple(
+            (p, (o - 1) * s + d * (k - 1) + 1 - n - p)
+            for n, k, s, p, d, o in zip(
+                self.size,
+                self.kernel,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.out,
+                strict=True,
+            )
+        )
+
+    def counts(self, axis: int, include_padding: bool) -> np.ndarray:
+        """How many positions each window along an axis holds: of the input, or also of padding."""
+        start = np.arange(self.out[axis]) * self.stride[axis] - self.padding[axis]
+        limit = self.size[axis]
+        if include_padding:
+            return np.minimum(start + self.kernel[axis], limit + self.padding[axis]) - start
+        return np.minimum(start + self.kernel[axis], limit) - np.maximum(start, 0)
+
+
+def windows(
+    shape: tuple[int, ...],
+    ndim: int,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+) -> Windows:
+    """The windows of a pooling over the last `ndim` axes of a shape.
+
+    Raises:
+        RuntimeError: arguments that PyTorch refuses.
+    """
+    kernel = each(kernel, ndim)
+    stride = each(stride, ndim) if len(stride) else kernel
+    padding, dilation = each(padding, ndim), each(dilation, ndim)
+    size = tuple(shape[-ndim:])
+    if min(kernel) <= 0 or min(stride) <= 0 or min(dilation) <= 0:
+        raise RuntimeError(
+            f"kernel size, stride and dilation should be greater than zero, but got kernel {kernel}, "
+            f"stride {stride}, dilation {dilation}"
+        )
+    if len(shape) not in (ndim + 1, ndim + 2):
+        raise RuntimeError(
+            f"non-empty {ndim + 1}D or {ndim + 2}D (batch mode) tensor expected for input, but got "
+            f"shape {list(shape)}"
+        )
+    for k, p, d in zip(kernel, padding, dilation, strict=True):
+        if p < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
+        if p > (d * (k - 1) + 1) // 2:
+            raise RuntimeError(
+                "pad should be at most half of effective kernel size, but got "
+                f"pad={p}, kernel_size={k} and dilation={d}"
+            )
+    out = []
+    for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
+        span = n + 2 * p - d * (k - 1) - 1
+        count = (span + (s - 1 if ceil_mode else 0)) // s + 1
+        # A window that would start in the padding behind the input is left out.
+        if ceil_mode and (count - 1) * s >= n + p:
+            count -= 1
+        out.append(count)
+    if min(out) < 1:
+        raise RuntimeError(
+            f"Given input size: {list(shape[-ndim - 1 :])}. Calculated output size: {out}. Output "
+            "size is too small"
+        )
+    return Windows(size, kernel, stride, padding, dilation, tuple(out))

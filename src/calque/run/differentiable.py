@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from torch.autograd.function import once_differentiable
 
 from calque.device.cell import read, wrap, x64
@@ -79,67 +78,6 @@ def trace_backward(
     if not pairs:
         return None
     return Backward(outputs, slots, [t for t, _ in pairs], [read(g) for _, g in pairs])
-
-
-def split(jaxpr: ClosedJaxpr, slots: list[int], n_forward: int) -> tuple[Any, Any, list[int]]:
-    """Cut a jaxpr into a forward and a backward.
-
-    Args:
-        jaxpr: computes `n_forward` results, then gradients.
-        slots: the inputs that only the backward has.
-
-    Returns:
-        The forward as a function of the other inputs, giving the results and the residuals; the
-        backward as a function of the residuals and the incoming gradients; and the positions of
-        the forward's inputs in the jaxpr's.
-    """
-    inner = jaxpr.jaxpr
-    late = {inner.invars[slot] for slot in slots}
-    early_equations, late_equations = [], []
-    for equation in inner.eqns:
-        if any(not isinstance(v, Literal) and v in late for v in equation.invars):
-            late.update(equation.outvars)
-            late_equations.append(equation)
-        else:
-            early_equations.append(equation)
-    gradients = inner.outvars[n_forward:]
-    needed: dict[Any, None] = {}
-    used = [v for e in _live(late_equations, gradients) for v in e.invars] + list(gradients)
-    constants = set(inner.constvars)
-    for variable in used:
-        if not isinstance(variable, Literal) and variable not in late | constants:
-            needed[variable] = None
-    residuals = list(needed)
-    kept = [i for i in range(len(inner.invars)) if i not in set(slots)]
-    debug = inner.debug_info.with_unknown_names()
-    forward = inner.replace(
-        invars=[inner.invars[i] for i in kept],
-        outvars=[*inner.outvars[:n_forward], *residuals],
-        eqns=early_equations,
-        debug_info=debug,
-    )
-    backward = inner.replace(
-        invars=[*residuals, *(inner.invars[slot] for slot in slots)],
-        outvars=list(gradients),
-        eqns=late_equations,
-        debug_info=debug,
-    )
-    return (
-        jaxpr_as_fun(ClosedJaxpr(forward, jaxpr.consts)),
-        jaxpr_as_fun(ClosedJaxpr(backward, jaxpr.consts)),
-        kept,
-    )
-
-
-def _live(equations: list[Any], outputs: list[Any]) -> list[Any]:
-    """The equations that the outputs need."""
-    wanted = {v for v in outputs if not isinstance(v, Literal)}
-    kept = []
-    for equation in reversed(equations):
-        if any(v in wanted for v in equation.outvars):
-            wanted.update(v for v in equation.invars if not isinstance(v, Literal))
-            kept.append(equation)
-    return kept[::-1]
 
 
 class Replay(torch.autograd.Function):

@@ -14,7 +14,8 @@ from torch.autograd.graph import increment_version
 from calque.device import rng
 from calque.device.call import host_array
 from calque.device.cell import Cell, read, write, x64
-from calque.run.differentiable import Replay, split
+from calque.run.differentiable import Replay
+from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
 from calque.run.record import Recording
 from calque.run.results import Argument, Outputs
@@ -65,10 +66,10 @@ class Program:
         backward = recording.backward
         self._backward: Callable[..., Any] | None = None
         if backward is None:
-            function, kept = jaxpr_as_fun(recording.jaxpr), list(range(len(inputs)))
+            forward, kept = prune(recording.jaxpr)
         else:
-            function, late, kept = split(recording.jaxpr, backward.slots, recording.n_outputs)
-            self._backward = jax.jit(late)
+            forward, late, kept = split(recording.jaxpr, backward.slots, recording.n_outputs)
+            self._backward = jax.jit(jaxpr_as_fun(late))
         self._inputs = [inputs[i] for i in kept]
         self._sources = [_source(one, recording.arguments) for one in self._inputs]
         written = set(recording.written)
@@ -78,8 +79,7 @@ class Program:
             for i, one in enumerate(self._inputs)
             if one.kind == "cell" and one.source in written and one.source not in held
         ]
-        function.__name__ = "calque_program"  # type: ignore[attr-defined]
-        self._jitted = jax.jit(function, donate_argnums=tuple(self._donated))
+        self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
         self._write_targets = [
             (cell, recording.arguments.get(cell)) for cell in recording.written
         ]

@@ -50,6 +50,8 @@ class Trace(Protocol):
 
     def constant(self, tensor: torch.Tensor) -> Array: ...
 
+    def number(self, tensor: torch.Tensor) -> Any: ...
+
 
 class _Active(threading.local):
     trace: Trace | None = None

@@ -65,6 +65,10 @@ def concrete(tensor: torch.Tensor, use: str) -> Array:
 
 def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
     """`Tensor.item()`."""
+    if active.trace is not None:
+        number = active.trace.number(tensor)
+        if number is not None:
+            return number
     return concrete(tensor, "read as a Python number").item()
 
 

@@ -5,6 +5,7 @@ backward is traced right behind the forward, by torch's own autograd, and the ja
 what does not need the incoming gradients runs in the forward and leaves its values behind.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,8 +14,11 @@ from jax import Array
 from torch.autograd.function import once_differentiable
 
 from calque.device.cell import read, wrap, x64
+from calque.diagnostics import CalqueError
 from calque.run.lifting import Lifting
 from calque.run.results import Description, Fresh
+
+logger = logging.getLogger("calque.jit")
 
 
 class Backward:
@@ -70,9 +74,11 @@ def trace_backward(
         found = torch.autograd.grad(
             [leaves[i] for i in outputs], targets, incoming, allow_unused=True
         )
+    except CalqueError:
+        raise
     except RuntimeError as error:
-        if "a second time" not in str(error):
-            raise
+        # The function used its graph up itself: backward() outside would fail in eager mode too.
+        logger.debug("the results carry no gradients: %s", error)
         return None
     pairs = [(t, g) for t, g in zip(targets, found, strict=True) if g is not None]
     if not pairs:

@@ -6,7 +6,7 @@ that fails leaves every tensor as it was.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from calque.device.call import host_array
-from calque.device.cell import Cell, active, x64
+from calque.device.cell import Cell, active, read, x64
 from calque.device.dtypes import to_numpy
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
@@ -74,7 +74,7 @@ class Lifting:
         self._segments: list[Any] = []
         self._segment, self._drawn = 0, 0
         self.draws = 0
-        self.seeded: tuple[int, int] | None = None
+        self.lend_number: Callable[[Array], Any] | None = None
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -146,6 +146,10 @@ class Lifting:
             array = host_array(tensor)
         with x64():
             return jax.numpy.asarray(array)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """A traced tensor as a traced Python number; None where numbers must be known."""
+        return self.lend_number(read(tensor)) if self.lend_number is not None else None
 
     def concrete(self, tensor: torch.Tensor) -> Array | None:
         """The value of a device tensor the host asks for: unknown in a trace."""

@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
 from calque.device.cell import active
 from calque.diagnostics import TraceError
 from calque.run.lifting import Lifting
-from calque.run.scalars import TracedFloat, Watch
+from calque.run.scalars import TracedFloat, Watch, number_of
 
 Group = dict[str, Any]
 
@@ -105,6 +105,7 @@ class OptimizerLending:
         self.optimizers[optimizer] = None
         for index, group in enumerate(optimizer.param_groups):
             self._lend(index, group)
+        self.lifting.lend_number = lambda array: number_of(array, self.watch)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
@@ -161,6 +162,7 @@ class OptimizerLending:
         return known
 
     def _give_back(self) -> None:
+        self.lifting.lend_number = None
         for group, key, value in reversed(self._lent):
             group[key] = value
         self._lent.clear()

@@ -12,8 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import Array
+from jax._src.lax import lax as lax_internal
 
 from calque.diagnostics import TraceError
 
@@ -30,12 +32,23 @@ class Watch:
 
 
 class _Node:
-    """What PyTorch's C++ code holds of a traced number."""
+    """What PyTorch's C++ code holds of a traced number, and what it computes with one."""
 
-    def __init__(self, traced: Array, compute: Callable[[], float], watch: Watch) -> None:
+    def __init__(self, traced: Any, compute: Callable[[], Any], watch: Watch) -> None:
         self.traced = traced
         self.compute = compute
         self.watch = watch
+
+    def wrap_int(self, number: int) -> "_Node":
+        return _Node(number, lambda: number, self.watch)
+
+    wrap_float = wrap_int
+
+    def neg(self) -> "_Node":
+        return _Node(-self.traced, lambda: -self.compute(), self.watch)
+
+    def has_hint(self) -> bool:
+        return False
 
     def is_int(self) -> bool:
         return False
@@ -118,6 +131,10 @@ def _binary(python: Any, left: Any, right: Any, watch: Watch) -> Any:
     return TracedFloat(traced, lambda: python(value_a(), value_b()), watch)
 
 
+def _as_float(node: _Node) -> "TracedFloat":
+    return TracedFloat(node.traced, node.compute, node.watch)
+
+
 def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
     operand = _operands(other)
     if operand is None:
@@ -130,6 +147,19 @@ def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
     answer = ask()
     x.node.watch.answers.append((ask, answer))
     return answer
+
+
+def _unknown() -> float:
+    raise TraceError(
+        "the value of a tensor is read as a Python number and compared inside calque.jit, where "
+        "it has none yet.\nUse torch.where or torch.cond."
+    )
+
+
+def number_of(array: Array, watch: Watch) -> torch.SymFloat:
+    """A 0-d traced array as a number whose value nobody can ask for."""
+    wide = lax_internal._convert_element_type(array, np.dtype("float64"), weak_type=True)
+    return TracedFloat(wide, _unknown, watch)
 
 
 def _install() -> None:
@@ -148,6 +178,11 @@ def _install() -> None:
         def reflected(self: Any, other: Any, function: Any = function) -> Any:
             return _binary(function, other, self, self.node.watch)
 
+        def of_node(self: Any, other: Any, function: Any = function) -> Any:
+            return _binary(function, _as_float(self), _as_float(other), self.watch).node
+
+        for spelling in (name, f"float_{name}"):
+            setattr(_Node, spelling, of_node)
         setattr(TracedFloat, f"__{name}__", forward)
         setattr(TracedFloat, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -155,6 +190,10 @@ def _install() -> None:
         def compare(self: Any, other: Any, function: Any = getattr(operator, name)) -> Any:
             return _ask(self, function, other)
 
+        def compare_node(self: Any, other: Any) -> Any:
+            _unknown()
+
+        setattr(_Node, name, compare_node)
         setattr(TracedFloat, f"__{name}__", compare)
 
 

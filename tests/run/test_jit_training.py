@@ -1,0 +1,245 @@
+"""Whole training steps under calque.jit agree with eager CPU PyTorch."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import calque
+
+
+def batches(count: int, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(8, 5, generator=generator).to(device),
+            torch.randint(0, 3, (8,), generator=generator).to(device),
+        )
+        for _ in range(count)
+    ]
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    # No bias before BatchNorm: its gradient is rounding noise, which Adam would blow up.
+    return nn.Sequential(nn.Linear(5, 8, bias=False), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3))
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "sgd-dampening": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+    "sgd-loop": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adam-loop": lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.01),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+}
+
+
+def train(model, optimizer, device, wrap, steps=5, scheduler=None, zero_first=False):
+    def step(x, y):
+        if zero_first:
+            optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if not zero_first:
+            optimizer.zero_grad()
+        return loss
+
+    step = wrap(step)
+    losses = []
+    for x, y in batches(steps, device):
+        losses.append(step(x, y).item())
+        if scheduler is not None:
+            scheduler.step()
+    return losses, step
+
+
+def close(actual, expected, tolerance=2e-4):
+    torch.testing.assert_close(
+        torch.tensor(actual), torch.tensor(expected), rtol=tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_as_on_the_cpu(name):
+    make = OPTIMIZERS[name]
+    reference = make_model()
+    expected, _ = train(reference, make(reference.parameters()), "cpu", lambda f: f)
+    model = make_model().to("jax")
+    actual, step = train(model, make(model.parameters()), "jax", calque.jit)
+    close(actual, expected)
+    for (key, want), got in zip(
+        reference.state_dict().items(), model.state_dict().values(), strict=True
+    ):
+        assert torch.allclose(got.cpu().double(), want.double(), atol=2e-3), key
+    if name != "sgd-dampening":
+        assert step.compilations == 1
+
+
+def test_an_optimizer_that_needs_values_is_an_error_that_changes_nothing():
+    model = make_model().to("jax")
+    optimizer = torch.optim.Adafactor(model.parameters())
+    with pytest.raises(calque.TraceError, match="read as a Python number"):
+        train(model, optimizer, "jax", calque.jit)
+    assert not optimizer.state
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_optimizer_state_made_in_the_first_step_costs_no_second_trace():
+    model = make_model().to("jax")
+    _, step = train(model, torch.optim.AdamW(model.parameters()), "jax", calque.jit)
+    assert step.history == ["first call"]
+    assert step.compilations == 1
+
+
+def test_zero_grad_first_compiles_once():
+    model = make_model().to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())
+    _, step = train(model, optimizer, "jax", calque.jit, zero_first=True)
+    assert step.compilations == 1
+
+
+SCHEDULERS = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+    "one-cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.05, total_steps=10),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd-momentum", "adamw"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_change_inputs_and_do_not_retrace(name, optimizer):
+    make = OPTIMIZERS[optimizer]
+    reference = make_model()
+    opt = make(reference.parameters())
+    expected, _ = train(reference, opt, "cpu", lambda f: f, scheduler=SCHEDULERS[name](opt))
+    model = make_model().to("jax")
+    opt = make(model.parameters())
+    actual, step = train(model, opt, "jax", calque.jit, scheduler=SCHEDULERS[name](opt))
+    close(actual, expected)
+    assert len(step.history) == 1
+
+
+def test_a_scheduler_inside_is_an_error_that_changes_nothing():
+    model = make_model().to("jax")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    before = copy.deepcopy(model.state_dict())
+
+    @calque.jit
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+
+    with pytest.raises(calque.TraceError, match="scheduler"):
+        step(*batches(1, "jax")[0])
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert all(p.grad is None for p in model.parameters())
+    assert not optimizer.state
+
+
+def test_gradients_accumulate_over_calls():
+    reference, model = make_model(), make_model().to("jax")
+
+    @calque.jit
+    def accumulate(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    for (x, y), (dx, dy) in zip(batches(3, "cpu"), batches(3, "jax"), strict=True):
+        F.cross_entropy(reference(x), y).backward()
+        accumulate(dx, dy)
+    for want, got in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(got.grad.cpu(), want.grad, rtol=1e-4, atol=1e-5)
+    assert len(accumulate.history) == 2  # without gradients first, then onto them
+
+
+def test_clipping_and_an_average_of_the_weights():
+    def run(device, wrap):
+        model = make_model().to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        average = copy.deepcopy(model)
+
+        def step(x, y):
+            F.cross_entropy(model(x), y).backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for a, p in zip(average.parameters(), model.parameters(), strict=True):
+                    a.lerp_(p, 0.1)
+            return norm
+
+        step = wrap(step)
+        norms = [step(x, y).item() for x, y in batches(4, device)]
+        return norms, [p.detach().cpu() for p in average.parameters()]
+
+    norms, average = run("cpu", lambda f: f)
+    got_norms, got_average = run("jax", calque.jit)
+    close(got_norms, norms)
+    for want, got in zip(average, got_average, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_train_and_eval_are_two_programs():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5)).to("jax")
+    run = calque.jit(model)
+    x = torch.ones(4, 5, device="jax")
+    with torch.no_grad():
+        model.train()
+        assert (run(x) == 0).any().item()
+        model.eval()
+        assert torch.equal(run(x), run(x))
+        assert torch.allclose(run(x), model(x))
+        model.train()
+        assert (run(x) == 0).any().item()
+    assert len(run.history) == 2
+    assert "training" in run.history[1]
+
+
+def test_frozen_parameters_retrace():
+    model = make_model().to("jax")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (x, y), *_ = batches(1, "jax")
+
+    @calque.jit
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(x, y)
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.detach().clone()
+    step(x, y)
+    assert torch.equal(model[0].weight, frozen)
+    assert len(step.history) == 2
+
+
+def test_dropout_differs_per_call_and_follows_the_seed():
+    model = nn.Dropout(0.5).to("jax")
+    run = calque.jit(model)
+    x = torch.ones(64, device="jax")
+    torch.manual_seed(3)
+    first, second = run(x), run(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(run(x), first)
+    assert len(run.history) == 1

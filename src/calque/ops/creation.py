@@ -124,7 +124,7 @@ def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
     wide = jnp.promote_types(dtype, jnp.float32) if not is_integral(dtype) else jnp.float64
-    first, last = _number(start, wide), _number(end, wide)
+    first, last = (_number(bound, dtype).astype(wide) for bound in (start, end))
     if steps == 1:
         return first.reshape(1)
     step = (last - first) / max(steps - 1, 1)

@@ -18,6 +18,7 @@ from calque.ops.dtypes import (
     opmath,
     real_dtype,
     result_type,
+    to_float,
 )
 from calque.ops.registry import op
 
@@ -227,7 +228,8 @@ def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tupl
 
 @op("native_dropout_backward", dynamic=("scale",))
 def native_dropout_backward(grad_output: Array, mask: Array, scale: Any) -> Array:
-    return _scaled(grad_output, mask, jnp.asarray(scale, jnp.float32))
+    grad = grad_output.astype(to_float(grad_output.dtype))
+    return _scaled(grad, mask != 0, jnp.asarray(scale, jnp.float32))
 
 
 @opmath

@@ -40,7 +40,8 @@ def to_device(tree: Any, grad: bool = False) -> Any:
 
     def move(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
-            return torch.device("jax") if isinstance(x, torch.device) else x
+            named = isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu")
+            return torch.device("jax") if named else x
         copy = x.detach().to("jax")
         return copy.requires_grad_(x.requires_grad) if grad else copy
 
@@ -89,6 +90,8 @@ def check(op: OpInfo, dtype: torch.dtype, mode: str, limit: int = 0) -> int:
             break
         arguments = (sample.input, sample.args, sample.kwargs)
         moved = to_device(arguments, grad)
+        if not any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(arguments)):
+            moved[2].setdefault("device", "jax")
         try:
             expected = op(sample.input, *sample.args, **sample.kwargs)
         except Exception:

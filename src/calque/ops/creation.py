@@ -1,24 +1,47 @@
-"""Operators that make tensors from nothing, and random ones."""
+"""Operators that make tensors from numbers."""
 
+import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-from calque.ops.dtypes import default_float
+from calque.ops.dtypes import (
+    default_complex,
+    default_float,
+    is_complex,
+    is_integral,
+    result_type,
+    spoken,
+)
 from calque.ops.registry import op
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
+    return tuple(size)
 
 
 @op("zeros")
 def zeros(size: Any, dtype: Any = None) -> Array:
-    return jnp.zeros(size, dtype or default_float())
+    return jnp.zeros(_shape(size), dtype or default_float())
 
 
 @op("ones")
 def ones(size: Any, dtype: Any = None) -> Array:
-    return jnp.ones(size, dtype or default_float())
+    return jnp.ones(_shape(size), dtype or default_float())
+
+
+@op("full")
+def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
+    return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
+
+
+@op("scalar_tensor")
+def scalar_tensor(s: Any, dtype: Any = None) -> Array:
+    return _number(s, dtype or default_float())
 
 
 @op("zero")
@@ -28,11 +51,154 @@ def zero(self: Array) -> Array:
 
 @op("fill.Scalar", "fill.Tensor")
 def fill(self: Array, value: Any) -> Array:
-    return jnp.broadcast_to(jnp.asarray(value).astype(self.dtype), self.shape)
+    return jnp.broadcast_to(_number(value, self.dtype), self.shape)
 
 
-@op("uniform", random=True, dynamic=("from", "to"))
-def uniform(key: Array, self: Array, *bounds: Any, **named: Any) -> Array:
-    low, high = [*bounds, named.get("from", 0.0), named.get("to", 1.0)][:2]
-    unit = jax.random.uniform(key, self.shape, np.float64 if self.dtype == np.float64 else np.float32)
-    return (unit * (high - low) + low).astype(self.dtype)
+def _number(value: Any, dtype: Any) -> Array:
+    array = jnp.asarray(value)
+    if array.ndim:
+        raise RuntimeError(
+            "fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{array.ndim} dimensions."
+        )
+    if is_complex(array.dtype) and not is_complex(dtype):
+        array = array.real
+    return array.astype(dtype)
+
+
+# Sequences ----------------------------------------------------------------------------------------
+
+
+def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Array:
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if dtype is None:
+        whole = all(isinstance(x, int) for x in (start, end, step))
+        dtype = np.dtype("int64") if whole else default_float()
+    if is_integral(dtype):
+        start, end, step = int(start), int(end), int(step)
+        count = -((start - end) // step)
+    else:
+        count = math.ceil((end - start) / step)
+    if closed:
+        count = math.floor((end - start) / step) + 1
+    exact = np.dtype("int64") if is_integral(dtype) else np.dtype("float64")
+    narrow = jnp.promote_types(dtype, jnp.float32) if exact == np.float64 else dtype
+    index = lax.iota(narrow, count)
+    if start == 0 and step == 1:
+        return index.astype(dtype)
+    return (index * jnp.asarray(step, narrow) + jnp.asarray(start, narrow)).astype(dtype)
+
+
+@op("arange", static=("end",))
+def arange(end: Any, dtype: Any = None) -> Array:
+    return _sequence(0, end, 1, dtype, closed=False)
+
+
+@op("arange.start", static=("start", "end"))
+def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
+    return _sequence(start, end, 1, dtype, closed=False)
+
+
+@op("arange.start_step", static=("start", "end", "step"))
+def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
+    return _sequence(start, end, step, dtype, closed=False)
+
+
+@op("range", "range.step", static=("start", "end", "step"))
+def range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
+    return _sequence(start, end, step, dtype or default_float(), closed=True)
+
+
+def _space_dtype(start: Any, end: Any, dtype: Any) -> Any:
+    if dtype is not None:
+        return dtype
+    either = is_complex(jnp.asarray(start).dtype) or is_complex(jnp.asarray(end).dtype)
+    return default_complex() if either else default_float()
+
+
+def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
+    """`steps` numbers, each computed from the nearer end."""
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    wide = jnp.promote_types(dtype, jnp.float32) if not is_integral(dtype) else jnp.float64
+    first, last = (_number(bound, dtype).astype(wide) for bound in (start, end))
+    if steps == 1:
+        return first.reshape(1)
+    step = (last - first) / max(steps - 1, 1)
+    index = jnp.arange(steps)
+    low = first + step * index.astype(wide)
+    high = last - step * (steps - 1 - index).astype(wide)
+    return jnp.where(index < steps // 2, low, high)
+
+
+SPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
+
+
+@op(*(f"linspace{overload}" for overload in SPACE))
+def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Array:
+    dtype = _space_dtype(start, end, dtype)
+    return _linear(start, end, steps, dtype).astype(dtype)
+
+
+@op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",))
+def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = None) -> Array:
+    dtype = _space_dtype(start, end, dtype)
+    exponent = _linear(start, end, steps, dtype)
+    return jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent).astype(dtype)
+
+
+# Matrices -----------------------------------------------------------------------------------------
+
+
+@op("eye")
+def eye(n: int, dtype: Any = None) -> Array:
+    return eye_m(n, n, dtype)
+
+
+@op("eye.m")
+def eye_m(n: int, m: int, dtype: Any = None) -> Array:
+    for name, size in (("n", n), ("m", m)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    return jnp.eye(n, m, dtype=dtype or default_float())
+
+
+def _triangle(function: Any) -> Any:
+    def rule(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
+        if row < 0 or col < 0:
+            raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
+        return jnp.asarray(np.stack(function(row, offset, col)), dtype or jnp.int64)
+
+    return rule
+
+
+op("tril_indices")(_triangle(np.tril_indices))
+op("triu_indices")(_triangle(np.triu_indices))
+
+
+# Complex numbers from their parts -----------------------------------------------------------------
+
+
+def _same_floats(name: str, x: Array, y: Array) -> None:
+    if x.dtype != y.dtype or x.dtype not in (jnp.float32, jnp.float64, jnp.float16):
+        raise RuntimeError(
+            f"Expected both inputs of {name} to be Half, Float or Double tensors of one dtype but "
+            f"got {spoken(x.dtype)} and {spoken(y.dtype)}"
+        )
+
+
+@op("complex")
+def complex_(real: Array, imag: Array) -> Array:
+    _same_floats("complex", real, imag)
+    real, imag = jnp.broadcast_arrays(real, imag)
+    return lax.complex(real, imag)
+
+
+@op("polar")
+def polar(abs: Array, angle: Array) -> Array:
+    _same_floats("polar", abs, angle)
+    size, angle = jnp.broadcast_arrays(abs, angle)
+    return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))

@@ -7,6 +7,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from calque.device import (
     accelerator,
+    attention,
     binding,
     copies,
     indices,
@@ -39,7 +40,8 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    binding.bind(aten, {**views.kernels(), **copies.kernels(), **indices.kernels()})
+    by_hand = (views, copies, indices, attention)
+    binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fall_back, "PrivateUse1")
     for part in (storage, moves, interop, accelerator):

@@ -1,0 +1,68 @@
+"""`F.scaled_dot_product_attention` on the device: which backend, and results that are integers."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from calque.device.binding import traced_parameters, wrap_result
+from calque.device.call import Runner
+from calque.ops.registry import RULES
+
+_NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
+_MAX_LENGTHS = (4, 5)
+
+
+def choose(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """The fused rule where the operands are a batch of heads; PyTorch's own operators elsewhere."""
+    operands = (query, key, value)
+    batched = all(t.dim() == 4 for t in operands) and len({t.size(0) for t in operands}) == 1
+    real = all(t.dtype == query.dtype and t.is_floating_point() for t in operands)
+    heads = {t.size(1) for t in operands} if batched else set()
+    if not batched or not real or not (enable_gqa or len(heads) == 1):
+        return SDPBackend.MATH.value
+    if key.size(1) != value.size(1) or not key.size(1) or query.size(1) % key.size(1):
+        return SDPBackend.MATH.value
+    return SDPBackend.OVERRIDEABLE.value
+
+
+class _Attention:
+    """The kernel of the fused operator; draws a random key only where something is dropped."""
+
+    def __init__(self) -> None:
+        self._runners: dict[bool, Runner] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        drops = bool(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0))
+        runner = self._runners.get(drops)
+        if runner is None:
+            rule = RULES[_NAME]
+            traced = traced_parameters(rule)
+            if not drops:
+                rule = replace(rule, function=partial(rule.function, None), random=False)
+            runner = self._runners[drops] = Runner(rule, traced)
+        results = list(runner(args, kwargs))
+        lengths = {4: args[0].size(2), 5: args[1].size(2)}
+        return tuple(
+            lengths[i] if i in _MAX_LENGTHS else wrap_result(r) for i, r in enumerate(results)
+        )
+
+
+def kernels() -> dict[str, Any]:
+    """The attention kernels by operator name."""
+    return {
+        "_fused_sdp_choice": choose,
+        "_scaled_dot_product_fused_attention_overrideable": _Attention(),
+    }

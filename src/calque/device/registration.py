@@ -9,6 +9,7 @@ from calque.device import (
     accelerator,
     binding,
     copies,
+    factorizations,
     indices,
     interop,
     module,
@@ -39,7 +40,8 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    binding.bind(aten, {**views.kernels(), **copies.kernels(), **indices.kernels()})
+    by_hand = (views, copies, indices, factorizations)
+    binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fall_back, "PrivateUse1")
     for part in (storage, moves, interop, accelerator):

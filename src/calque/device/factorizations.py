@@ -23,7 +23,7 @@ _CHECKED = {
     "linalg_lu_factor_ex": ("torch.linalg.lu_factor_ex", -1),
     "_linalg_solve_ex": ("torch.linalg.solve_ex", -1),
 }
-_BY_CONTIGUITY = frozenset(("_linalg_solve_ex", "_linalg_det", "_linalg_slogdet"))
+_BY_CONTIGUITY = frozenset(("_linalg_det", "_linalg_slogdet"))
 
 
 def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:

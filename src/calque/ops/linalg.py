@@ -137,19 +137,10 @@ def _take_rows(array: Array, order: Array) -> Array:
     return jnp.take_along_axis(array, order[..., None], axis=-2) if array.size else array
 
 
-def _factors_for(A: Array, transposed: bool) -> tuple[Array, Array]:
-    return lu_factors(A.mT if transposed else A)
-
-
 @op("_linalg_solve_ex")
 def solve_ex(
-    A: Array,
-    B: Array,
-    left: bool = True,
-    check_errors: bool = False,
-    transposed: bool = False,
+    A: Array, B: Array, left: bool = True, check_errors: bool = False
 ) -> tuple[Array, Array, Array, Array]:
-    """As the operator; `transposed` factors the transpose, as PyTorch does where A is contiguous."""
     check_square("linalg.solve", A)
     vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape)
     right = B[..., None] if vector else B
@@ -157,18 +148,9 @@ def solve_ex(
         raise RuntimeError(
             "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"
         )
-    factors, pivots = _factors_for(A, transposed)
-    result = (
-        jnp.conj(_solve_transposed(factors, pivots, right, left))
-        if transposed
-        else lu_solve(factors, pivots, right, left)
-    )
+    factors, pivots = lu_factors(A)
+    result = lu_solve(factors, pivots, right, left)
     return (result[..., 0] if vector else result), factors, pivots, lu_info(factors)
-
-
-def _solve_transposed(factors: Array, pivots: Array, right: Array, left: bool) -> Array:
-    """conj X with A X = right, from factors of the transpose of A."""
-    return lu_solve(factors, pivots, jnp.conj(right), left, adjoint=True)
 
 
 @op("linalg_inv_ex")
@@ -188,6 +170,11 @@ def _parity(pivots: Array, dtype: Any) -> Array:
     """-1 for each matrix whose rows are permuted oddly, else 1."""
     swaps = (pivots != jnp.arange(1, pivots.shape[-1] + 1)).sum(-1)
     return (1 - 2 * (swaps % 2)).astype(dtype)
+
+
+def _factors_for(A: Array, transposed: bool) -> tuple[Array, Array]:
+    """LU factors of A, or of its transpose: PyTorch factors that where A is contiguous."""
+    return lu_factors(A.mT if transposed else A)
 
 
 @op("_linalg_det")

@@ -87,8 +87,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def overlaps(view: View) -> bool:
     """Whether two indices of the view share an element (only broadcast axes are looked for)."""
-    pairs = zip(view.size, view.stride, strict=True)
-    return 0 not in view.size and any(n > 1 and s == 0 for n, s in pairs)
+    return any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
 
 
 def read(array: Array, layout: Layout, view: View) -> Array:

@@ -10,6 +10,7 @@ from calque.device import (
     attention,
     binding,
     copies,
+    factorizations,
     indices,
     interop,
     module,
@@ -40,7 +41,7 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention)
+    by_hand = (views, copies, indices, attention, factorizations)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fall_back, "PrivateUse1")

@@ -1,0 +1,70 @@
+"""Errors of matrix decompositions, and the convention their gradients rely on.
+
+A decomposition reports failure in an integer tensor that the host must read to raise. A trace
+cannot read it: there, a matrix that cannot be factored gives NaN or infinity.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calque.device.binding import functional, out_form
+from calque.device.cell import active
+from calque.ops.registry import RULES
+
+Tensor = torch.Tensor
+_check = torch.ops.aten._linalg_check_errors.default
+_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+_CHECKED = {
+    "linalg_cholesky_ex": ("linalg.cholesky_ex", -1),
+    "linalg_inv_ex": ("linalg.inv_ex", -1),
+    "linalg_lu_factor_ex": ("torch.linalg.lu_factor_ex", -1),
+    "_linalg_solve_ex": ("torch.linalg.solve_ex", -1),
+}
+_BY_CONTIGUITY = frozenset(("_linalg_det", "_linalg_slogdet"))
+
+
+def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Raise torch.linalg.LinAlgError where a decomposition failed; nothing in a trace."""
+    if active.trace is None:
+        _check.redispatch(_COMPOSITE, info.cpu(), api_name, is_matrix=is_matrix)
+
+
+def _kernel(name: str) -> Callable[..., Any]:
+    """The kernel of a decomposition, told how its matrix lies and raising if asked to."""
+    kernel = functional(RULES[f"aten::{name}"])
+    api, info = _CHECKED.get(name, ("", None))
+    by_contiguity = name in _BY_CONTIGUITY
+
+    def run(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+        if by_contiguity:
+            # The gradient's formula derives from A's strides which of A and A^T was factored.
+            kwargs["transposed"] = A.is_contiguous() and not A.is_complex()
+        results = kernel(A, *args, **kwargs)
+        if check_errors and info is not None:
+            raise_failed(results[info], api, is_matrix=A.ndim == 2)
+        return results
+
+    return run
+
+
+raise_failed = check_errors
+
+
+def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky`, which always raises."""
+    factor, info = torch.ops.aten.linalg_cholesky_ex.default(self, upper=upper)
+    check_errors(info, "cholesky", is_matrix=self.ndim == 2)
+    return factor
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels by operator name."""
+    names = {*_CHECKED, *_BY_CONTIGUITY}
+    return {
+        "_linalg_check_errors": check_errors,
+        "cholesky": cholesky,
+        **{name: _kernel(name) for name in names},
+    }

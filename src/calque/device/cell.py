@@ -120,11 +120,15 @@ def replace(cell: Cell, array: Array) -> None:
 
 
 def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
-    """Whether a tensor has exactly the geometry and dtype of its cell's array."""
+    """Whether a tensor has exactly the geometry and dtype of its cell's array.
+
+    PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) hand
+    them to the device as they are.
+    """
     array = cell.array
     if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] != array.dtype:
         return False
-    if tensor.storage_offset():
+    if tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
         return False
     return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
 
@@ -145,10 +149,17 @@ def read(tensor: torch.Tensor) -> Array:
 def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
     array, layout, view = current(cell), layout_of(cell), view_of(tensor)
     dtype = TO_NUMPY[tensor.dtype]
-    if array.dtype == dtype:
-        return geometry.read(array, layout, view)
-    flat = geometry.retype(geometry.memory(array, layout), dtype)
-    return geometry.read(flat, Layout(flat.shape, (1,)), view)
+    if array.dtype != dtype:
+        array = geometry.retype(geometry.memory(array, layout), dtype)
+        layout = Layout(array.shape, (1,))
+    return _lazy(tensor, geometry.read(array, layout, view))
+
+
+def _lazy(tensor: torch.Tensor, array: Array) -> Array:
+    """Between what a tensor says and what its memory holds: its conjugate and negative bits."""
+    if tensor.is_conj():
+        array = jnp.conj(array)
+    return -array if tensor.is_neg() else array
 
 
 def write(tensor: torch.Tensor, value: Array) -> None:
@@ -158,6 +169,7 @@ def write(tensor: torch.Tensor, value: Array) -> None:
         replace(cell, value)
         return
     with x64():
+        value = _lazy(tensor, value)
         array, layout, view = current(cell), layout_of(cell), view_of(tensor)
         if array.dtype == value.dtype:
             replace(cell, geometry.write(array, layout, view, value))

@@ -27,7 +27,9 @@ SERVED: Counter[str] = Counter()
 
 _decomposing = threading.local()
 
-_MIXED = frozenset(("aten::index.Tensor", "aten::index_put", "aten::_index_put_impl_"))
+_MIXED = frozenset(
+    ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+)
 """Operators that take index tensors of the CPU."""
 
 
@@ -128,7 +130,8 @@ def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
     """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     others = [t.device for t in tensors if t.device.type != "jax" and t.ndim]
-    if others and any(t.device.type == "jax" for t in tensors) and op.name() not in _MIXED:
+    mixed = others and any(t.device.type == "jax" for t in tensors)
+    if mixed and op.name().partition(".")[0] not in _MIXED:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, jax:0 "
             f"and {others[0]}! ({op.name()})"

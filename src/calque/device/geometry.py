@@ -127,6 +127,13 @@ def memory_order(layout: Layout) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def _plan(layout: Layout, view: View) -> tuple[_Plan, Ints]:
+    last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
+    if last >= layout.length:
+        raise RuntimeError(
+            f"a tensor of sizes {list(view.size)}, strides {list(view.stride)} and storage offset "
+            f"{view.offset} is out of bounds for a storage of {layout.length} elements (it was "
+            "resized)"
+        )
     fixed = View(view.size, view.stride, 0)
     own = _match_axes(layout.shape, layout.stride, view)
     if own is not None:

@@ -17,6 +17,8 @@ aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 ALIASING = ("view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
+# PyTorch's own kernels, which look at the storage: they need its size, or mark the alias they make.
+SHARING = ("_conj", "_neg_view", "as_strided_scatter")
 GEOMETRY_IN_PLACE = (
     "as_strided_",
     "transpose_",
@@ -75,6 +77,16 @@ def _aliasing(name: str) -> Any:
 
     def kernel(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
         return alias(op, tensor, *args)
+
+    return kernel
+
+
+def _sharing(name: str) -> Any:
+    op = _overload(name)
+
+    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        share(tensor)
+        return op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
 
     return kernel
 
@@ -143,5 +155,6 @@ def kernels() -> dict[str, Any]:
         "set_.source_Storage": set_source_storage,
         "set_.source_Tensor": set_source_tensor,
         **{name: _aliasing(name) for name in ALIASING},
+        **{name: _sharing(name) for name in SHARING},
         **{name: _in_place(name) for name in GEOMETRY_IN_PLACE},
     }

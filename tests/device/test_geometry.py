@@ -1,0 +1,95 @@
+"""Laws of `calque.device.geometry`: what is written through a view is read back through it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calque.device import geometry
+from calque.device.geometry import Layout, View
+
+FEW = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Dense layouts of up to three axes, in any axis order."""
+    shape = draw(st.lists(st.integers(1, 4), max_size=3))
+    order = draw(st.permutations(range(len(shape))))
+    stride = [0] * len(shape)
+    step = 1
+    for axis in reversed(order):
+        stride[axis] = step
+        step *= shape[axis]
+    return Layout(tuple(shape), tuple(stride))
+
+
+@st.composite
+def views(draw: st.DrawFn, layout: Layout, overlapping: bool) -> View:
+    """Any view of the memory; without two indices of one element unless `overlapping`."""
+    length = layout.length
+    offset = draw(st.integers(0, length - 1))
+    size: list[int] = []
+    stride: list[int] = []
+    reach = offset
+    for _ in range(draw(st.integers(0, 3))):
+        least = 0 if overlapping else 1 + sum((n - 1) * s for n, s in zip(size, stride))
+        step = draw(st.integers(least, max(least, length)))
+        most = (length - 1 - reach) // step + 1 if step else 3
+        count = draw(st.integers(1, max(1, min(most, 4))))
+        reach += (count - 1) * step
+        size.append(count)
+        stride.append(step)
+    order = draw(st.permutations(range(len(size))))
+    return View(tuple(size[a] for a in order), tuple(stride[a] for a in order), offset)
+
+
+def through_numpy(flat: np.ndarray, view: View) -> np.ndarray:
+    """The view as numpy sees it, over a one-axis memory."""
+    steps = [s * flat.itemsize for s in view.stride]
+    return np.lib.stride_tricks.as_strided(flat[view.offset :], view.size, steps)
+
+
+def memory_of(layout: Layout) -> tuple[np.ndarray, jnp.ndarray]:
+    """Distinct numbers as memory, and as the array of the layout."""
+    flat = np.arange(layout.length, dtype=np.float32)
+    return flat, jnp.array(np.array(through_numpy(flat, View(*layout, 0))))
+
+
+@FEW
+@given(st.data())
+def test_read_gives_the_elements_at_the_strides(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    view = data.draw(views(layout, overlapping=True))
+    flat, array = memory_of(layout)
+    got = geometry.read(array, layout, view)
+    np.testing.assert_array_equal(np.asarray(got), through_numpy(flat, view))
+
+
+@FEW
+@given(st.data())
+def test_write_changes_the_elements_of_the_view_and_no_other(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    view = data.draw(views(layout, overlapping=False))
+    flat, array = memory_of(layout)
+    value = -1 - np.arange(np.prod(view.size, dtype=int), dtype=np.float32).reshape(view.size)
+    written = geometry.write(array, layout, view, jnp.array(value))
+    np.testing.assert_array_equal(np.asarray(geometry.read(written, layout, view)), value)
+    through_numpy(flat, view)[...] = value
+    np.testing.assert_array_equal(np.asarray(geometry.memory(written, layout)), flat)
+
+
+@FEW
+@given(layouts())
+def test_memory_and_from_memory_are_inverse(layout: Layout) -> None:
+    flat, array = memory_of(layout)
+    np.testing.assert_array_equal(np.asarray(geometry.memory(array, layout)), flat)
+    back = geometry.from_memory(jnp.array(flat), layout)
+    np.testing.assert_array_equal(np.asarray(back), np.asarray(array))
+
+
+def test_a_view_beyond_the_memory_raises() -> None:
+    layout = Layout((4,), (1,))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        geometry.read(jnp.zeros(4), layout, View((3,), (1,), 2))

@@ -73,6 +73,7 @@ def trace_backward(
     except RuntimeError as error:
         if "a second time" not in str(error):
             raise
+        del lifting.inputs[slots[0] :]
         return None
     pairs = [(t, g) for t, g in zip(targets, found, strict=True) if g is not None]
     if not pairs:

@@ -224,7 +224,8 @@ def close(traced: Any, inputs: list[Input]) -> Any:
     equations = []
     for equation in traced.jaxpr.eqns:
         if equation.primitive is input_p:
-            variables[equation.params["slot"]] = equation.outvars[0]
+            if equation.params["slot"] < len(inputs):  # else one that was given up
+                variables[equation.params["slot"]] = equation.outvars[0]
         else:
             equations.append(equation)
     assert None not in variables

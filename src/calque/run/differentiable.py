@@ -26,7 +26,6 @@ class Backward:
 
     Attributes:
         outputs: the leaves of the result that carry gradients, by index.
-        slots: the inputs of the trace that stand for the incoming gradients.
         targets: the tensors that receive gradients.
         gradients: the traced gradients, one for each target that gets one.
     """
@@ -34,12 +33,10 @@ class Backward:
     def __init__(
         self,
         outputs: list[int],
-        slots: list[int],
         targets: list[torch.Tensor],
         gradients: list[Array],
     ) -> None:
         self.outputs = outputs
-        self.slots = slots
         self.targets = targets
         self.gradients = gradients
 
@@ -64,11 +61,10 @@ def trace_backward(
         (id(t), t) for t in stand_ins if isinstance(t, torch.Tensor) and t.requires_grad
     )
     targets = list(candidates.values())
-    slots, incoming = [], []
-    for index in outputs:
-        slots.append(len(lifting.inputs))
+    incoming = []
+    for position, index in enumerate(outputs):
         leaf = leaves[index]
-        array = lifting.new_input("incoming", None, leaf.shape, read(leaf).dtype)
+        array = lifting.new_input("incoming", position, leaf.shape, read(leaf).dtype)
         incoming.append(wrap(array))
     try:
         found = torch.autograd.grad(
@@ -83,7 +79,7 @@ def trace_backward(
     pairs = [(t, g) for t, g in zip(targets, found, strict=True) if g is not None]
     if not pairs:
         return None
-    return Backward(outputs, slots, [t for t, _ in pairs], [read(g) for _, g in pairs])
+    return Backward(outputs, [t for t, _ in pairs], [read(g) for _, g in pairs])
 
 
 class Replay(torch.autograd.Function):
@@ -101,5 +97,5 @@ class Replay(torch.autograd.Function):
     def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
         """Run the backward on the residuals."""
         with x64():
-            gradients = ctx.program(*ctx.residuals, *[read(g) for g in incoming])
+            gradients = ctx.program(ctx.residuals, [read(g) for g in incoming])
         return None, None, *[wrap(g) for g in gradients]

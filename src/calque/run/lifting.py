@@ -21,6 +21,7 @@ from calque.device.cell import Cell, active, read, x64
 from calque.device.dtypes import to_numpy
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
+from calque.run.jaxprs import build
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
@@ -222,16 +223,18 @@ class Lifting:
             active.trace = self
 
 
-def close(traced: Any, inputs: list[Input]) -> Any:
-    """The traced jaxpr with the trace's inputs as its own, in place of `input_p`."""
-    variables: list[Any] = [None] * len(inputs)
+def close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
+    """The traced jaxpr with the trace's inputs as its own in place of `input_p`, and those inputs.
+
+    JAX drops equations that nothing needs, and with them inputs.
+    """
+    variables: dict[int, Any] = {}
     equations = []
     for equation in traced.jaxpr.eqns:
         if equation.primitive is input_p:
             variables[equation.params["slot"]] = equation.outvars[0]
         else:
             equations.append(equation)
-    assert None not in variables
-    debug = traced.jaxpr.debug_info.with_unknown_names()
-    inner = traced.jaxpr.replace(invars=variables, eqns=equations, debug_info=debug)
-    return ClosedJaxpr(inner, traced.consts)
+    slots = sorted(variables)
+    closed = build(traced, [variables[s] for s in slots], traced.jaxpr.outvars, equations)
+    return closed, [inputs[slot] for slot in slots]

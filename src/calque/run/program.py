@@ -49,7 +49,6 @@ class Program:
         self.guards = recording.guards()
         self.calls = 0
         self.single_use = bool(recording.survivors)
-        self._names = recording.lifting.inputs
         self._rebuild = same_tree(recording.spec)
         self._draws = recording.lifting.draws
         self._seeded = recording.lifting.final_random()
@@ -62,14 +61,15 @@ class Program:
         self._prepare()
 
     def _prepare(self) -> None:
-        recording, inputs = self.recording, self._names
+        recording, inputs = self.recording, self.recording.inputs
         backward = recording.backward
         self._backward: Callable[..., Any] | None = None
         if backward is None:
             forward, kept = prune(recording.jaxpr)
         else:
-            forward, late, kept = split(recording.jaxpr, backward.slots, recording.n_outputs)
-            self._backward = jax.jit(jaxpr_as_fun(late))
+            slots = [i for i, one in enumerate(inputs) if one.kind == "incoming"]
+            forward, late, kept = split(recording.jaxpr, slots, recording.n_outputs)
+            self._backward = _taking(late, [inputs[slot].source for slot in slots])
         self._inputs = [inputs[i] for i in kept]
         self._sources = [_source(one, recording.arguments) for one in self._inputs]
         written = set(recording.written)
@@ -214,6 +214,12 @@ class _Pinned:
 
     def why(self) -> str:
         return f"argument {self.index} is another tensor of the function's own state"
+
+
+def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
+    """The backward as a function of the residuals and all incoming gradients."""
+    run = jax.jit(jaxpr_as_fun(late))
+    return lambda residuals, incoming: run(*residuals, *(incoming[i] for i in needed))
 
 
 def _source(one: Input, arguments: dict[Cell, int]) -> Any:

@@ -28,7 +28,7 @@ class Recording:
     """What one trace found.
 
     Attributes:
-        jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values of `written`,
+        jaxpr, inputs: the closed jaxpr and where each of its inputs comes from; its outputs the new values of `written`,
             then the arrays that the descriptions name, then the gradients of `backward`.
         arguments: for each cell that is an argument of the call, the index of its leaf.
         written: cells from outside that the function wrote.
@@ -90,7 +90,7 @@ class Recording:
             stack.callback(handle.remove)
             stack.enter_context(self.witness)
             traced = jax.make_jaxpr(lambda: self._body(fn, args, kwargs))()
-        self.jaxpr = close(traced, self.lifting.inputs)
+        self.jaxpr, self.inputs = close(traced, self.lifting.inputs)
 
     def _on_module(self, module: Module, args: Any) -> None:
         if active.trace is self.lifting and module not in self.state.known:

@@ -147,6 +147,8 @@ class Runner:
             arrays.append(array_of(value))
             return _ARRAY
         if isinstance(value, torch.SymFloat):
+            if name not in self._traced:
+                return (float, value.node.pin())
             arrays.append(value.node.traced)  # a number that calque.jit traces
             return _ARRAY
         return value
@@ -177,7 +179,9 @@ class Runner:
         return jax.jit(run)
 
     def _template(self, value: Any, name: str) -> Any:
-        if isinstance(value, Tensor | torch.SymFloat):
+        if isinstance(value, torch.SymFloat):
+            return _SLOT if name in self._traced else value.node.pin()
+        if isinstance(value, Tensor):
             return _SLOT
         if type(value) in _NUMBERS and name in self._traced:
             return _SLOT

@@ -7,9 +7,20 @@ from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+from calque.run.from_jax import from_jax
+from calque.run.functional import functional
 from calque.run.jit import jit
 
 _register()
 del _ops, _register
 
-__all__ = ["CalqueError", "TraceError", "UnsupportedOpError", "jit", "to_jax", "to_torch"]
+__all__ = [
+    "CalqueError",
+    "TraceError",
+    "UnsupportedOpError",
+    "from_jax",
+    "functional",
+    "jit",
+    "to_jax",
+    "to_torch",
+]

@@ -52,7 +52,7 @@ def trace_backward(
     outputs = [
         i
         for i, (leaf, result) in enumerate(zip(leaves, results, strict=True))
-        if isinstance(result, Fresh) and leaf.requires_grad and leaf.grad_fn is not None
+        if isinstance(result, Fresh) and carrying(leaf)
     ]
     if not outputs:
         return None
@@ -61,15 +61,8 @@ def trace_backward(
         (id(t), t) for t in stand_ins if isinstance(t, torch.Tensor) and t.requires_grad
     )
     targets = list(candidates.values())
-    incoming = []
-    for position, index in enumerate(outputs):
-        leaf = leaves[index]
-        array = lifting.new_input("incoming", position, leaf.shape, read(leaf).dtype)
-        incoming.append(wrap(array))
     try:
-        found = torch.autograd.grad(
-            [leaves[i] for i in outputs], targets, incoming, allow_unused=True
-        )
+        found = gradients_of(lifting, [leaves[i] for i in outputs], targets)
     except CalqueError:
         raise
     except RuntimeError as error:
@@ -80,6 +73,22 @@ def trace_backward(
     if not pairs:
         return None
     return Backward(outputs, [t for t, _ in pairs], [read(g) for _, g in pairs])
+
+
+def carrying(tensor: Any) -> bool:
+    """Whether a result has a graph behind it."""
+    return isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.grad_fn is not None
+
+
+def gradients_of(
+    lifting: Lifting, outputs: list[torch.Tensor], targets: list[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of the targets, for incoming gradients that are inputs of the trace."""
+    incoming = [
+        wrap(lifting.new_input("incoming", position, output.shape, read(output).dtype))
+        for position, output in enumerate(outputs)
+    ]
+    return torch.autograd.grad(outputs, targets, incoming, allow_unused=True)
 
 
 class Replay(torch.autograd.Function):

@@ -75,6 +75,7 @@ class Lifting:
         self._segments: list[Any] = []
         self._segment, self._drawn = 0, 0
         self.draws = 0
+        self.random_source: Callable[[], Array] = self._device_state
         self.lend_number: Callable[[Array], Any] | None = None
 
     # The cells ------------------------------------------------------------------------------------
@@ -158,10 +159,14 @@ class Lifting:
 
     # Random state ---------------------------------------------------------------------------------
 
+    def _device_state(self) -> Array:
+        """The device's random state, as an input of the program."""
+        return self.new_input("random", None, (2,), np.uint64)
+
     def draw(self) -> Array:
         """The packed key of the next draw."""
         if not self._segments:
-            self._segments.append(self.new_input("random", None, (2,), np.uint64))
+            self._segments.append(self.random_source())
         base = self._segments[self._segment]
         offset = self._drawn
         self._drawn += 1
@@ -173,7 +178,7 @@ class Lifting:
     def set_random(self, packed: np.ndarray) -> None:
         """`manual_seed` in the trace: later draws count from a constant."""
         if not self._segments:
-            self._segments.append(self.new_input("random", None, (2,), np.uint64))
+            self._segments.append(self.random_source())
         self._segments.append(packed)
         self._segment, self._drawn = len(self._segments) - 1, 0
 

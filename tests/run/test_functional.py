@@ -1,0 +1,167 @@
+"""calque.functional: modules as pure JAX functions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import calque
+
+X = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+Y = np.array([0, 1, 2, 0])
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.GELU(), nn.Linear(8, 3)
+    )
+
+
+def loss_of(apply):
+    def loss(params, x):
+        logits = jax.nn.log_softmax(apply(params, x))
+        return -logits[jnp.arange(4), Y].mean()
+
+    return loss
+
+
+def test_parameters_are_keyed_as_the_state_dict():
+    model = make_model()
+    apply, params = calque.functional(model)
+    assert params.keys() | apply.buffers.keys() == model.state_dict().keys()
+    for name, array in {**params, **apply.buffers}.items():
+        assert isinstance(array, jax.Array)
+        np.testing.assert_array_equal(array, model.state_dict()[name].numpy())
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_value_and_gradient_agree_with_torch(device):
+    model = make_model().eval()
+    expected = F.cross_entropy(model(torch.from_numpy(X)), torch.from_numpy(Y))
+    expected.backward()
+    wanted = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    apply, params = calque.functional(model.to(device))
+    value, gradient = jax.jit(jax.value_and_grad(loss_of(apply)))(params, X)
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+    for name in wanted:
+        np.testing.assert_allclose(gradient[name], wanted[name], atol=1e-6)
+
+
+def test_vmap_and_scan():
+    apply, params = calque.functional(make_model().eval())
+    whole = apply(params, X)
+    each = jax.vmap(lambda x: apply(params, x[None])[0])(X)
+    np.testing.assert_allclose(each, whole, atol=1e-6)
+
+    def body(carry, x):
+        return carry + apply(params, x[None]).sum(), None
+
+    total, _ = jax.lax.scan(body, jnp.float32(0), jnp.asarray(X))
+    np.testing.assert_allclose(total, whole.sum(), rtol=1e-4)
+
+
+def test_optax_trains_it():
+    apply, params = calque.functional(make_model().eval())
+    loss = loss_of(apply)
+    optimizer = optax.adam(1e-2)
+
+    @jax.jit
+    def step(params, state):
+        value, gradient = jax.value_and_grad(loss)(params, X)
+        updates, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, updates), state, value
+
+    state = optimizer.init(params)
+    values = []
+    for _ in range(10):
+        params, state, value = step(params, state)
+        values.append(float(value))
+    assert values[-1] < values[0] - 0.1
+
+
+def test_tied_weights_come_once_and_get_both_gradients():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(7, 4)
+            self.head = nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x)).sum()
+
+    torch.manual_seed(0)
+    model = Tied()
+    tokens = torch.tensor([1, 2, 2])
+    model(tokens).backward()
+    apply, params = calque.functional(model)
+    assert list(params) == ["embed.weight"]
+    gradient = jax.grad(lambda p: apply(p, tokens.numpy()))(params)
+    np.testing.assert_allclose(
+        gradient["embed.weight"], model.embed.weight.grad.numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_buffers_are_explicit():
+    model = make_model()
+    apply, params = calque.functional(model)
+    rng = jax.random.key(0)
+    with pytest.raises(calque.TraceError, match=r"buffer '1.running_mean' is written"):
+        apply(params, X, rng=rng)
+    _, new = apply(params, X, buffers=apply.buffers, rng=rng)
+    model(torch.from_numpy(X))
+    for name, buffer in model.named_buffers():
+        np.testing.assert_allclose(new[name], buffer.numpy(), rtol=1e-5, atol=1e-6)
+    assert int(apply.buffers["1.num_batches_tracked"]) == 0
+
+
+def test_random_operators_need_a_key_and_follow_it():
+    apply, params = calque.functional(nn.Dropout(0.5))
+    ones = np.ones(64, np.float32)
+    with pytest.raises(calque.TraceError, match="rng"):
+        apply(params, ones)
+    first = apply(params, ones, rng=jax.random.key(1))
+    np.testing.assert_array_equal(apply(params, ones, rng=jax.random.key(1)), first)
+    assert (apply(params, ones, rng=jax.random.key(2)) != first).any()
+
+
+def test_train_and_eval_are_told_apart():
+    model = nn.Dropout(0.5)
+    apply, params = calque.functional(model)
+    ones = np.ones(64, np.float32)
+    apply(params, ones, rng=jax.random.key(1))
+    model.eval()
+    np.testing.assert_array_equal(apply(params, ones), ones)
+
+
+class TimesTen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 10
+
+
+def test_the_gradient_is_torchs_own():
+    apply, params = calque.functional(lambda x: (TimesTen.apply(x) + x.detach()).sum())
+    gradient = jax.grad(lambda x: apply(params, x))(jnp.ones(2))
+    np.testing.assert_array_equal(gradient, [10.0, 10.0])
+
+
+def test_jaxs_gradient_allows_forward_mode():
+    apply, params = calque.functional(lambda x: (x**3).sum(), gradient="jax")
+    hessian = jax.hessian(lambda x: apply(params, x))(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(hessian, [[6.0, 0.0], [0.0, 12.0]])
+
+
+def test_the_users_configuration_stays():
+    apply, params = calque.functional(nn.Embedding(5, 3))
+    apply(params, np.array([1, 2]))
+    assert jnp.arange(3).dtype == jnp.int32

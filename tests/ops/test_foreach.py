@@ -1,0 +1,131 @@
+"""List operators and the optimizers built on them, against CPU PyTorch."""
+
+from functools import partial
+
+import pytest
+import torch
+
+import calque  # noqa: F401  (registers the device)
+from calque.ops.foreach import UNARY
+
+LISTS = [torch.tensor([[0.5, 0.25], [0.75, 0.1]]), torch.tensor([0.3, 0.9, 0.6])]
+
+
+def _lists(device: str, scale: float = 1.0) -> list[torch.Tensor]:
+    return [(t * scale).to(device) for t in LISTS]
+
+
+PROGRAMS = {
+    "add.List": lambda x, y: torch._foreach_add(x, y, alpha=2),
+    "add.Scalar": lambda x, y: torch._foreach_add(x, 1.5),
+    "add.ScalarList": lambda x, y: torch._foreach_add(x, [1.5, 2.5]),
+    "sub.List": lambda x, y: torch._foreach_sub(x, y),
+    "mul.Tensor": lambda x, y: torch._foreach_mul(x, y[1][0]),
+    "div.List": lambda x, y: torch._foreach_div(x, y),
+    "pow.Scalar": lambda x, y: torch._foreach_pow(x, 3),
+    "pow.ScalarAndTensor": lambda x, y: torch._foreach_pow(0.9, x),
+    "maximum.List": lambda x, y: torch._foreach_maximum(x, y),
+    "clamp_min.Scalar": lambda x, y: torch._foreach_clamp_min(x, 0.5),
+    "lerp.Scalar": lambda x, y: torch._foreach_lerp(x, y, 0.3),
+    "lerp.List": lambda x, y: torch._foreach_lerp(x, y, y),
+    "addcmul.Scalar": lambda x, y: torch._foreach_addcmul(x, y, y, 0.5),
+    "addcdiv.ScalarList": lambda x, y: torch._foreach_addcdiv(x, y, x, [0.5, 2.0]),
+    "norm": lambda x, y: torch._foreach_norm(x, 2),
+    "norm.inf": lambda x, y: torch._foreach_norm(x, float("inf")),
+    "max": lambda x, y: torch._foreach_max(x),
+}
+IN_PLACE = {
+    "add_": lambda x, y: torch._foreach_add_(x, y),
+    "mul_": lambda x, y: torch._foreach_mul_(x, 0.5),
+    "sqrt_": lambda x, y: torch._foreach_sqrt_(x),
+    "zero_": lambda x, y: torch._foreach_zero_(x),
+    "copy_": lambda x, y: torch._foreach_copy_(x, y),
+    "lerp_": lambda x, y: torch._foreach_lerp_(x, y, 0.3),
+    "addcdiv_": lambda x, y: torch._foreach_addcdiv_(x, y, y, [0.5, 2.0]),
+}
+
+
+def _same(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_functional_form(name: str) -> None:
+    expected, actual = [PROGRAMS[name](_lists(d), _lists(d, 1.5)) for d in ("cpu", "jax")]
+    _same(actual, expected)
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in ("zero", "max")])
+def test_unary(name: str) -> None:
+    expected, actual = [getattr(torch, f"_foreach_{name}")(_lists(d)) for d in ("cpu", "jax")]
+    _same(actual, expected)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_form(name: str) -> None:
+    lists = {}
+    for device in ("cpu", "jax"):
+        lists[device] = _lists(device)
+        IN_PLACE[name](lists[device], _lists(device, 1.5))
+    _same(lists["jax"], lists["cpu"])
+
+
+def test_lists_of_other_lengths_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="same number of tensors"):
+        torch._foreach_add(_lists("jax"), _lists("jax")[:1])
+
+
+OPTIMIZERS = {
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "SGD-fused": partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True),
+    "Adam": partial(torch.optim.Adam, lr=0.1, amsgrad=True),
+    "Adam-fused": partial(torch.optim.Adam, lr=0.1, amsgrad=True, weight_decay=0.1, fused=True),
+    "AdamW": partial(torch.optim.AdamW, lr=0.1),
+    "AdamW-fused": partial(torch.optim.AdamW, lr=torch.tensor(0.1), fused=True, maximize=True),
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
+    "RMSprop": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
+    "Rprop": torch.optim.Rprop,
+    "Adagrad": torch.optim.Adagrad,
+    "Adagrad-fused": partial(torch.optim.Adagrad, fused=True),
+    "Adadelta": torch.optim.Adadelta,
+    "Adamax": torch.optim.Adamax,
+    "ASGD": torch.optim.ASGD,
+}
+
+
+def _trained(optimizer: object, device: str) -> list[torch.Tensor]:
+    parameters = [t.requires_grad_() for t in _lists(device)]
+    steps = optimizer(parameters)
+    for _ in range(4):
+        steps.zero_grad()
+        (parameters[0].sin().sum() * parameters[1].square().sum()).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        steps.step()
+    return [p.detach() for p in parameters]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_takes_the_same_steps(name: str) -> None:
+    expected, actual = [_trained(OPTIMIZERS[name], d) for d in ("cpu", "jax")]
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-5)
+
+
+def test_unscaling_finds_what_is_not_finite() -> None:
+    for value, flag in ((4.0, 0.0), (torch.inf, 1.0)):
+        grads = [torch.tensor([2.0, value]).to("jax")]
+        found, inverse = torch.zeros(1, device="jax"), torch.full((1,), 0.5, device="jax")
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+        assert found.item() == flag
+        assert grads[0][0].item() == 1.0
+
+
+def test_loss_scale_shrinks_and_grows() -> None:
+    for found, steps, scale, left in ((1.0, 5, 4.0, 0), (0.0, 1, 8.0, 2), (0.0, 2, 16.0, 0)):
+        current = torch.full((1,), 8.0, device="jax")
+        tracker = torch.full((1,), steps, dtype=torch.int32, device="jax")
+        flag = torch.full((1,), found, device="jax")
+        assert torch._amp_update_scale_(current, tracker, flag, 2.0, 0.5, 3) is current
+        assert (current.item(), tracker.item()) == (scale, left)

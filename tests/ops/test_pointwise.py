@@ -1,0 +1,150 @@
+"""Arithmetic, comparison, rounding, special functions and activations against CPU PyTorch."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import calque  # noqa: F401  (registers the device)
+from tests.ops.conformance import cases, compare_with_cpu
+
+NAMES = """
+abs add addcdiv addcmul angle atan2 bitwise_and bitwise_left_shift bitwise_not clamp clamp_max
+copysign deg2rad digamma div eq erfinv exp expm1 float_power floor floor_divide fmod frac frexp gcd
+ge heaviside hypot igamma isin isnan lcm lerp lgamma log1p logaddexp logical_and logit maximum mul
+nan_to_num neg nextafter nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu
+nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh
+nn.functional.leaky_relu nn.functional.logsigmoid nn.functional.mish nn.functional.prelu
+nn.functional.relu nn.functional.relu6 nn.functional.silu nn.functional.softplus
+nn.functional.softshrink nn.functional.threshold polygamma pow reciprocal remainder round rsub sgn
+sigmoid sign signbit sinc sqrt sub tanh where xlogy special.entr special.erfcx special.ndtri
+special.xlog1py special.zeta special.hermite_polynomial_h special.shifted_chebyshev_polynomial_t
+""".split()
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+]
+OPERANDS = st.one_of(
+    st.tuples(st.sampled_from(DTYPES), st.sampled_from([(), (1,), (2, 3)])),
+    st.sampled_from([True, 2, 2.5, 1 + 1j]),
+)
+
+
+@pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
+def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
+    compare_with_cpu(op, dtype, mode)
+
+
+def _operand(description: object, device: str) -> object:
+    if isinstance(description, tuple):
+        dtype, shape = description
+        return torch.ones(shape, dtype=dtype).to(device)
+    return description
+
+
+@settings(max_examples=120, deadline=None)
+@given(left=OPERANDS.filter(lambda x: isinstance(x, tuple)), right=OPERANDS)
+def test_dtype_of_a_product_is_torch_result_type(left: object, right: object) -> None:
+    host = [_operand(x, "cpu") for x in (left, right)]
+    device = [_operand(x, "jax") for x in (left, right)]
+    expected = torch.result_type(*host)
+    assert (device[0] * device[1]).dtype == expected
+    assert (device[0] == device[1]).dtype == torch.bool
+    quotient = (host[0] / host[1]).dtype
+    assert (device[0] / device[1]).dtype == quotient
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    target=st.sampled_from(DTYPES),
+    source=OPERANDS,
+    name=st.sampled_from(["add_", "mul_", "div_"]),
+)
+def test_in_place_cast_is_refused_where_pytorch_refuses(
+    target: torch.dtype, source: object, name: str
+) -> None:
+    outcomes = []
+    for device in ("cpu", "jax"):
+        tensor = torch.ones((2, 3), dtype=target).to(device)
+        try:
+            outcomes.append(getattr(tensor, name)(_operand(source, device)).dtype)
+        except RuntimeError as error:
+            outcomes.append(str(error).split("\n")[0])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_in_place_broadcast_is_refused() -> None:
+    x = torch.ones(3).to("jax")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.add_(torch.ones(2, 3).to("jax"))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x - x,
+        lambda x: -x,
+        lambda x: torch.rsub(x, True),
+    ],
+)
+def test_bool_arithmetic_raises(program: object) -> None:
+    with pytest.raises(RuntimeError, match="bool tensor"):
+        program(torch.ones(2, dtype=torch.bool).to("jax"))
+
+
+def test_integers_refuse_negative_powers_and_float_alpha() -> None:
+    x = torch.ones(2, dtype=torch.int64).to("jax")
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        x**-1
+    with pytest.raises(RuntimeError, match="alpha must not be a floating point"):
+        torch.add(x, x, alpha=0.5)
+
+
+def test_number_is_not_rounded_to_half_precision() -> None:
+    x = torch.arange(1, 257).to(torch.bfloat16)
+    torch.testing.assert_close((x.to("jax") * 0.999).cpu(), x * 0.999, rtol=0, atol=0)
+
+
+def test_half_precision_rounds_once() -> None:
+    x = torch.linspace(-4, 4, 101).to(torch.bfloat16)
+    for name in ("gelu", "silu", "mish", "softplus"):
+        function = getattr(torch.nn.functional, name)
+        torch.testing.assert_close(function(x.to("jax")).cpu(), function(x), rtol=8e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+def test_rounded_division_of_signed_operands(mode: str) -> None:
+    x = torch.tensor([7.0, -7.0, 7.0, -7.0, 1.0, -0.0, 5.0])
+    y = torch.tensor([2.0, 2.0, -2.0, -2.0, 0.0, 3.0, torch.inf])
+    expected = torch.div(x, y, rounding_mode=mode)
+    actual = torch.div(x.to("jax"), y.to("jax"), rounding_mode=mode)
+    torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
+
+
+def test_shift_by_all_bits() -> None:
+    x = torch.tensor([-5, 5], dtype=torch.int32)
+    for count in (0, 31, 32, 40):
+        assert torch.equal((x.to("jax") >> count).cpu(), x >> count)
+        assert torch.equal((x.to("jax") << count).cpu(), x << count)
+
+
+def test_in_place_relatives_under_other_names() -> None:
+    x = torch.tensor([3, 5]).to("jax")
+    x <<= 2
+    x >>= 1
+    assert x.tolist() == [6, 10]
+
+
+def test_dtype_without_the_operation_is_named() -> None:
+    x = torch.ones(2, dtype=torch.complex64).to("jax")
+    with pytest.raises(NotImplementedError, match="ComplexFloat"):
+        x < x

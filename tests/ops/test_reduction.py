@@ -1,0 +1,62 @@
+"""Reductions, extrema, running sums and softmax against CPU PyTorch."""
+
+import pytest
+import torch
+
+import calque  # noqa: F401  (registers the device)
+from tests.ops.conformance import cases, compare_with_cpu
+
+NAMES = """
+all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum linalg.vector_norm
+log_softmax logcumsumexp logsumexp max mean median min mode nanmedian nanmean nansum norm prod softmax
+std std_mean sum var var_mean
+""".split()
+
+
+@pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
+def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
+    compare_with_cpu(op, dtype, mode)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.max(1),
+        lambda x: x.min(1),
+        lambda x: x.argmax(1),
+        lambda x: x.median(1),
+        lambda x: x.nanmedian(1),
+        lambda x: x.amax(1),
+        lambda x: x.cummax(1),
+        lambda x: x.cummin(1),
+        lambda x: x.nansum(1),
+    ],
+)
+def test_nan_is_treated_as_pytorch_does(program: object) -> None:
+    x = torch.tensor([[1.0, torch.nan, 3.0, 2.0], [4.0, 2.0, torch.nan, torch.nan]])
+    expected, actual = program(x), program(x.to("jax"))
+    expected, actual = [t if isinstance(t, tuple) else (t,) for t in (expected, actual)]
+    for a, b in zip(expected, actual, strict=True):
+        torch.testing.assert_close(b.cpu(), a, equal_nan=True)
+
+
+def test_sum_of_bfloat16_is_accumulated_in_float32() -> None:
+    x = torch.full((4096,), 0.01, dtype=torch.bfloat16)
+    assert abs(x.to("jax").sum().item() - x.float().sum().item()) < 0.5
+
+
+def test_mean_of_integers_raises() -> None:
+    with pytest.raises(RuntimeError, match="could not infer output dtype"):
+        torch.ones(3, dtype=torch.int64).to("jax").mean()
+
+
+def test_dimension_out_of_range_raises_index_error() -> None:
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        torch.ones(3).to("jax").sum(2)
+
+
+def test_reduction_of_nothing_raises() -> None:
+    with pytest.raises(IndexError, match="non-zero size"):
+        torch.ones(0, 3).to("jax").amax(0)
+    with pytest.raises(RuntimeError, match="Expected reduction dim to be specified"):
+        torch.ones(0).to("jax").max()

@@ -32,7 +32,7 @@ def _check(x: Array, padding: Any, dims: int, mode: str) -> list[tuple[int, int]
             f"and other non-zero dimensions for input, but got: {list(x.shape)}"
         )
     for axis, (n, (before, after)) in enumerate(zip(x.shape, amounts, strict=True)):
-        if mode == "reflect" and max(before, after) >= n:
+        if mode == "reflect" and max(before, after) >= n and axis >= x.ndim - dims:
             raise RuntimeError(
                 "Argument #4: Padding size should be less than the corresponding input dimension, "
                 f"but got: padding ({before}, {after}) at dimension {axis} of input {list(x.shape)}"

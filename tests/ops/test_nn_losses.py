@@ -46,7 +46,7 @@ def test_cross_entropy_over_pixels() -> None:
 
 @pytest.mark.parametrize("label", [7, -1])
 def test_a_label_that_is_no_class_gives_nan(label: int) -> None:
-    x = torch.randn(2, 4, device="jax")
+    x = torch.randn(2, 4).to("jax")
     loss = F.cross_entropy(x, torch.tensor([1, label]).to("jax"), reduction="none")
     assert loss.cpu().isnan().tolist() == [False, True]
 
@@ -109,7 +109,7 @@ def test_attention_drops_the_same_weights_in_the_gradient() -> None:
     q, k, _ = (t.to("jax") for t in _qkv())
     v = torch.randn(2, 2, 5, 6).to("jax").requires_grad_()
     out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
-    g = torch.randn_like(out)
+    g = torch.randn(2, 2, 5, 6).to("jax")
     out.backward(g)
     # The output is linear in v, so <out, g> = <v, gradient> only if both dropped alike.
     torch.testing.assert_close((out * g).sum().cpu(), (v * v.grad).sum().cpu(), rtol=1e-4, atol=1e-4)
@@ -117,7 +117,7 @@ def test_attention_drops_the_same_weights_in_the_gradient() -> None:
 
 
 def test_matrix_products_that_do_not_fit_raise_as_pytorch() -> None:
-    x = torch.ones(2, 3, device="jax")
+    x = torch.ones(2, 3).to("jax")
     with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied \(2x3 and 2x3\)"):
         x @ x
     with pytest.raises(RuntimeError, match="same dtype"):

@@ -200,19 +200,21 @@ def householder_product(input: Array, tau: Array) -> Array:
 def ormqr(
     self: Array, input2: Array, input3: Array, left: bool = True, transpose: bool = False
 ) -> Array:
-    if self.size == 0 or input2.size == 0:
-        return input2
-    self = self[..., : input3.shape[-1]]
-    rows, columns = self.shape[-2:]
+    scales, right = input2, input3
+    if self.size == 0 or right.size == 0:
+        return right
     # All of Q: reflectors beyond those given are the identity.
-    square = jnp.pad(self, [(0, 0)] * (self.ndim - 1) + [(0, rows - columns)])
-    scales = jnp.pad(input3, [(0, 0)] * (input3.ndim - 1) + [(0, rows - input3.shape[-1])])
-    batch = np.broadcast_shapes(square.shape[:-2], scales.shape[:-1])
-    square = jnp.broadcast_to(square, (*batch, *square.shape[-2:]))
-    scales = jnp.broadcast_to(scales, (*batch, scales.shape[-1]))
-    whole = lax.linalg.householder_product(square, scales)
+    rows, known = self.shape[-2], scales.shape[-1]
+    batch = np.broadcast_shapes(self.shape[:-2], scales.shape[:-1])
+    reflectors = jnp.broadcast_to(self[..., :known], (*batch, rows, known))
+    scales = jnp.broadcast_to(scales, (*batch, known))
+    lead = [(0, 0)] * len(batch)
+    whole = lax.linalg.householder_product(
+        jnp.pad(reflectors, [*lead, (0, 0), (0, rows - known)]),
+        jnp.pad(scales, [*lead, (0, rows - known)]),
+    )
     whole = adjoint(whole) if transpose else whole
-    return whole @ input2 if left else input2 @ whole
+    return whole @ right if left else right @ whole
 
 
 # Eigenvalues and singular values --------------------------------------------------------------------

@@ -62,8 +62,10 @@ def topk(
         shape = (*self.shape[:dim], k, *self.shape[dim + 1 :])
         return jnp.zeros(shape, self.dtype), jnp.zeros(shape, jnp.int64)
     if largest and dim == self.ndim - 1 and self.dtype != jnp.bool_:
-        values, places = lax.top_k(self, k)
-        return values, places.astype(jnp.int64)
+        # XLA's top-k of 16-bit floats leaves out NaN; in float32 it comes first.
+        half = self.dtype in (jnp.bfloat16, jnp.float16)
+        values, places = lax.top_k(self.astype(jnp.float32) if half else self, k)
+        return values.astype(self.dtype), places.astype(jnp.int64)
     values, places = sort_with_positions(self, dim, largest)
     values = lax.slice_in_dim(values, 0, k, axis=dim)
     return values, lax.slice_in_dim(places, 0, k, axis=dim).astype(jnp.int64)

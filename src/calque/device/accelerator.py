@@ -21,8 +21,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """The tensor itself: XLA copies from any memory, so there is nothing to pin."""
+    if tensor.device.type != "cpu" or device not in (None, "jax", torch.device("jax")):
+        return _their_pin_memory(tensor, *(() if device is None else (device,)))
+    return tensor
+
+
+_their_pin_memory = torch.Tensor.pin_memory
+
+
 def install() -> None:
     """Answer for `torch.accelerator` wherever the accelerator in use is the jax device."""
+    torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore
     for name, ours in FUNCTIONS.items():
         theirs = getattr(torch.accelerator, name, None)
         if theirs is None:

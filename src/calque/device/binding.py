@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from jax import Array
+from torch._C._dynamo import eval_frame
 
 from calque.device.call import Runner, check_castable
 from calque.device.cell import check_writable, read, wrap, write, x64
@@ -239,6 +240,15 @@ def derived(name: str) -> Kernel | None:
     return None
 
 
+def untraced(kernel: Kernel) -> Kernel:
+    """Keep `torch.compile` out of a kernel: around a graph break it would compile our frames."""
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    code = getattr(kernel, "__code__", None) or type(kernel).__call__.__code__
+    eval_frame.set_code_exec_strategy(code, strategy)
+    return kernel
+
+
 def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
     """Register a kernel for every ATen operator that follows from the table.
 
@@ -247,7 +257,7 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
         taken: kernels written by hand, by name without namespace; they come first.
     """
     for name, kernel in taken.items():
-        library.impl(name, kernel, "PrivateUse1")
+        library.impl(name, untraced(kernel), "PrivateUse1")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     bases = {name.rstrip("_") for name in _by_base()}
     for name in torch._C._dispatch_get_all_op_names():
@@ -260,4 +270,4 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
             continue
         kernel = derived(name)
         if kernel is not None:
-            library.impl(short, kernel, "PrivateUse1")
+            library.impl(short, untraced(kernel), "PrivateUse1")

@@ -68,6 +68,8 @@ def host_array(tensor: Tensor) -> Array:
 def host_view(tensor: Tensor) -> np.ndarray:
     """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own."""
     plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain._is_zerotensor():  # forward-mode autograd's zeros, which have no memory
+        plain = plain.clone()
     carrier = CARRIERS.get(plain.dtype)
     dtype = to_numpy(plain.dtype)
     return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)

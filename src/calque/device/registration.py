@@ -8,6 +8,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from calque.device import (
     accelerator,
     attention,
+    autocast,
     binding,
     copies,
     factorizations,
@@ -44,7 +45,8 @@ def register() -> None:
     by_hand = (views, copies, indices, attention, factorizations)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
-    everything.fallback(fall_back, "PrivateUse1")
+    everything.fallback(binding.untraced(fall_back), "PrivateUse1")
+    autocast.install(aten, everything)
     for part in (storage, moves, interop, accelerator):
         part.install()
     _libraries.extend((aten, everything))

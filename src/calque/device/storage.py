@@ -14,7 +14,7 @@ import torch
 
 from calque.device import geometry
 from calque.device.call import host_array
-from calque.device.cell import Cell, active, current, layout_of, replace, wrap, x64
+from calque.device.cell import Cell, active, current, layout_of, replace, share, wrap, x64
 from calque.device.copies import to_host
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import Layout
@@ -68,6 +68,9 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
     dtype = to_numpy(tensor_dtype)
     array = current(cell)
     if cell.viewed or array.dtype != _UINT8 or array.ndim != 1 or array.nbytes % dtype.itemsize:
+        return
+    if not array.size:
+        replace(cell, host_array(torch.empty(0, dtype=tensor_dtype)))
         return
     if active.trace is None:
         # Through the host: on the device each shape would cost the compilation of a program.
@@ -248,8 +251,20 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
     return allocate(len(content)).copy_(torch._C.StorageBase.__new__(cls, content))
 
 
+def _save(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
+    """TorchScript is saved by C++, which asks each storage for its size."""
+    for tensor in (*self.parameters(), *self.buffers()):
+        if tensor.device.type == "jax":
+            share(tensor)
+    return _their_save(self, *args, **kwargs)
+
+
+_their_save = torch.jit.RecursiveScriptModule.save
+
+
 def install() -> None:
     """Put the methods in front of PyTorch's."""
+    torch.jit.RecursiveScriptModule.save = functools.wraps(_their_save)(_save)
     for name, method in OVERRIDES.items():
         setattr(Storage, name, _in_front(name, method))
     Storage.__new__ = _new  # type: ignore[method-assign,assignment]

@@ -118,6 +118,11 @@ def set_source_storage(tensor: torch.Tensor, source: torch.UntypedStorage) -> to
     return set_source_storage_offset(tensor, source, 0, (length,))
 
 
+def set_nothing(tensor: torch.Tensor) -> torch.Tensor:
+    """`Tensor.set_()`: to an empty storage of its own."""
+    return set_source_storage_offset(tensor, storage.allocate(0), 0, (0,))
+
+
 def set_source_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """`Tensor.set_` to another tensor: its storage and its geometry."""
     share(source)
@@ -151,6 +156,7 @@ def kernels() -> dict[str, Any]:
         "as_strided": as_strided,
         "view.dtype": view_dtype,
         "_unsafe_view": unsafe_view,
+        "set_": set_nothing,
         "set_.source_Storage_storage_offset": set_source_storage_offset,
         "set_.source_Storage": set_source_storage,
         "set_.source_Tensor": set_source_tensor,

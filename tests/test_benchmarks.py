@@ -1,0 +1,12 @@
+"""The benchmarks compare like with like: every model's JAX twin computes the same losses."""
+
+import pytest
+
+from benchmarks.models import CASES, OPTIMIZERS, Case
+from benchmarks.train_step import agree, candidates
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_losses_agree(case: Case, optimizer: str) -> None:
+    agree(candidates(case, optimizer, inductor=False))

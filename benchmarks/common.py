@@ -6,10 +6,12 @@ Import this module before torch and JAX: their thread pools are sized when they 
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 
-if hasattr(os, "sched_setaffinity"):  # XLA has no setting for its number of threads
+# XLA has no setting for its number of threads: it takes the cores it finds when it starts.
+if hasattr(os, "sched_setaffinity") and "torch" not in sys.modules:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import torch

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import torch
 from jax import Array, lax
@@ -117,7 +116,7 @@ TWINS: dict[str, Apply] = {"mlp": mlp, "resnet": resnet, "encoder": encoder, "gp
 
 def array(tensor: torch.Tensor) -> Array:
     """A copy of a CPU tensor; indices become int32, as JAX has them by default."""
-    return jnp.asarray(np.array(tensor.detach()))
+    return jnp.array(tensor.detach().numpy())
 
 
 def initial_state(model: nn.Module, optimizer: str) -> State:

@@ -1,0 +1,306 @@
+"""State that a jitted function reads, writes, makes or that is rebound around it."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import calque
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="jax")
+
+
+def test_a_rebound_closure_variable_is_read_anew():
+    w = ones(2)
+    run = calque.jit(lambda x: x * w)
+    assert run(ones(2)).tolist() == [1, 1]
+    w = ones(2) * 5
+    assert run(ones(2)).tolist() == [5, 5]
+    w = ones(1) * 7
+    assert run(ones(2)).tolist() == [7, 7]
+    w = 3
+    assert run(ones(2)).tolist() == [3, 3]
+
+
+GLOBAL = None
+
+
+def test_a_rebound_global_is_read_anew():
+    global GLOBAL
+    run = calque.jit(lambda x: x * GLOBAL)
+    GLOBAL = ones(2)
+    assert run(ones(2)).tolist() == [1, 1]
+    GLOBAL = ones(2) * 3
+    assert run(ones(2)).tolist() == [3, 3]
+
+
+def test_a_rebound_parameter_is_read_anew():
+    model = nn.Linear(2, 2, bias=False).to("jax")
+    run = calque.jit(model)
+    run(ones(1, 2))
+    model.weight = nn.Parameter(ones(2, 2) * 3)
+    assert run(ones(1, 2)).tolist() == [[6, 6]]
+    model.weight.data = ones(2, 2) * 4
+    assert run(ones(1, 2)).tolist() == [[8, 8]]
+    with torch.no_grad():
+        model.weight.set_(ones(2, 2) * 5)
+    assert run(ones(1, 2)).tolist() == [[10, 10]]
+
+
+def test_a_swapped_submodule_is_run():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU()).to("jax")
+    run = calque.jit(lambda x: model(x))
+    first = run(ones(1, 2))
+    model[1] = nn.Tanh()
+    torch.testing.assert_close(run(ones(1, 2)), model[0](ones(1, 2)).tanh())
+    model[0] = nn.Identity()
+    torch.testing.assert_close(run(ones(1, 2)), ones(1, 2).tanh())
+    model.append(nn.Identity())
+    model.register_forward_hook(lambda m, a, out: out * 2)
+    torch.testing.assert_close(run(ones(1, 2)), ones(1, 2).tanh() * 2)
+    assert first is not None
+
+
+def test_a_rebound_attribute_of_a_plain_object():
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.w = ones(2)
+    holder.scale = 2
+    holder.items = [ones(2)]
+    run = calque.jit(lambda x: x * holder.w * holder.scale + holder.items[0])
+    assert run(ones(2)).tolist() == [3, 3]
+    holder.w = ones(2) * 5
+    assert run(ones(2)).tolist() == [11, 11]
+    holder.scale = 3
+    assert run(ones(2)).tolist() == [16, 16]
+    holder.items[0] = ones(2) * 2
+    assert run(ones(2)).tolist() == [17, 17]
+
+
+def test_an_optimizer_given_other_parameters():
+    a, b = ones(2).requires_grad_(), ones(2).requires_grad_()
+    optimizer = torch.optim.SGD([a], lr=1.0)
+
+    @calque.jit
+    def step():
+        (a * 1).sum().backward()
+        (b * 1).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    assert a.tolist() == [0, 0]
+    optimizer.param_groups[0]["params"][0] = b
+    step()
+    assert a.tolist() == [0, 0]
+    assert b.tolist()[0] < 1
+
+
+def test_hidden_state_kept_over_calls_is_not_traced_for_ever():
+    class Memory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(2, 3)
+            self.h = None
+
+        def forward(self, x):
+            self.h = self.cell(x, self.h)
+            return self.h.sum()
+
+    torch.manual_seed(0)
+    reference = Memory()
+    model = Memory()
+    model.load_state_dict(reference.state_dict())
+    model.to("jax")
+    run = calque.jit(model)
+    with torch.no_grad():
+        for i in range(5):
+            want = reference(torch.full((1, 2), float(i)))
+            got = run(torch.full((1, 2), float(i), device="jax"))
+            torch.testing.assert_close(got.cpu(), want)
+            torch.testing.assert_close(model.h.cpu(), reference.h)
+    assert len(run.history) == 2
+    model.h = None
+    with torch.no_grad():
+        run(ones(1, 2))
+    assert len(run.history) == 2
+
+
+def test_state_made_lazily_once():
+    class Rotary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cache = None
+            self.count = 0
+
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = torch.arange(2.0, device=x.device) * 2
+            self.count += 1
+            return x + self.cache
+
+    model = Rotary()
+    run = calque.jit(model)
+    for i in range(4):
+        assert run(ones(2)).tolist() == [1, 3]
+        assert model.count == i + 1
+        assert model.cache.tolist() == [0, 2]
+
+
+def test_a_list_that_grows_gets_every_tensor():
+    kept = []
+
+    @calque.jit
+    def run(x):
+        kept.append(x * 2)
+        return x
+
+    for i in range(3):
+        run(ones(1) * i)
+    assert [t.item() for t in kept] == [0, 2, 4]
+
+
+def test_rebinding_a_nonlocal_inside():
+    total = ones(2)
+
+    @calque.jit
+    def run(x):
+        nonlocal total
+        total = total + x
+        return total * 1
+
+    for i in range(4):
+        assert run(ones(2)).tolist() == [2 + i] * 2
+    assert total.tolist() == [5, 5]
+    assert len(run.history) <= 2
+
+
+def test_batch_norm_statistics_follow_eager():
+    torch.manual_seed(0)
+    reference, model = nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3, momentum=None).to("jax")
+    run = calque.jit(model)
+    for _ in range(3):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(run(x.to("jax")).cpu(), reference(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.running_var.cpu(), reference.running_var)
+    assert model.num_batches_tracked.item() == 3
+
+
+def test_gradients_that_outlive_the_step():
+    w = ones(2).requires_grad_()
+
+    @calque.jit
+    def step(x):
+        (w * x).sum().backward()
+
+    step(ones(2))
+    assert w.grad.tolist() == [1, 1]
+    first = w.grad
+    step(ones(2) * 2)
+    assert w.grad.tolist() == [3, 3]
+    assert w.grad is first
+    w.grad = None
+    step(ones(2))
+    assert w.grad.tolist() == [1, 1]
+    assert first.tolist() == [3, 3]
+    w.grad = ones(2) * 10
+    step(ones(2))
+    assert w.grad.tolist() == [11, 11]
+
+
+def test_seeding_inside_and_saving_the_random_state():
+    @calque.jit
+    def run():
+        torch.manual_seed(5)
+        a = torch.rand(3, device="jax")
+        return a, torch.rand(3, device="jax")
+
+    first, again = run(), run()
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], first[1])
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3, device="jax"), first[0])
+
+
+def test_random_numbers_are_those_of_eager():
+    draw = calque.jit(lambda: torch.rand(3, device="jax"))
+    torch.manual_seed(1)
+    jitted = [draw(), draw(), torch.rand(3, device="jax")]
+    torch.manual_seed(1)
+    assert all(torch.equal(j, torch.rand(3, device="jax")) for j in jitted)
+
+
+def test_prints_happen_once_and_counters_every_time(capsys):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+            self.seen = ""
+
+        def forward(self, x):
+            print("tracing")
+            self.seen = "yes"
+            return x + 1
+
+    model = Counting()
+    run = calque.jit(model)
+    for _ in range(3):
+        run(ones(1))
+    assert capsys.readouterr().out.count("tracing") <= 2
+
+
+def test_jitted_functions_and_their_models_are_collected():
+    model = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @calque.jit
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step(ones(1, 2))
+    forward = calque.jit(model)
+    forward(ones(1, 2)).sum().backward()
+    watched = [weakref.ref(one) for one in (model, optimizer, step, forward, model.weight)]
+    del model, optimizer, step, forward
+    gc.collect()
+    assert [w() is None for w in watched] == [True] * 5
+
+
+def test_arguments_are_not_kept_alive():
+    run = calque.jit(lambda x, y: (x + y[1:], x))
+    x, y = ones(2), ones(4)[:3]
+    run(x, y)
+    watched = [weakref.ref(x), weakref.ref(y), weakref.ref(calque.to_jax(x))]
+    del x, y
+    gc.collect()
+    assert [w() is None for w in watched] == [True] * 3
+
+
+def test_explain_names_what_was_lifted():
+    model = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @calque.jit
+    def step(x):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(ones(1, 2))
+    step(ones(2, 2))
+    text = str(step.explain())
+    assert "model.weight" in text
+    assert "lr" in text
+    assert "shape" in text
+    with pytest.raises(RuntimeError):
+        step(ones(1, 3))

@@ -1,0 +1,225 @@
+"""Views, aliases and in-place writes across the border of a jitted function."""
+
+import copy
+
+import pytest
+import torch
+
+import calque
+
+
+def arange(n):
+    return torch.arange(float(n), device="jax")
+
+
+def test_minibatches_by_slicing_are_one_program():
+    data = arange(20).reshape(10, 2)
+    run = calque.jit(lambda x: x.sum(1))
+    for i in range(0, 10, 2):
+        assert torch.equal(run(data[i : i + 2]), data[i : i + 2].sum(1))
+    assert len(run.history) == 1
+
+
+def test_writes_to_an_argument_reach_the_caller():
+    @calque.jit
+    def run(x):
+        x.add_(1)
+        x[0] = 7
+
+    whole = arange(4)
+    run(whole)
+    assert whole.tolist() == [7, 2, 3, 4]
+    base = arange(8)
+    view = base[2:6]
+    for _ in range(2):
+        run(view)
+    assert base.tolist() == [0, 1, 7, 5, 6, 7, 6, 7]
+    column = arange(8).reshape(4, 2)
+    run(column[:, 1])
+    assert column[:, 1].tolist() == [7, 4, 6, 8]
+    assert column[:, 0].tolist() == [0, 2, 4, 6]
+    run(whole.view(2, 2)[0].expand(2))
+    assert len(run.history) <= 3
+
+
+def test_writes_advance_versions():
+    state, x = arange(2), arange(2)
+    run = calque.jit(lambda x: (state.add_(x), x.mul_(2), None)[2])
+    for _ in range(2):
+        before = state._version, x._version
+        run(x)
+        assert state._version > before[0]
+        assert x._version > before[1]
+
+
+def test_autograd_sees_that_a_saved_tensor_was_overwritten():
+    state = arange(2)
+    w = torch.ones(2, device="jax", requires_grad=True)
+    run = calque.jit(lambda: (state.add_(1), None)[1])
+    run()
+    loss = (w * state).sum()
+    run()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_results_that_are_arguments_or_state():
+    state = torch.nn.Parameter(arange(2))
+    run = calque.jit(lambda x, y: (x, state, y, x[1:], state.detach(), state.view(2, 1).detach()))
+    for _ in range(2):
+        x, y = arange(3), arange(3)
+        a, b, c, tail, flat, column = run(x, y)
+        assert a is x
+        assert b is state
+        assert c is y
+        tail.add_(5)
+        assert x.tolist() == [0, 6, 7]
+        before = state.tolist()
+        flat.add_(1)
+        column.add_(1)
+        assert state.tolist() == [before[0] + 2, before[1] + 2]
+
+
+def test_results_that_share_memory_with_each_other():
+    @calque.jit
+    def run(x):
+        y = x * 2
+        return y, y[1:], y.view(2, 2), y, y.t() if y.ndim == 2 else y.flip(0)
+
+    for _ in range(2):
+        y, tail, square, again, flipped = run(arange(4))
+        assert again.data_ptr() == y.data_ptr()
+        y[3] = 100
+        assert tail[-1].item() == 100
+        assert square[1, 1].item() == 100
+        assert again[3].item() == 100
+        assert flipped.tolist() == [6, 4, 2, 0]
+
+
+def test_the_same_tensor_twice_and_overlapping_arguments():
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    run = calque.jit(f)
+    x = arange(3)
+    assert run(x, x).tolist() == [2, 4, 6]
+    assert x.tolist() == [1, 2, 3]
+    y = arange(3)
+    assert run(x, y).tolist() == [2, 4, 6]
+    assert x.tolist() == [2, 3, 4]
+    assert run(x, x).tolist() == [6, 8, 10]
+    base, reference = arange(4), torch.arange(4.0)
+    assert run(base[:3], base[1:]).tolist() == f(reference[:3], reference[1:]).tolist()
+    assert base.tolist() == reference.tolist()
+    assert run(base[:2], base[2:]).tolist() == f(reference[:2], reference[2:]).tolist()
+    assert base.tolist() == reference.tolist()
+    whole, reference = arange(4), torch.arange(4.0)
+    assert run(whole[:], whole).tolist() == f(reference[:], reference).tolist()
+    assert whole.tolist() == reference.tolist()
+
+
+def test_an_argument_that_is_also_state():
+    state = arange(3)
+
+    @calque.jit
+    def run(x):
+        state.add_(1)
+        return x * 1
+
+    assert run(state).tolist() == [1, 2, 3]
+    assert run(arange(3)).tolist() == [0, 1, 2]
+    assert run(state).tolist() == [3, 4, 5]
+    assert run(state[:]).tolist() == [4, 5, 6]
+    assert run(state[1:]).tolist() == [6, 7]
+    assert run(arange(2)).tolist() == [0, 1]
+    assert run(state[1:]).tolist() == [8, 9]
+
+
+def test_state_behind_views():
+    base = arange(6)
+    view = base[1:4]
+    grid = base.as_strided((2, 2), (2, 1), 1)
+
+    @calque.jit
+    def run(x):
+        view.add_(x)
+        grid.mul_(2)
+        return base.sum()
+
+    reference = torch.arange(6.0)
+    rview, rgrid = reference[1:4], reference.as_strided((2, 2), (2, 1), 1)
+    for _ in range(3):
+        rview.add_(1)
+        rgrid.mul_(2)
+        assert run(torch.ones(3, device="jax")).item() == reference.sum().item()
+        assert base.tolist() == reference.tolist()
+
+
+def test_a_state_that_becomes_viewed_later():
+    state = arange(4)
+    run = calque.jit(lambda: state.add_(1).sum())
+    run()
+    tail = state[2:]
+    assert run().item() == 14
+    assert tail.tolist() == [4, 5]
+
+
+def test_transposed_arguments_and_results():
+    run = calque.jit(lambda x: (x + 1, x.t(), x.contiguous()))
+    x = arange(6).reshape(2, 3)
+    for one in (x, x.t(), x.t().clone(memory_format=torch.preserve_format), x.t().contiguous()):
+        for _ in range(2):
+            more, turned, dense = run(one)
+            assert torch.equal(more, one + 1)
+            assert torch.equal(turned, one.t())
+            assert torch.equal(dense, one)
+            assert more.stride() == (one + 1).stride()
+
+
+def test_held_arrays_are_never_deleted_or_changed():
+    state = arange(4)
+    held = calque.to_jax(state)
+    clone, deep = state.clone(), copy.deepcopy(state)
+    exported = torch.from_dlpack(state) if False else None
+    assert exported is None
+    run = calque.jit(lambda: (state.add_(1), None)[1])
+    for _ in range(3):
+        run()
+    assert held.tolist() == [0, 1, 2, 3]
+    assert clone.tolist() == [0, 1, 2, 3]
+    assert deep.tolist() == [0, 1, 2, 3]
+    held_now = calque.to_jax(state)
+    run()
+    assert held_now.tolist() == [3, 4, 5, 6]
+    assert state.tolist() == [4, 5, 6, 7]
+
+
+def test_state_is_not_held_twice():
+    state = arange(4)
+    run = calque.jit(lambda: (state.add_(1), None)[1])
+    run()
+    array = calque.to_jax(state)
+    pointer = array.unsafe_buffer_pointer()
+    del array
+    run()
+    assert calque.to_jax(state).unsafe_buffer_pointer() == pointer
+    assert run.explain().programs[0]["donated"] == 1
+
+
+def test_two_state_tensors_over_one_array():
+    a = arange(3)
+    b = a.clone()
+    run = calque.jit(lambda: (a.add_(1), b.mul_(2), None)[2])
+    for _ in range(2):
+        run()
+    assert a.tolist() == [2, 3, 4]
+    assert b.tolist() == [0, 4, 8]
+
+
+def test_channels_last_state_and_arguments():
+    x = torch.randn(2, 3, 4, 4).to("jax").to(memory_format=torch.channels_last)
+    run = calque.jit(lambda x: x * 2)
+    for _ in range(2):
+        assert torch.equal(run(x), x * 2)
+        assert run(x).stride() == (x * 2).stride()

@@ -13,7 +13,7 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, check_castable
+from calque.device.call import Runner, wrap_result, check_castable
 from calque.device.cell import check_writable, read, wrap, write, x64
 from calque.device.fallback import fall_back
 from calque.ops.registry import RULES, Rule
@@ -59,27 +59,9 @@ def traced_parameters(rule: Rule) -> frozenset[str]:
     return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
 
 
-def wrap_result(result: Any) -> Any:
-    """Arrays as tensors, in the same tuples and lists; None stays None."""
-    if isinstance(result, Array):
-        return wrap(result)
-    if isinstance(result, tuple | list):
-        return type(result)([wrap_result(part) for part in result])
-    return result
-
-
 def functional(rule: Rule) -> Kernel:
     """The kernel of an operator that makes new tensors."""
-    run: Runner | None = None
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal run
-        if run is None:
-            run = Runner(rule, traced_parameters(rule))
-        result = run(args, kwargs)
-        return wrap(result) if isinstance(result, Array) else wrap_result(result)
-
-    return kernel
+    return Runner(rule, traced_parameters(rule)).kernel()
 
 
 def mutating(rule: Rule) -> Kernel:

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 import torch
 from jax import Array
+from jax._src.config import enable_x64 as _enable_x64
 from torch.nn import Parameter
 
 from calque.device import rng
-from calque.device.cell import Cell, active, cell_of, is_whole, read, x64
+from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.diagnostics import TraceError
 from calque.ops import dtypes
@@ -40,6 +41,21 @@ class Slot:
 
 
 _SLOT = Slot()
+
+
+_NUMBER_ARRAYS: dict[Any, Array] = {}
+"""Python numbers as weakly typed arrays, which JAX takes faster than the numbers themselves."""
+
+
+def _number_array(kind: type, value: Any) -> Array:
+    place = (kind, value) if value else (kind, repr(value))  # 0.0 and -0.0 are equal
+    array = _NUMBER_ARRAYS.get(place)
+    if array is None:
+        if len(_NUMBER_ARRAYS) > 1000:
+            _NUMBER_ARRAYS.clear()
+        with x64():
+            array = _NUMBER_ARRAYS[place] = jax.numpy.asarray(value)
+    return array
 
 
 def array_of(tensor: Tensor) -> Array:
@@ -84,6 +100,16 @@ def check_device(device: torch.device | None) -> None:
         )
 
 
+_SEVERAL = frozenset((tuple, list, type(None)))
+
+
+def wrap_result(result: Any) -> Any:
+    """Arrays as tensors, in the same tuples and lists; None stays None."""
+    if isinstance(result, tuple | list):
+        return type(result)([wrap_result(part) for part in result])
+    return None if result is None else wrap(result)
+
+
 class Runner:
     """Calls one rule.
 
@@ -93,25 +119,24 @@ class Runner:
             in-place forms); None otherwise.
     """
 
-    __slots__ = ("_cache", "_traced", "cast", "rule")
+    __slots__ = ("_cache", "_dynamic", "_guarded", "_names", "_traced", "cast", "rule")
 
     def __init__(self, rule: Rule, traced: frozenset[str], cast: int | None = None) -> None:
         self.rule = rule
         self.cast = cast
         self._traced = (traced - rule.static) | rule.dynamic
+        self._names = rule.parameters
+        self._dynamic = tuple(name in self._traced for name in self._names)
+        self._guarded = rule.random or rule.check is not None
         self._cache: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""
         arrays: list[Any] = []
-        if self.rule.check is not None:
-            named = {n: v for n, v in kwargs.items() if n not in _UNUSED}
-            self.rule.check(dict(zip(self.rule.parameters, args, strict=False)) | named)
-        if self.rule.random:
-            check_generator(args, kwargs)
-            arrays.append(rng.draw())
         key: list[Any] = [_default_dtype()]
-        for value, name in zip(args, self.rule.parameters, strict=False):
+        if self._guarded:
+            self._check(args, kwargs, arrays)
+        for value, name in zip(args, self._names, strict=False):
             key.append(self._split(value, name, arrays))
         for name, value in kwargs.items():
             if name not in _UNUSED:
@@ -124,6 +149,75 @@ class Runner:
             function = self._cache[hashed] = self._compile(args, kwargs)
         with x64():
             return function(*arrays)
+
+    def kernel(self) -> Callable[..., Any]:
+        """The kernel of a functional operator: tensors in, tensors out.
+
+        The calls that matter for speed (eager, whole tensors and numbers, nothing by keyword) are
+        served by one loop, with the cells and the precision written out; `benchmarks/eager.py`
+        measures it. It keys the same executables as `__call__`, which serves all others.
+        """
+        general, cache, dynamic = self.__call__, self._cache, self._dynamic
+        guarded, swap, restore = self._guarded, _enable_x64.swap_local, _enable_x64.set_local
+        unary: dict[torch.dtype, Callable[..., Any]] = {}
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            if kwargs or guarded or active.trace is not None:
+                return wrap_result(general(args, kwargs))
+            if len(args) == 1 and type(args[0]) is Tensor:
+                cell = getattr(args[0].untyped_storage(), "cell", None)
+                function = unary.get(_default_dtype())
+                if function is not None and cell is not None and not cell.viewed:
+                    previous = swap(True)
+                    try:
+                        result = function(cell.array)
+                    finally:
+                        restore(previous)
+                    return wrap_result(result) if type(result) in _SEVERAL else wrap(result)
+            arrays: list[Any] = []
+            key: list[Any] = [_default_dtype()]
+            for value, is_dynamic in zip(args, dynamic, strict=False):
+                kind = type(value)
+                if kind is Tensor:
+                    cell = getattr(value.untyped_storage(), "cell", None)
+                    if cell is None or (cell.viewed and not is_whole(cell, value)):
+                        break
+                    arrays.append(cell.array)
+                    key.append(_ARRAY)
+                elif kind in _NUMBERS:
+                    if is_dynamic:
+                        number = _NUMBER_ARRAYS.get((kind, value))
+                        arrays.append(_number_array(kind, value) if number is None else number)
+                        key.append(_ARRAY)
+                    else:
+                        key.append((kind, value))
+                elif kind is list and value and type(value[0]) is int and not is_dynamic:
+                    key.append(tuple(value))
+                else:
+                    break
+            else:
+                function = cache.get(tuple(key))
+                if function is not None:
+                    if len(key) == 2 and key[1] is _ARRAY:
+                        unary[key[0]] = function
+                    previous = swap(True)
+                    try:
+                        result = function(*arrays)
+                    finally:
+                        restore(previous)
+                    return wrap_result(result) if type(result) in _SEVERAL else wrap(result)
+            return wrap_result(general(args, kwargs))
+
+        return kernel
+
+    def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
+        """Run the rule's own check; draw the key of a random rule."""
+        if self.rule.check is not None:
+            named = {n: v for n, v in kwargs.items() if n not in _UNUSED}
+            self.rule.check(dict(zip(self._names, args, strict=False)) | named)
+        if self.rule.random:
+            check_generator(args, kwargs)
+            arrays.append(rng.draw())
 
     def _split(self, value: Any, name: str, arrays: list[Any]) -> Any:
         kind = type(value)
@@ -144,6 +238,8 @@ class Runner:
                 return _ARRAY
             return (kind, value)
         if kind is list or kind is tuple:
+            if value and type(value[0]) is int and name not in self._traced:
+                return tuple(value)
             return tuple([self._split(item, name, arrays) for item in value])
         if isinstance(value, Tensor):
             arrays.append(array_of(value))

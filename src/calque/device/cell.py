@@ -15,7 +15,7 @@ from jax import Array
 from jax._src.config import enable_x64 as _enable_x64
 
 from calque.device import geometry
-from calque.device.dtypes import TO_NUMPY, to_torch
+from calque.device.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.geometry import Layout, View
 
 _create = torch._C._acc.create_empty_tensor
@@ -181,7 +181,8 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 
 def wrap(array: Array) -> torch.Tensor:
     """A fresh row-major tensor of the device over an array."""
-    tensor = _create(array.shape, to_torch(array.dtype))
+    dtype = array.dtype
+    tensor = _create(array.shape, TO_TORCH.get(dtype) or to_torch(dtype))
     storage = tensor.untyped_storage()
     cell = storage.cell = Cell(array)  # type: ignore[attr-defined]
     trace = active.trace

@@ -264,12 +264,16 @@ def _atan2(x: Array, y: Array) -> Array:
     return lax.atan2(*jnp.broadcast_arrays(x, y))
 
 
-def _logaddexp(x: Array, y: Array) -> Array:
-    if not is_complex(x.dtype):
-        return jnp.logaddexp(x, y)
+def complex_logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)), on the branch of the operand of the larger real part."""
     low = jnp.where(x.real < y.real, x, y)
     high = jnp.where(x.real < y.real, y, x)
-    return high + jnp.log1p(jnp.exp(low - high))
+    total = high + jnp.log1p(jnp.exp(low - high))
+    return jnp.where(jnp.isneginf(low.real), high, total)
+
+
+def _logaddexp(x: Array, y: Array) -> Array:
+    return complex_logaddexp(x, y) if is_complex(x.dtype) else jnp.logaddexp(x, y)
 
 
 def _extreme(function: Any) -> Any:

@@ -206,7 +206,7 @@ def _in_opmath(*operands: Any) -> tuple[Array, ...]:
     return tuple(jnp.asarray(x).astype(dtype) for x in operands)
 
 
-@op("addcmul", static=())
+@op("addcmul")
 def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
     return _add_scaled(x, lambda a, b: a * b, a, b, value)

@@ -2,24 +2,99 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import calque  # noqa: F401  (registers the device)
 from tests.ops.conformance import cases, compare_with_cpu
 
-NAMES = """
-abs add addcdiv addcmul angle atan2 bitwise_and bitwise_left_shift bitwise_not clamp clamp_max
-copysign deg2rad digamma div eq erfinv exp expm1 float_power floor floor_divide fmod frac frexp gcd
-ge heaviside hypot igamma isin isnan lcm lerp lgamma log1p logaddexp logical_and logit maximum mul
-nan_to_num neg nextafter nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu
-nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish nn.functional.hardtanh
-nn.functional.leaky_relu nn.functional.logsigmoid nn.functional.mish nn.functional.prelu
-nn.functional.relu nn.functional.relu6 nn.functional.silu nn.functional.softplus
-nn.functional.softshrink nn.functional.threshold polygamma pow reciprocal remainder round rsub sgn
-sigmoid sign signbit sinc sqrt sub tanh where xlogy special.entr special.erfcx special.ndtri
-special.xlog1py special.zeta special.hermite_polynomial_h special.shifted_chebyshev_polynomial_t
-""".split()
+NAMES = [
+    "abs",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "angle",
+    "atan2",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "clamp",
+    "clamp_max",
+    "copysign",
+    "deg2rad",
+    "digamma",
+    "div",
+    "eq",
+    "erfinv",
+    "exp",
+    "expm1",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmod",
+    "frac",
+    "frexp",
+    "gcd",
+    "ge",
+    "heaviside",
+    "hypot",
+    "igamma",
+    "isin",
+    "isnan",
+    "lcm",
+    "lerp",
+    "lgamma",
+    "log1p",
+    "logaddexp",
+    "logical_and",
+    "logit",
+    "maximum",
+    "mul",
+    "nan_to_num",
+    "neg",
+    "nextafter",
+    "nn.functional.celu",
+    "nn.functional.elu",
+    "nn.functional.gelu",
+    "nn.functional.glu",
+    "nn.functional.hardshrink",
+    "nn.functional.hardsigmoid",
+    "nn.functional.hardswish",
+    "nn.functional.hardtanh",
+    "nn.functional.leaky_relu",
+    "nn.functional.logsigmoid",
+    "nn.functional.mish",
+    "nn.functional.prelu",
+    "nn.functional.relu",
+    "nn.functional.relu6",
+    "nn.functional.silu",
+    "nn.functional.softplus",
+    "nn.functional.softshrink",
+    "nn.functional.threshold",
+    "polygamma",
+    "pow",
+    "reciprocal",
+    "remainder",
+    "round",
+    "rsub",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sinc",
+    "sqrt",
+    "sub",
+    "tanh",
+    "where",
+    "xlogy",
+    "special.entr",
+    "special.erfcx",
+    "special.ndtri",
+    "special.xlog1py",
+    "special.zeta",
+    "special.hermite_polynomial_h",
+    "special.shifted_chebyshev_polynomial_t",
+]
 
 DTYPES = [
     torch.bool,
@@ -51,19 +126,20 @@ def _operand(description: object, device: str) -> object:
     return description
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(left=OPERANDS.filter(lambda x: isinstance(x, tuple)), right=OPERANDS)
 def test_dtype_of_a_product_is_torch_result_type(left: object, right: object) -> None:
     host = [_operand(x, "cpu") for x in (left, right)]
     device = [_operand(x, "jax") for x in (left, right)]
     expected = torch.result_type(*host)
+    assume(expected != torch.complex32)  # which JAX does not have
     assert (device[0] * device[1]).dtype == expected
     assert (device[0] == device[1]).dtype == torch.bool
     quotient = (host[0] / host[1]).dtype
     assert (device[0] / device[1]).dtype == quotient
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     target=st.sampled_from(DTYPES),
     source=OPERANDS,
@@ -147,4 +223,4 @@ def test_in_place_relatives_under_other_names() -> None:
 def test_dtype_without_the_operation_is_named() -> None:
     x = torch.ones(2, dtype=torch.complex64).to("jax")
     with pytest.raises(NotImplementedError, match="ComplexFloat"):
-        x < x
+        torch.lt(x, x)

@@ -6,11 +6,40 @@ import torch
 import calque  # noqa: F401  (registers the device)
 from tests.ops.conformance import cases, compare_with_cpu
 
-NAMES = """
-all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum linalg.vector_norm
-log_softmax logcumsumexp logsumexp max mean median min mode nanmedian nanmean nansum norm prod softmax
-std std_mean sum var var_mean
-""".split()
+NAMES = [
+    "all",
+    "amax",
+    "amin",
+    "aminmax",
+    "any",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "linalg.vector_norm",
+    "log_softmax",
+    "logcumsumexp",
+    "logsumexp",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "mode",
+    "nanmedian",
+    "nanmean",
+    "nansum",
+    "norm",
+    "prod",
+    "softmax",
+    "std",
+    "std_mean",
+    "sum",
+    "var",
+    "var_mean",
+]
 
 
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))

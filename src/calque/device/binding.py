@@ -6,7 +6,7 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 
 import warnings
 from collections.abc import Callable, Collection
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ IN_PLACE_OF = {
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema_of(name: str) -> torch._C.FunctionSchema:
     """The schema of `namespace::name.overload`."""
     base, _, overload = name.partition(".")
@@ -176,15 +176,17 @@ def write_out(target: torch.Tensor, result: Array) -> None:
         write(target, result.astype(dtype))
 
 
-@lru_cache(maxsize=None)
+@cache
 def functional_of(name: str) -> Rule | None:
     """The rule of the same operator whose arguments are those of an in-place or out overload."""
     schema = schema_of(name)
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
     exact = RULES.get(IN_PLACE_OF.get(name, f"{base}.{overload}" if overload else base))
-    if exact is not None and name != exact.name and not any(
-        _written(a) for a in schema_of(exact.name).arguments
+    if (
+        exact is not None
+        and name != exact.name
+        and not any(_written(a) for a in schema_of(exact.name).arguments)
     ):
         return exact
     is_out = schema.arguments and any(a.is_out for a in schema.arguments)

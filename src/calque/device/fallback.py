@@ -27,9 +27,7 @@ SERVED: Counter[str] = Counter()
 
 _decomposing = threading.local()
 
-_MIXED = frozenset(
-    ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
-)
+_MIXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
 """Operators that take index tensors of the CPU."""
 
 

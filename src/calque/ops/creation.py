@@ -24,7 +24,7 @@ def _shape(size: Any) -> tuple[int, ...]:
     return tuple(size)
 
 
-@op("zeros")
+@op("zeros", "_efficientzerotensor")
 def zeros(size: Any, dtype: Any = None) -> Array:
     return jnp.zeros(_shape(size), dtype or default_float())
 

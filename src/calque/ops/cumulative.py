@@ -7,6 +7,7 @@ from jax import Array, lax
 
 from calque.ops.common import wrap_dim
 from calque.ops.dtypes import BOOL, COMPLEX, INT, is_complex, is_float, is_integral, opmath, refuse
+from calque.ops.pointwise import complex_logaddexp
 from calque.ops.reduction import cast
 from calque.ops.registry import op
 
@@ -55,12 +56,29 @@ for _name in ("cummax", "cummin"):
     op(_name)(_running(_name))
 
 
-def _log_add(x: Array, y: Array) -> Array:
-    if not is_complex(x.dtype):
-        return jnp.logaddexp(x, y)
-    low = jnp.where(x.real < y.real, x, y)
-    high = jnp.where(x.real < y.real, y, x)
-    return high + jnp.log1p(jnp.exp(low - high))
+Scaled = tuple[Array, Array]
+
+
+def _log_add(x: Scaled, y: Scaled) -> Scaled:
+    """The sum of two numbers, each given as the exponent of its scale and a factor.
+
+    The logarithm is taken once, at the end, so that no rounding of one is carried along.
+    """
+    scale = jnp.maximum(x[0], y[0])
+    shrink = [jnp.where(e == scale, 1, jnp.exp(e - scale)).astype(e.dtype) for e in (x[0], y[0])]
+    return scale, x[1] * shrink[0] + y[1] * shrink[1]
+
+
+def _in_turn(x: Array, dim: int) -> Array:
+    """Complex numbers are added one after another: the order decides the logarithm's branch."""
+
+    def step(total: Array, term: Array) -> tuple[Array, Array]:
+        total = complex_logaddexp(total, term)
+        return total, total
+
+    terms = jnp.moveaxis(x, dim, 0)
+    first = jnp.full(terms.shape[1:], -jnp.inf, x.dtype)
+    return jnp.moveaxis(lax.scan(step, first, terms)[1], 0, dim)
 
 
 @op("logcumsumexp", "_logcumsumexp")
@@ -68,4 +86,10 @@ def _log_add(x: Array, y: Array) -> Array:
 def logcumsumexp(self: Array, dim: int) -> Array:
     refuse("logcumsumexp_out_cpu", self.dtype, BOOL, INT)
     dim = wrap_dim(dim, self.ndim)
-    return lax.associative_scan(_log_add, self, axis=dim) if self.ndim else self
+    if self.ndim == 0:
+        return self
+    if is_complex(self.dtype):
+        return _in_turn(self, dim)
+    terms = (self, jnp.ones_like(self))
+    scale, factor = lax.associative_scan(_log_add, terms, axis=dim)
+    return scale + jnp.log(factor)

@@ -104,7 +104,7 @@ def _rank_and_dtype(value: Any) -> tuple[int, np.dtype]:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """torch.promote_types: uint8 with int8 is int16, integers with a float take the float's dtype."""
+    """torch.promote_types: uint8 with int8 is int16, an integer with a float is the float."""
     a, b = np.dtype(a), np.dtype(b)
     if a == b:
         return a

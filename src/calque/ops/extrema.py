@@ -167,7 +167,7 @@ _median("nanmedian", _nanmedian_rank)
 def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     axis = wrap_dim(dim, self.ndim)
     if not 0 < k <= (self.shape[axis] if self.ndim else 1):
-        raise RuntimeError("kthvalue(): selected number k out of range for dimension " f"{axis}")
+        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
     return _ranked("kthvalue", self, dim, keepdim, lambda count, missing: jnp.int32(k - 1))
 
 

@@ -12,15 +12,45 @@ import jax.numpy as jnp
 from jax import Array
 
 # The rules of these families must be in the table before they are repeated over lists.
-from calque.ops import creation, extrema, pointwise, rounding, special  # noqa: F401
+from calque.ops import creation, extrema, pointwise, quotients, rounding, special  # noqa: F401
 from calque.ops.dtypes import is_complex, is_float, real_dtype
 from calque.ops.reduction import vector_norm
 from calque.ops.registry import find, op
 
-UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 "
-    "neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero max"
-).split()
+UNARY = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "zero",
+    "max",
+]
 
 # Operator: the rule, and by overload the parameters after `self`; those with a star are lists.
 TABLE: dict[str, tuple[str, dict[str, str]]] = {
@@ -108,8 +138,7 @@ def _common_length(lists: list[Any]) -> int:
     for length in lengths[1:]:
         if length != lengths[0]:
             raise RuntimeError(
-                "Tensor lists must have the same number of tensors, got "
-                f"{lengths[0]} and {length}"
+                f"Tensor lists must have the same number of tensors, got {lengths[0]} and {length}"
             )
     return lengths[0]
 

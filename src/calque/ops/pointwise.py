@@ -17,7 +17,6 @@ from calque.ops.dtypes import (
     is_integral,
     opmath,
     promote,
-    real_dtype,
     refuse,
     result_type,
     spoken,
@@ -207,7 +206,7 @@ def _in_opmath(*operands: Any) -> tuple[Array, ...]:
     return tuple(jnp.asarray(x).astype(dtype) for x in operands)
 
 
-@op("addcmul", static=())
+@op("addcmul")
 def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
     return _add_scaled(x, lambda a, b: a * b, a, b, value)
@@ -247,110 +246,7 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
     return jnp.where(near, self + weight * step, end - step * (1 - weight))
 
 
-# Quotients ----------------------------------------------------------------------------------------
-
-
-@op("div.Tensor", "div.Scalar")
-def div(self: Array, other: Any) -> Array:
-    dtype = to_float(result_type(self, other))
-    wide = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
-    return (jnp.asarray(self).astype(wide) / jnp.asarray(other).astype(wide)).astype(dtype)
-
-
-@op("div.Tensor_mode", "div.Scalar_mode")
-def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
-    """Division rounded towards zero, or down; by an integer 0 the result is unspecified."""
-    if rounding_mode is None:
-        return div(self, other)
-    x, y = promote(self, other)
-    refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
-    if rounding_mode == "floor":
-        return _floor_divide(x, y)
-    if rounding_mode == "trunc":
-        return lax.div(*_same_shape(x, y)) if is_integral(x.dtype) else _truncated(x, y)
-    raise RuntimeError(
-        "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
-        f"'{rounding_mode}'"
-    )
-
-
-@op("floor_divide", "floor_divide.Scalar")
-def floor_divide(self: Array, other: Any) -> Array:
-    return div_mode(self, other, "floor")
-
-
-@opmath
-def _truncated(x: Array, y: Array) -> Array:
-    return jnp.trunc(x / y)
-
-
-@opmath
-def _floor_divide(x: Array, y: Array) -> Array:
-    if is_integral(x.dtype):
-        return jnp.floor_divide(x, y)
-    x, y = _same_shape(x, y)
-    rest = lax.rem(x, y)
-    quotient = (x - rest) / y
-    quotient = jnp.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
-    floored = jnp.floor(quotient)
-    floored = jnp.where(quotient - floored > 0.5, floored + 1, floored)
-    floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floored)
-    return jnp.where(y == 0, x / y, floored)
-
-
-def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
-    x, y = jnp.broadcast_arrays(x, y)
-    return x, y
-
-
-@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def remainder(self: Any, other: Any) -> Array:
-    x, y = promote(self, other)
-    refuse("remainder_cpu", x.dtype, BOOL, COMPLEX)
-    return opmath(jnp.remainder)(x, y)
-
-
-@op("fmod.Tensor", "fmod.Scalar")
-def fmod(self: Array, other: Any) -> Array:
-    x, y = promote(self, other)
-    refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)
-    return lax.rem(*_same_shape(x, y))
-
-
-# Powers -------------------------------------------------------------------------------------------
-
-
-@op("pow.Tensor_Scalar", static=("exponent",))
-def pow_scalar(self: Array, exponent: Any) -> Array:
-    dtype = result_type(self, exponent)
-    x = self.astype(dtype)
-    if is_integral(dtype) and not isinstance(exponent, bool) and exponent < 0:
-        raise RuntimeError("Integers to negative integer powers are not allowed.")
-    if dtype == jnp.bool_:
-        return x | (not exponent)
-    roots = {0.5: jnp.sqrt, -0.5: lax.rsqrt}
-    if exponent in roots and not is_integral(dtype):
-        return roots[exponent](x)
-    whole = not isinstance(exponent, complex) and exponent == exponent // 1
-    if whole and -64 <= exponent <= 64 and not (is_complex(dtype) and exponent < 0):
-        return lax.integer_pow(x, int(exponent))
-    if is_integral(dtype):
-        return jnp.power(x, jnp.asarray(exponent).astype(dtype))
-    return opmath(jnp.power)(x, jnp.asarray(exponent).astype(dtype))
-
-
-@op("pow.Tensor_Tensor", "pow.Scalar")
-def pow_tensor(self: Any, exponent: Array) -> Array:
-    x, y = promote(self, exponent)
-    if x.dtype == jnp.bool_:
-        return x | ~y
-    if not is_integral(x.dtype):
-        return opmath(jnp.power)(x, y)
-    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
-    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))
-
-
-# Other functions of two operands -------------------------------------------------------------------
+# Other functions of two operands ------------------------------------------------------------------
 
 
 def _xlog(log: Unary) -> Callable[[Array, Array], Array]:
@@ -365,15 +261,19 @@ def _heaviside(x: Array, y: Array) -> Array:
 
 
 def _atan2(x: Array, y: Array) -> Array:
-    return lax.atan2(*_same_shape(x, y))
+    return lax.atan2(*jnp.broadcast_arrays(x, y))
+
+
+def complex_logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)), on the branch of the operand of the larger real part."""
+    low = jnp.where(x.real < y.real, x, y)
+    high = jnp.where(x.real < y.real, y, x)
+    total = high + jnp.log1p(jnp.exp(low - high))
+    return jnp.where(jnp.isneginf(low.real), high, total)
 
 
 def _logaddexp(x: Array, y: Array) -> Array:
-    if not is_complex(x.dtype):
-        return jnp.logaddexp(x, y)
-    low = jnp.where(x.real < y.real, x, y)
-    high = jnp.where(x.real < y.real, y, x)
-    return high + jnp.log1p(jnp.exp(low - high))
+    return complex_logaddexp(x, y) if is_complex(x.dtype) else jnp.logaddexp(x, y)
 
 
 def _extreme(function: Any) -> Any:
@@ -440,5 +340,3 @@ def where(condition: Array, self: Array, other: Array) -> Array:
         )
     x, y = promote(self, other)
     return jnp.where(condition != 0, x, y)
-
-

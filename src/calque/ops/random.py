@@ -25,6 +25,7 @@ from calque.ops.registry import op
 # What PyTorch raises for parameters outside their range -------------------------------------------
 
 Arguments = dict[str, Any]
+INT64 = np.dtype("int64")
 
 
 def _in_order(name: str) -> Any:
@@ -48,7 +49,7 @@ def _integers_in_order(arguments: Arguments) -> None:
 
 
 def _probability(arguments: Arguments) -> None:
-    p = arguments["p"] if "p" in arguments else 0.5
+    p = arguments.get("p", 0.5)
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
 
@@ -156,9 +157,7 @@ def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) 
     return (_normal(key, tuple(size), dtype) * std + mean).astype(dtype)
 
 
-@op(
-    "log_normal", random=True, dynamic=("mean", "std"), check=_positive("log_normal_", "std")
-)
+@op("log_normal", random=True, dynamic=("mean", "std"), check=_positive("log_normal_", "std"))
 def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
     _floating("log_normal", self.dtype)
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -251,15 +250,13 @@ _randint = {"random": True, "dynamic": ("low", "high"), "check": _integers_in_or
 
 
 @op("randint", "randint.generator", **_randint)
-def randint(key: Array, high: Any, size: Any, dtype: Any = np.dtype("int64")) -> Array:
+def randint(key: Array, high: Any, size: Any, dtype: Any = INT64) -> Array:
     return randint_low(key, 0, high, size, dtype)
 
 
 @op("randint.low", "randint.low_generator", **_randint)
-def randint_low(
-    key: Array, low: Any, high: Any, size: Any, dtype: Any = np.dtype("int64")
-) -> Array:
-    return _integers(key, tuple(size), low, high, np.dtype("int64") if dtype is None else dtype)
+def randint_low(key: Array, low: Any, high: Any, size: Any, dtype: Any = INT64) -> Array:
+    return _integers(key, tuple(size), low, high, dtype or INT64)
 
 
 def _largest(dtype: Any) -> int:
@@ -288,10 +285,10 @@ def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
 
 
 @op("randperm", "randperm.generator", random=True)
-def randperm(key: Array, n: int, dtype: Any = np.dtype("int64")) -> Array:
+def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
-    return jax.random.permutation(key, n).astype(np.dtype("int64") if dtype is None else dtype)
+    return jax.random.permutation(key, n).astype(dtype or INT64)
 
 
 # Samples from distributions given by tensors ------------------------------------------------------
@@ -305,7 +302,9 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     if num_samples <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if not replacement and num_samples > self.shape[-1]:
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
     logits = jnp.log(self.astype(_working(self.dtype)))
     if replacement:
         shape = (*self.shape[:-1], num_samples)

@@ -75,8 +75,7 @@ op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
 def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array, Array]:
     if is_integral(x.dtype):
         raise RuntimeError(
-            "std and var only support floating point and complex dtypes, but got "
-            f"{spoken(x.dtype)}"
+            f"std and var only support floating point and complex dtypes, but got {spoken(x.dtype)}"
         )
     axes = wrap_dims(dim, x.ndim)
     count = 1

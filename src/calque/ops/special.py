@@ -115,7 +115,7 @@ def polygamma(n: int, self: Array) -> Array:
     return (-1) ** (n + 1) * factorial * _zeta(order, x)
 
 
-# Orthogonal polynomials, by their three-term recurrences -------------------------------------------
+# Orthogonal polynomials, by their three-term recurrences ------------------------------------------
 # Each row gives P1 from x, and P(k+1) from k, x, P(k), P(k-1).
 
 

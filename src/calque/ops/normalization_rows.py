@@ -154,9 +154,7 @@ def fused_rms_norm(
     axes = _check_normalized(input, normalized_shape, weight=weight)
     x = widened(input)
     eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
-    rstd = lax.rsqrt(
-        jnp.mean(jnp.square(x), axis=axes, keepdims=True) + np.asarray(eps, x.dtype)
-    )
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True) + np.asarray(eps, x.dtype))
     out = x * rstd if weight is None else x * rstd * widened(weight)
     return out.astype(input.dtype), rstd
 

@@ -103,9 +103,7 @@ def _max_pool(ndim: int) -> None:
         return pull(grad_output.astype(wide.dtype))[0].astype(grad_output.dtype)
 
 
-def _average(
-    x: Array, w: Windows, count_include_pad: bool, divisor_override: int | None
-) -> Array:
+def _average(x: Array, w: Windows, count_include_pad: bool, divisor_override: int | None) -> Array:
     wide = widened(x)
     total = lax.reduce_window(wide, np.zeros((), wide.dtype), lax.add, **_arguments(x, w))
     divisor: Any = divisor_override

@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 import calque  # noqa: F401  (registers the device)
 
 RANDOM_NAMES = ("dropout", "rand", "normal", "bernoulli", "multinomial", "uniform", "exponential",
-                "cauchy", "geometric", "log_normal", "rrelu", "empty", "poisson", "gumbel", "fractional")
+                "cauchy", "geometric", "log_normal", "rrelu", "empty", "poisson", "gumbel",
+                "fractional", "multi_head_attention_forward")
 TOLERANCE = {
     torch.float16: (1e-2, 1e-2),
     torch.bfloat16: (3e-2, 3e-2),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.pooling import lowest, positions, prefer, scatter_add
+from calque.ops.pooling import lowest, positions, scatter_add
 from calque.ops.registry import op
 from calque.ops.taps import Taps, apply_taps
 from calque.ops.windows import each
@@ -190,9 +190,7 @@ def max_unpool2d(self: Array, indices: Array, output_size: Any) -> Array:
 
 
 @op("max_unpool3d")
-def max_unpool3d(
-    self: Array, indices: Array, output_size: Any, stride: Any, padding: Any
-) -> Array:
+def max_unpool3d(self: Array, indices: Array, output_size: Any, stride: Any, padding: Any) -> Array:
     return _unpool(self, indices, output_size, 3)
 
 

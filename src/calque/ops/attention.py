@@ -28,8 +28,10 @@ def _scores(q: Array, k: Array, bias: Array | None, is_causal: bool, scale: floa
         bias = jnp.broadcast_to(bias, (*bias.shape[:-4], *(1,) * (4 - bias.ndim), *bias.shape[-4:]))
         b, h, queries, keys = bias.shape
         groups = q.shape[2]
-        bias = bias.reshape(b, 1, 1, queries, keys) if h == 1 else bias.reshape(
-            b, h // groups, groups, queries, keys
+        bias = (
+            bias.reshape(b, 1, 1, queries, keys)
+            if h == 1
+            else bias.reshape(b, h // groups, groups, queries, keys)
         )
         if bias.dtype == jnp.bool_:
             scores = jnp.where(bias, scores, -np.inf)
@@ -56,9 +58,7 @@ def attend(
     batch, heads, queries, _ = q.shape
     groups = heads // k.shape[1]
     masked = bias is not None or is_causal
-    scores = _scores(
-        q.reshape(batch, k.shape[1], groups, queries, -1), k, bias, is_causal, scale
-    )
+    scores = _scores(q.reshape(batch, k.shape[1], groups, queries, -1), k, bias, is_causal, scale)
     top = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, initial=-np.inf))
     if masked:
         # A row with every key masked attends to nothing: zeros, as in PyTorch.

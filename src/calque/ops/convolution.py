@@ -202,7 +202,9 @@ def convolution_backward(
 def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
     """A 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
-    return lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers) + bias
+    return (
+        lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers) + bias
+    )
 
 
 @op("conv_tbc_backward")

@@ -1,6 +1,5 @@
 """Rows of a table by index, and bags of them."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ SUM, MEAN, MAX = 0, 1, 2
 
 
 def rows(table: Array, indices: Array) -> Array:
-    """The rows of a table at indices; NaN (or the lowest integer) where an index is out of range."""
+    """The rows of a table at indices; NaN where an index is out of range."""
     return table.at[indices].get(mode="fill", wrap_negative_indices=False)
 
 

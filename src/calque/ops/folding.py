@@ -45,9 +45,7 @@ def _check(kernel: Any, dilation: Any, padding: Any, stride: Any) -> None:
 
 
 @op("im2col")
-def im2col(
-    self: Array, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> Array:
+def im2col(self: Array, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Array:
     _check(kernel_size, dilation, padding, stride)
     if self.ndim not in (3, 4) or 0 in self.shape[-3:]:
         raise RuntimeError(
@@ -119,8 +117,8 @@ def pixel_shuffle(self: Array, upscale_factor: int) -> Array:
     *lead, channels, height, width = self.shape
     if r <= 0 or channels % (r * r):
         raise RuntimeError(
-            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
-            f"upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
+            f"of upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
         )
     split = self.reshape(*lead, channels // (r * r), r, r, height, width)
     n = len(lead)

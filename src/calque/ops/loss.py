@@ -44,9 +44,7 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
 
 
 @op("smooth_l1_loss")
-def smooth_l1_loss(
-    self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0
-) -> Array:
+def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     x, y = promote(self, target)
@@ -145,9 +143,10 @@ def _row(values: Array) -> tuple[Array, tuple[int, ...]]:
 
 
 def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
-    if x.ndim > 2 or x.size == 0 and x.shape[-1:] == (0,):
+    if x.ndim > 2 or (x.size == 0 and x.shape[-1:] == (0,)):
         raise RuntimeError(
-            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {x.shape}"
+            "Expected non-empty vector or matrix with optional 0-dim batch size, but got: "
+            f"{list(x.shape)}"
         )
     if target.shape != shape and not (not shape and target.size == 1):
         raise RuntimeError(f"inconsistent target size, expected {shape} but got {target.shape}")

@@ -49,9 +49,7 @@ def _check_batches(x: Array, y: Array) -> None:
 
 def _check_vectors(x: Array, y: Array) -> None:
     if x.ndim != 1 or y.ndim != 1:
-        raise RuntimeError(
-            f"1D tensors expected, but got {x.ndim}D and {y.ndim}D tensors"
-        )
+        raise RuntimeError(f"1D tensors expected, but got {x.ndim}D and {y.ndim}D tensors")
     if x.dtype != y.dtype:
         raise RuntimeError(
             f"dot : expected both vectors to have same dtype, but found {x.dtype} and {y.dtype}"

@@ -61,7 +61,12 @@ def _forward(
 
 
 def _backward(
-    grad: Array, x: Array, target: Array, weight: Array | None, reduction: int, ignore: int,
+    grad: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore: int,
     total_weight: Array,
 ) -> Array:
     axis = 0 if x.ndim == 1 else 1
@@ -99,9 +104,11 @@ _LENGTHS = ("input_lengths", "target_lengths")
 
 
 def _lengths(values: Any) -> Array:
-    return jnp.stack([jnp.asarray(v) for v in values]).astype(np.int64) if isinstance(
-        values, list | tuple
-    ) else values.astype(np.int64)
+    return (
+        jnp.stack([jnp.asarray(v) for v in values]).astype(np.int64)
+        if isinstance(values, list | tuple)
+        else values.astype(np.int64)
+    )
 
 
 def _padded_targets(targets: Array, lengths: Array) -> Array:
@@ -128,7 +135,9 @@ def _ctc(
     emitted = jnp.take_along_axis(
         log_probs, jnp.broadcast_to(extended, (steps, batch, states)), axis=2, mode="clip"
     )
-    reachable = (np.arange(states) == 0) | ((np.arange(states) == 1) & (target_lengths > 0)[:, None])
+    reachable = (np.arange(states) == 0) | (
+        (np.arange(states) == 1) & (target_lengths > 0)[:, None]
+    )
     first = jnp.where(reachable, emitted[0], no_way)
 
     def step(alpha: Array, emission: Array) -> tuple[Array, Array]:

@@ -51,9 +51,7 @@ def batch_norm(
     eps: float,
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """Output, mean and reciprocal deviation used, and the new running mean and variance."""
-    _check_channels(
-        x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
-    )
+    _check_channels(x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     wide = widened(x)
     axes = (0, *range(2, x.ndim))
     if training:
@@ -151,9 +149,7 @@ def _reserve() -> Array:
     return jnp.zeros((0,), np.uint8)
 
 
-@op(
-    "_batch_norm_with_update", mutates=("running_mean", "running_var"), dynamic=("momentum",)
-)
+@op("_batch_norm_with_update", mutates=("running_mean", "running_var"), dynamic=("momentum",))
 def batch_norm_with_update(
     input: Array,
     weight: Array | None,
@@ -179,9 +175,7 @@ def batch_norm_with_update_functional(
     momentum: Any,
     eps: float,
 ) -> tuple[Any, ...]:
-    return batch_norm_with_update(
-        input, weight, bias, running_mean, running_var, momentum, eps
-    )
+    return batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
 
 
 @op("_batch_norm_no_update", dynamic=("momentum",))

@@ -56,13 +56,7 @@ def native_layer_norm(
         out = out * widened(weight)
     if bias is not None:
         out = out + widened(bias)
-    kept = _kept_dtype(input, weight)
-    return out.astype(input.dtype), mean.astype(kept), rstd.astype(kept)
-
-
-def _kept_dtype(x: Array, weight: Array | None) -> Any:
-    """The dtype of saved statistics: the input's, or the parameters' where those are wider."""
-    return x.dtype if weight is None else weight.dtype
+    return out.astype(input.dtype), mean, rstd
 
 
 @op("native_layer_norm_backward")
@@ -120,12 +114,8 @@ def native_group_norm(
         out = out * _per_channel(weight, group)
     if bias is not None:
         out = out + _per_channel(bias, group)
-    kept = _kept_dtype(input, weight)
-    return (
-        out.reshape(input.shape).astype(input.dtype),
-        mean.reshape(N, group).astype(kept),
-        rstd.reshape(N, group).astype(kept),
-    )
+    out = out.reshape(input.shape).astype(input.dtype)
+    return out, mean.reshape(N, group), rstd.reshape(N, group)
 
 
 @op("native_group_norm_backward")
@@ -164,9 +154,7 @@ def fused_rms_norm(
     axes = _check_normalized(input, normalized_shape, weight=weight)
     x = widened(input)
     eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
-    rstd = lax.rsqrt(
-        jnp.mean(jnp.square(x), axis=axes, keepdims=True) + np.asarray(eps, x.dtype)
-    )
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True) + np.asarray(eps, x.dtype))
     out = x * rstd if weight is None else x * rstd * widened(weight)
     return out.astype(input.dtype), rstd
 

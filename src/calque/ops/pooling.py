@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from calque.ops.dtypes import is_integral
 from calque.ops.registry import op
+from calque.ops.taps import widened
 from calque.ops.windows import Windows, windows
 
 
@@ -61,10 +62,11 @@ def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) 
     """A gradient added into zeros of a shape, at flat positions over its last `ndim` axes."""
     lead = shape[: len(shape) - ndim]
     rows = int(np.prod(lead))
-    flat = jnp.zeros((rows, int(np.prod(shape[len(lead) :]))), grad.dtype)
     at = indices.reshape(rows, -1)
     row = lax.broadcasted_iota(at.dtype, at.shape, 0)
-    return flat.at[row, at].add(grad.reshape(at.shape), mode="drop").reshape(shape)
+    values = widened(grad).reshape(at.shape)
+    flat = jnp.zeros((rows, int(np.prod(shape[len(lead) :]))), values.dtype)
+    return flat.at[row, at].add(values, mode="drop").reshape(shape).astype(grad.dtype)
 
 
 def _max_pool(ndim: int) -> None:
@@ -94,16 +96,15 @@ def _max_pool(ndim: int) -> None:
         indices: Array,
     ) -> Array:
         w = windows(self.shape, ndim, kernel_size, stride, padding, dilation, ceil_mode)
-        if max(w.dilation) > 1 or self.dtype.itemsize < 4:
+        if max(w.dilation) > 1:
             return scatter_add(grad_output, indices, self.shape, ndim)
-        _, pull = jax.vjp(lambda x: _maximum(x, w), self)
-        return pull(grad_output)[0]
+        wide = widened(self)
+        _, pull = jax.vjp(lambda x: _maximum(x, w), wide)
+        return pull(grad_output.astype(wide.dtype))[0].astype(grad_output.dtype)
 
 
-def _average(
-    x: Array, w: Windows, count_include_pad: bool, divisor_override: int | None
-) -> Array:
-    wide = x.astype(np.float32) if x.dtype.itemsize < 4 and not is_integral(x.dtype) else x
+def _average(x: Array, w: Windows, count_include_pad: bool, divisor_override: int | None) -> Array:
+    wide = widened(x)
     total = lax.reduce_window(wide, np.zeros((), wide.dtype), lax.add, **_arguments(x, w))
     divisor: Any = divisor_override
     if divisor is None:

@@ -109,24 +109,21 @@ def _antialiased(filter: Callable[[np.ndarray], np.ndarray], width: int) -> Make
     return make
 
 
-def _taps(
-    make: Maker, sizes: Any, out: Any, align: bool, scales: Any, dtype: Any
-) -> list[Taps]:
+def _taps(make: Maker, sizes: Any, out: Any, align: bool, scales: Any, dtype: Any) -> list[Taps]:
     if min(sizes) <= 0 or min(out) <= 0:
         raise RuntimeError(
             "Input and output sizes should be greater than 0, but got input "
             f"{list(sizes)} output {list(out)}"
         )
     real = np.float64 if np.dtype(dtype) == np.float64 else np.float32
-    return [
-        make(n, m, align, scale, real) for n, m, scale in zip(sizes, out, scales, strict=True)
-    ]
+    return [make(n, m, align, scale, real) for n, m, scale in zip(sizes, out, scales, strict=True)]
 
 
 def _check_rank(x: Array, ndim: int) -> None:
     if x.ndim != ndim + 2 or 0 in x.shape[1:]:
         raise RuntimeError(
-            f"Non-empty {ndim + 2}D data tensor expected but got a tensor with sizes {list(x.shape)}"
+            f"Non-empty {ndim + 2}D data tensor expected but got a tensor with sizes "
+            f"{list(x.shape)}"
         )
 
 
@@ -157,9 +154,7 @@ def _register(name: str, ndim: int, make: Maker, aligned: bool) -> None:
     def forward(self: Array, output_size: Any, *rest: Any, **named: Any) -> Array:
         _check_rank(self, ndim)
         align, scales = parse(rest, named)
-        return apply_taps(
-            self, _taps(make, self.shape[2:], output_size, align, scales, self.dtype)
-        )
+        return apply_taps(self, _taps(make, self.shape[2:], output_size, align, scales, self.dtype))
 
     def backward(
         grad_output: Array, output_size: Any, input_size: Any, *rest: Any, **named: Any

@@ -73,8 +73,8 @@ def windows(
     size = tuple(shape[-ndim:])
     if min(kernel) <= 0 or min(stride) <= 0 or min(dilation) <= 0:
         raise RuntimeError(
-            f"kernel size, stride and dilation should be greater than zero, but got kernel {kernel}, "
-            f"stride {stride}, dilation {dilation}"
+            f"kernel size, stride and dilation should be greater than zero, but got kernel "
+            f"{kernel}, stride {stride}, dilation {dilation}"
         )
     if len(shape) not in (ndim + 1, ndim + 2):
         raise RuntimeError(

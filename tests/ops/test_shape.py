@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
+from calque.device.cell import x64
 from calque.ops import indexing, sorting
 from tests.ops.conformance import cases, compare_with_cpu
 
@@ -66,5 +67,6 @@ def test_cat_refuses_sizes_that_do_not_match() -> None:
     ],
 )
 def test_a_rule_lowers_to_one_instruction(rule, arguments, expected) -> None:
-    text = jax.jit(lambda x: rule(x, *arguments)).lower(jnp.zeros(4)).as_text()
+    with x64():
+        text = jax.jit(lambda x: rule(x, *arguments)).lower(jnp.zeros(4)).as_text()
     assert {name: text.count(f"{name}\"(") + text.count(f"{name}(") for name in expected} == expected

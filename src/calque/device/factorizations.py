@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from calque.device.binding import functional, out_form
+from calque.device.binding import functional
 from calque.device.cell import active
 from calque.ops.registry import RULES
 

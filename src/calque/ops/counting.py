@@ -18,14 +18,28 @@ def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Ar
 
 
 def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
-    """The range to divide: the given one, that of the values if it is empty, never empty itself."""
+    """The range histc divides: that of the values if the given one is empty, never empty itself."""
     low, high = jnp.asarray(low).astype(values.dtype), jnp.asarray(high).astype(values.dtype)
     if values.size:
         same = low == high
         low, high = jnp.where(same, values.min(), low), jnp.where(same, values.max(), high)
-    same = low == high
-    one = jnp.ones((), values.dtype)
-    return jnp.where(same, low - one, low), jnp.where(same, high + one, high)
+    return _widened(low, high, 1.0)
+
+
+def _widened(low: Array, high: Array, margin: float) -> tuple[Array, Array]:
+    same, margin = low == high, jnp.asarray(margin, low.dtype)
+    return jnp.where(same, low - margin, low), jnp.where(same, high + margin, high)
+
+
+def _outer_edges(values: Array, range: Any) -> tuple[Array, Array]:
+    """The range a histogram divides: the given one, else that of the values."""
+    if range is not None:
+        low, high = (jnp.asarray(bound).astype(values.dtype) for bound in range)
+    elif values.size:
+        low, high = values.min(), values.max()
+    else:
+        low, high = jnp.zeros((), values.dtype), jnp.ones((), values.dtype)
+    return _widened(low, high, 0.5)
 
 
 def _count(place: Array, inside: Array, bins: int, weight: Any, dtype: Any) -> Array:
@@ -52,7 +66,7 @@ def histogram(
     density: bool = False,
 ) -> tuple[Array, Array]:
     values = self.reshape(-1)
-    low, high = _range_of(values, *(range or (0.0, 0.0)))
+    low, high = _outer_edges(values, range)
     edges = jnp.linspace(low, high, bins + 1, dtype=self.dtype)
     place, inside = _even_bins(values, low, high, bins)
     # Rounding may have put an element beside an edge of the sequence that is returned.
@@ -88,11 +102,11 @@ def histogramdd_bin_edges(
     weight: Array | None = None,
     density: bool = False,
 ) -> list[Array]:
-    values = self.reshape(-1, self.shape[-1])
+    values = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
     edges = []
     for axis, count in enumerate(bins):
-        low, high = range[2 * axis : 2 * axis + 2] if range else (0.0, 0.0)
-        low, high = _range_of(values[:, axis], low, high)
+        bounds = range[2 * axis : 2 * axis + 2] if range else None
+        low, high = _outer_edges(values[:, axis], bounds)
         edges.append(jnp.linspace(low, high, count + 1, dtype=self.dtype))
     return edges
 
@@ -113,7 +127,7 @@ def histogramdd_counts(
 def histogramdd_edges(
     self: Array, bins: Any, weight: Array | None = None, density: bool = False
 ) -> Array:
-    values = self.reshape(-1, self.shape[-1])
+    values = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
     inside = jnp.ones(values.shape[:1], bool)
     flat = jnp.zeros(values.shape[:1], jnp.int32)
     for axis, edges in enumerate(bins):

@@ -10,7 +10,6 @@ from jax import Array, lax
 from calque.ops.common import wrap_dim
 from calque.ops.dtypes import is_complex, real_dtype
 from calque.ops.linalg_decompositions import (
-    adjoint,
     check_square,
     lu_factors,
     lu_info,

@@ -4,9 +4,7 @@ LAPACK reports failure by an integer for each matrix (`info`); XLA by NaN. The r
 so that PyTorch raises its own errors from it.
 """
 
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax

@@ -1,0 +1,206 @@
+"""Index expressions against CPU PyTorch: random ones, operators of the database, and errors."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import calque
+from tests.ops.conformance import cases, compare_with_cpu
+
+NAMES = """
+argwhere bincount gather index_add index_copy index_fill index_put index_reduce index_select
+masked_fill masked_scatter masked_select nn.functional.one_hot nonzero nonzero_static put
+repeat_interleave scatter scatter_add scatter_reduce take take_along_dim unique
+unique_consecutive diagonal_scatter select_scatter slice_scatter as_strided_scatter
+""".split()
+
+SHAPE = (3, 4, 2)
+
+
+@pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
+def test_operators_agree_with_the_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
+    compare_with_cpu(op, dtype, mode)
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> tuple[Any, ...]:
+    """An index expression for a tensor of SHAPE: ints, slices, None, Ellipsis, tensors, masks."""
+    length = draw(st.integers(1, 3))
+    key: list[Any] = []
+    axis = 0
+    while axis < len(SHAPE):
+        size = SHAPE[axis]
+        kind = draw(st.sampled_from(["int", "slice", "none", "tensor", "mask", "wide", "stop"]))
+        if kind == "stop":
+            break
+        if kind == "none":
+            if len(key) < 5:
+                key.append(None)
+            else:
+                axis += 1
+            continue
+        if kind == "int":
+            key.append(draw(st.integers(-size, size - 1)))
+        elif kind == "slice":
+            bounds = st.none() | st.integers(-size - 1, size + 1)
+            key.append(slice(draw(bounds), draw(bounds), draw(st.none() | st.integers(1, 2))))
+        elif kind == "tensor":
+            values = st.lists(st.integers(-size, size - 1), min_size=length, max_size=length)
+            key.append(torch.tensor(draw(values)))
+        elif kind == "mask" or axis + 2 > len(SHAPE):
+            # As many elements as the tensors have, so that the two broadcast.
+            chosen = draw(st.permutations(range(size)))[: min(length, size)]
+            mask = torch.zeros(size, dtype=torch.bool)
+            mask[list(chosen)] = True
+            key.append(mask)
+        else:
+            chosen = draw(st.lists(st.booleans(), min_size=6, max_size=6))
+            bits = (chosen * SHAPE[axis])[: SHAPE[axis] * SHAPE[axis + 1]]
+            key.append(torch.tensor(bits).reshape(-1, SHAPE[axis + 1])[: SHAPE[axis]])
+            if key[-1].shape != SHAPE[axis : axis + 2]:
+                key.pop()
+                continue
+            axis += 1
+        axis += 1
+    if draw(st.booleans()) and axis < len(SHAPE):
+        key.append(Ellipsis)
+    return tuple(key)
+
+
+def on_device(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(k.to("jax") if isinstance(k, torch.Tensor) else k for k in key)
+
+
+def outcome(function: Any) -> Any:
+    """What a function returns, or the class of the error it raises."""
+    try:
+        return function()
+    except (IndexError, RuntimeError, ValueError) as error:
+        return IndexError if isinstance(error, IndexError) else type(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(expressions(), st.booleans())
+def test_random_expressions_read_like_the_cpu(key: tuple[Any, ...], moved: bool) -> None:
+    base = torch.arange(24.0).reshape(SHAPE)
+    device = base.to("jax")
+    expected = outcome(lambda: base[key])
+    actual = outcome(lambda: device[on_device(key) if moved else key])
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(actual.cpu(), expected)
+    else:
+        assert actual is expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(expressions(), st.sampled_from(["number", "row", "full"]))
+def test_random_expressions_write_like_the_cpu(key: tuple[Any, ...], kind: str) -> None:
+    base = torch.arange(24.0).reshape(SHAPE)
+    device = base.to("jax")
+    shape = outcome(lambda: base[key].shape)
+    if not isinstance(shape, torch.Size):
+        return
+    rows = shape[-1:] if kind == "row" else shape
+    # One value throughout where an element may be written twice: the order is not defined.
+    value: Any = -1.0 if kind == "number" else torch.full(rows, -2.0)
+    base[key] = value
+    device[on_device(key)] = value if kind == "number" else value.to("jax")
+    assert torch.equal(device.cpu(), base)
+
+
+def test_a_mask_writes_its_values_in_order() -> None:
+    base = torch.zeros(2, 3)
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+    device = base.to("jax")
+    base[mask] = torch.arange(4.0)
+    device[mask.to("jax")] = torch.arange(4.0).to("jax")
+    assert torch.equal(device.cpu(), base)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_flow_through_masks_and_indices(accumulate: bool) -> None:
+    for key in (torch.tensor([0, 2, 0]), torch.tensor([True, False, True])):
+        gradients = []
+        for device in ("cpu", "jax"):
+            x = torch.arange(6.0).reshape(3, 2).to(device).requires_grad_()
+            y = x[key.to(device)]
+            z = x.index_put((key.to(device),), y * y, accumulate=accumulate)
+            (z.sum() + (y**3).sum()).backward()
+            gradients.append(x.grad.cpu())
+        torch.testing.assert_close(gradients[0], gradients[1])
+
+
+VECTOR = torch.arange(3.0)
+FIVE = torch.tensor([5])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[-i],
+        lambda x, i: x.gather(0, i),
+        lambda x, i: x.scatter(0, i, 1.0),
+        lambda x, i: x.scatter_add(0, i, x[:1]),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.index_add(0, i, x[:1]),
+        lambda x, i: x.index_copy(0, i, x[:1]),
+        lambda x, i: x.index_fill(0, i, 1.0),
+        lambda x, i: x.take(i),
+        lambda x, i: x.put(i, x[:1]),
+        lambda x, i: x.index_put((i,), x[:1]),
+        lambda x, i: torch.nn.functional.embedding(i, x[:, None]),
+    ],
+)
+def test_an_index_out_of_range_raises_like_the_cpu(call: Any) -> None:
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        call(VECTOR, FIVE)
+    with pytest.raises(expected.type) as actual:
+        call(VECTOR.to("jax"), FIVE.to("jax"))
+    assert str(actual.value).split(" ")[0] == str(expected.value).split(" ")[0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.gather(0, torch.tensor([[0]], device=x.device)),
+        lambda x: x.gather(0, torch.tensor([0.0], device=x.device)),
+        lambda x: x.index_put((torch.tensor([0], device=x.device),), x),
+        lambda x: x.__setitem__(x > 0, x),
+        lambda x: x[torch.zeros(2, dtype=torch.bool, device=x.device)],
+        lambda x: x.index_select(0, torch.tensor([[0]], device=x.device)),
+        lambda x: x.scatter(0, torch.tensor([0], device=x.device), x, reduce="mean"),
+        lambda x: x.topk(4),
+    ],
+)
+def test_wrong_shapes_and_dtypes_raise_like_the_cpu(call: Any) -> None:
+    assert outcome(lambda: call(VECTOR.to("jax"))) is outcome(lambda: call(VECTOR.clone()))
+
+
+def test_in_a_program_masks_write_but_do_not_read() -> None:
+    @calque.jit
+    def write(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[x > 2] = values
+        return x.masked_fill(x == 0, 9.0)
+
+    x, values = torch.tensor([0.0, 3.0, 1.0, 4.0]), torch.tensor([7.0, 8.0])
+    assert write(x.to("jax"), values.to("jax")).tolist() == [9, 7, 1, 8]
+
+    @calque.jit
+    def read(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 2]
+
+    with pytest.raises(calque.TraceError):
+        read(x.to("jax"))
+
+
+def test_in_a_program_an_index_out_of_range_reads_nan() -> None:
+    read = calque.jit(lambda x, i: (x[i], x.gather(0, i), x.index_select(0, i), x.take(i)))
+    index = torch.tensor([1, 5]).to("jax")
+    for result in read(VECTOR.to("jax"), index):
+        assert result[0].item() == 1
+        assert result[1].isnan().item()

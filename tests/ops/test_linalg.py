@@ -1,0 +1,56 @@
+"""Linear algebra and Fourier transforms against CPU PyTorch, and the errors of singular input."""
+
+import pytest
+import torch
+
+import calque
+from tests.ops.conformance import cases, compare_with_cpu
+
+NAMES = """
+cholesky cholesky_inverse cholesky_solve geqrf kron linalg.cholesky linalg.cond
+linalg.cross linalg.det linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh
+linalg.householder_product linalg.inv linalg.lstsq linalg.lu linalg.lu_factor linalg.lu_solve
+linalg.matrix_power linalg.matrix_rank linalg.pinv linalg.qr linalg.slogdet linalg.solve
+linalg.solve_triangular linalg.svd linalg.svdvals lu_unpack matrix_exp ormqr triangular_solve
+fft.fft fft.fftn fft.hfft2 fft.ifft fft.irfftn fft.rfft2 istft
+""".split()
+
+
+@pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
+def test_operators_agree_with_the_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
+    compare_with_cpu(op, dtype, mode)
+
+
+SINGULAR = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+INDEFINITE = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 5.0], [0.0, 5.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("function", "matrix"),
+    [
+        (torch.linalg.cholesky, INDEFINITE),
+        (torch.linalg.inv, SINGULAR),
+        (lambda a: torch.linalg.solve(a, a), SINGULAR),
+        (lambda a: torch.linalg.cholesky_ex(a, check_errors=True), INDEFINITE),
+        (lambda a: torch.linalg.inv_ex(a, check_errors=True), SINGULAR),
+    ],
+)
+def test_a_matrix_that_cannot_be_factored_raises_like_the_cpu(function, matrix) -> None:
+    with pytest.raises(torch.linalg.LinAlgError) as expected:
+        function(matrix)
+    with pytest.raises(torch.linalg.LinAlgError) as actual:
+        function(matrix.to("jax"))
+    assert str(actual.value) == str(expected.value)
+
+
+def test_info_counts_the_minors() -> None:
+    batch = torch.stack([INDEFINITE, torch.eye(3), -torch.eye(3)])
+    info = torch.linalg.cholesky_ex(batch.to("jax")).info
+    assert info.tolist() == torch.linalg.cholesky_ex(batch).info.tolist()
+
+
+def test_in_a_program_a_failed_factorization_gives_nan() -> None:
+    factor = calque.jit(torch.linalg.cholesky)
+    assert factor(INDEFINITE.to("jax")).isnan().any().item()
+    good = torch.eye(3) * 4
+    assert torch.equal(factor(good.to("jax")).cpu(), torch.eye(3) * 2)

@@ -146,6 +146,6 @@ def test_inference_mode_allows_writes_to_views() -> None:
 
 def test_anomaly_detection_works() -> None:
     _, x = pair()
-    with pytest.warns(UserWarning), torch.autograd.detect_anomaly():
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
         (x.requires_grad_() * 2).sum().backward()
     assert x.grad.sum().item() == 12

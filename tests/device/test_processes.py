@@ -109,13 +109,9 @@ def run(program: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_importing_calque_leaves_jax_and_torch_as_they_are() -> None:
-    run(ALONE)
+def test_calque_leaves_jax_and_torch_alone_and_a_forked_child_does_not_hang() -> None:
+    run(ALONE + FORKED)
 
 
 def test_torch_compile_works_on_the_cpu_and_around_the_device() -> None:
     run(COMPILED)
-
-
-def test_a_forked_child_raises_instead_of_hanging() -> None:
-    run(FORKED)

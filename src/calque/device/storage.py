@@ -63,6 +63,8 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
     Without it every read of a loaded parameter would convert its bytes anew.
 
     Args:
+        cell: the cell of the storage.
+        tensor_dtype: the dtype of the tensor.
         layout: the geometry of the tensor if it covers the whole memory.
     """
     dtype = to_numpy(tensor_dtype)
@@ -90,7 +92,7 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
         cell.stride = layout.stride
 
 
-# The methods ----------------------------------------------------------------------------------------
+# The methods ------------------------------------------------------------------------------------
 
 
 def _nbytes(self: Storage) -> int:

@@ -13,7 +13,7 @@ from calque.device.cell import cell_of, is_whole
 
 Tensor = torch.Tensor
 Step = Callable[[Tensor], Tensor]
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=20, deadline=None)
 
 
 def _dim(draw: st.DrawFn, t: Tensor) -> int:
@@ -317,10 +317,7 @@ def test_a_write_through_a_complex_part_reaches_the_base() -> None:
 def test_a_dtype_view_reinterprets_the_bytes(dtype: torch.dtype) -> None:
     cpu = torch.linspace(-3, 3, 8).reshape(2, 4)
     assert torch.equal(cpu.to("jax").view(dtype).cpu(), cpu.view(dtype))
-    assert torch.equal(cpu.t().contiguous().to("jax").view(dtype)[1:].cpu()
-                       if dtype != torch.int64 else cpu.to("jax").view(dtype)[1:].cpu(),
-                       cpu.t().contiguous().view(dtype)[1:]
-                       if dtype != torch.int64 else cpu.view(dtype)[1:])
+    assert torch.equal(cpu.to("jax").view(dtype)[1:].cpu(), cpu.view(dtype)[1:])
 
 
 def test_fresh_tensors_have_the_strides_they_are_asked_for() -> None:

@@ -13,14 +13,19 @@ from torch.utils import _pytree as pytree
 KEY = "AutocastPrivateUse1"
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
-LOWER_PRECISION = (
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+LOWER_PRECISION = _names(
     "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input "
     "conv_transpose3d.input convolution addmm addmv addr matmul mm mv bmm baddbmm addbmm einsum "
     "linear linalg_multi_dot linalg_vecdot chain_matmul prelu scaled_dot_product_attention "
     "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-).split()
+)
 
-FLOAT32 = (
+FLOAT32 = _names(
     "__rpow__.Scalar __rpow__.Tensor acos asin cosh erfinv exp expm1 log log10 log1p log2 "
     "reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm "
     "native_layer_norm group_norm rms_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim "
@@ -32,12 +37,12 @@ FLOAT32 = (
     "upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d norm.Scalar norm.ScalarOpt_dim "
     "linalg_vector_norm linalg_matrix_norm prod prod.dim_int softmax.int log_softmax.int cumprod "
     "cumsum sum sum.dim_IntList"
-).split()
+)
 
-WIDEST = (
+WIDEST = _names(
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put scatter_add tensordot "
     "stack cat index_copy"
-).split()
+)
 
 REFUSED = {
     "binary_cross_entropy": (

@@ -249,6 +249,11 @@ def empty_strided(
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 
 
+def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
+    """The zeros of forward-mode autograd; on other devices they have no memory."""
+    return empty(size, **options)
+
+
 def _zeros(shape: geometry.Ints, dtype: torch.dtype | None) -> Array:
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
@@ -270,4 +275,5 @@ def kernels() -> dict[str, Any]:
         "_local_scalar_dense": local_scalar_dense,
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
+        "_efficientzerotensor": efficient_zeros,
     }

@@ -92,7 +92,7 @@ def _strong(array: Array) -> Array:
         return jax.lax.convert_element_type(array, array.dtype)
 
 
-# DLPack ---------------------------------------------------------------------------------------------
+# DLPack -----------------------------------------------------------------------------------------
 
 
 def _is_ours(tensor: Any) -> bool:

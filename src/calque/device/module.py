@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import torch
 
-from calque.device import rng
+from calque.device import forks, rng
 
 _initialized = True
 
@@ -125,7 +125,7 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    return forks.is_bad()
 
 
 def _lazy_init() -> None:

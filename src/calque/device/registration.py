@@ -12,6 +12,7 @@ from calque.device import (
     binding,
     copies,
     factorizations,
+    forks,
     indices,
     interop,
     module,
@@ -47,6 +48,6 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
     autocast.install(aten, everything)
-    for part in (storage, moves, interop, accelerator):
+    for part in (storage, moves, interop, accelerator, forks):
         part.install()
     _libraries.extend((aten, everything))

@@ -63,6 +63,8 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
     Without it every read of a loaded parameter would convert its bytes anew.
 
     Args:
+        cell: the cell of the storage.
+        tensor_dtype: the dtype of the tensor.
         layout: the geometry of the tensor if it covers the whole memory.
     """
     dtype = to_numpy(tensor_dtype)
@@ -90,7 +92,7 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
         cell.stride = layout.stride
 
 
-# The methods ----------------------------------------------------------------------------------------
+# The methods ------------------------------------------------------------------------------------
 
 
 def _nbytes(self: Storage) -> int:
@@ -251,20 +253,24 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
     return allocate(len(content)).copy_(torch._C.StorageBase.__new__(cls, content))
 
 
-def _save(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
-    """TorchScript is saved by C++, which asks each storage for its size."""
-    for tensor in (*self.parameters(), *self.buffers()):
-        if tensor.device.type == "jax":
-            share(tensor)
-    return _their_save(self, *args, **kwargs)
+def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
+    """TorchScript's save: it is C++, which asks each storage for its size."""
 
+    @functools.wraps(save)
+    def method(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.device.type == "jax":
+                share(tensor)
+        return save(self, *args, **kwargs)
 
-_their_save = torch.jit.RecursiveScriptModule.save
+    return method
 
 
 def install() -> None:
     """Put the methods in front of PyTorch's."""
-    torch.jit.RecursiveScriptModule.save = functools.wraps(_their_save)(_save)
+    for script in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        for name in ("save", "save_to_buffer"):
+            setattr(script, name, _sized(getattr(script, name)))
     for name, method in OVERRIDES.items():
         setattr(Storage, name, _in_front(name, method))
     Storage.__new__ = _new  # type: ignore[method-assign,assignment]

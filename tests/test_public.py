@@ -1,12 +1,13 @@
 """The public surface is what it says it is."""
 
+import doctest
 import subprocess
 import sys
 from pathlib import Path
 
-import calque
+import pytest
 
-ROOT = Path(__file__).parent.parent
+import calque
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
@@ -26,3 +27,12 @@ assert before == after, (before, after)
 
 def test_the_package_is_marked_as_typed() -> None:
     assert (Path(calque.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", calque.__all__)
+def test_examples_of_public_names_run(name: str) -> None:
+    value = getattr(calque, name)
+    tests = doctest.DocTestFinder(recurse=False).find(value, name, globs={})
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    failed = sum(runner.run(test).failed for test in tests)
+    assert failed == 0

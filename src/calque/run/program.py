@@ -53,6 +53,7 @@ class Program:
         self._draws = recording.lifting.draws
         self._seeded = recording.lifting.final_random()
         self._n_written = len(recording.written)
+        self._optimizers = list(recording.lending.optimizers)
         self._handles = [
             recording.witness.handles[cell]
             for cell in recording.written
@@ -134,6 +135,8 @@ class Program:
     def __call__(self, leaves: list[Any]) -> Any:
         """Run on the leaves of a call's arguments."""
         self.calls += 1
+        for optimizer in self._optimizers:  # what a scheduler looks at before it warns
+            optimizer._opt_called = True
         if self._backward is None:
             outputs = self._run(leaves)
             return self._finish(outputs, leaves, {})

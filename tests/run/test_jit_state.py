@@ -106,7 +106,7 @@ def test_hidden_state_kept_over_calls_is_not_traced_for_ever():
     class Memory(nn.Module):
         def __init__(self):
             super().__init__()
-            self.cell = nn.GRUCell(2, 3)
+            self.cell = nn.RNNCell(2, 3)
             self.h = None
 
         def forward(self, x):
@@ -183,7 +183,7 @@ def test_rebinding_a_nonlocal_inside():
 
 def test_batch_norm_statistics_follow_eager():
     torch.manual_seed(0)
-    reference, model = nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3, momentum=None).to("jax")
+    reference, model = nn.BatchNorm1d(3), nn.BatchNorm1d(3).to("jax")
     run = calque.jit(model)
     for _ in range(3):
         x = torch.randn(5, 3)

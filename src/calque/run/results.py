@@ -1,5 +1,6 @@
 """Describe what a traced function returned, so that each call of the program can make it anew."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,13 @@ class ViewOf:
     dtype: torch.dtype
 
     def build(self, outputs: "Outputs") -> torch.Tensor:
-        return _over(self.base.build(outputs).detach(), self.view, self.dtype)
+        base = self.base.build(outputs).detach()
+        view = self.view
+        if isinstance(self.base, Argument) and (offset := base.storage_offset()):
+            # The trace saw the argument at the start of its storage.
+            moved = view.offset + offset * base.itemsize // self.dtype.itemsize
+            view = View(view.size, view.stride, moved)
+        return _over(base, view, self.dtype)
 
 
 Description = Constant | Existing | Argument | Fresh | ViewOf
@@ -106,15 +113,32 @@ def _over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
+class Inseparable(Exception):
+    """Arguments whose storage must be seen as a whole: the trace is to be made again so."""
+
+    def __init__(self, indexes: Iterable[int]) -> None:
+        self.indexes = frozenset(indexes)
+
+
 class Describer:
     """Collects the arrays a traced function's results need, each storage once.
+
+    Args:
+        leaves: the tensors that stand for the call's arguments.
+        sparse: those that stand for a tensor of other strides.
+        pinned: those that are part of the state.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
     """
 
     def __init__(
-        self, lifting: Lifting, leaves: list[Any], handles: dict[Any, torch.Tensor]
+        self,
+        lifting: Lifting,
+        leaves: list[Any],
+        handles: dict[Any, torch.Tensor],
+        sparse: Collection[int],
+        pinned: Collection[int],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -122,10 +146,11 @@ class Describer:
         self._arguments = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
         self._cells = {
             cell_of(t): i
-            for i, t in enumerate(leaves)
-            if isinstance(t, torch.Tensor) and t.device.type == "jax"
+            for i, t in reversed(list(enumerate(leaves)))
+            if i not in pinned and isinstance(t, torch.Tensor) and t.device.type == "jax"
         }
         self._handles = handles
+        self._sparse = sparse
 
     def describe(self, value: Any) -> Description:
         """The description of one leaf of the result."""
@@ -137,9 +162,11 @@ class Describer:
         cell = cell_of(value)
         if self.lifting.is_fresh(cell):
             return self._describe_fresh(value)
-        if value.is_leaf and value._base is None:
-            return Existing(value)
         index = self._cells.get(cell)
+        if index is None and value.is_leaf and value._base is None:
+            return Existing(value)
+        if index in self._sparse:
+            raise Inseparable([index])
         base = Existing(self._handles[cell]) if index is None else Argument(index)
         return ViewOf(base, view_of(value), value.dtype)
 

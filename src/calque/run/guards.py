@@ -54,7 +54,13 @@ class GradientGuard:
 
     guarded = "requires_grad and presence of gradients"
 
-    def __init__(self, leaves: list[torch.Tensor], has_gradient: list[bool]) -> None:
+    def __init__(
+        self,
+        leaves: list[torch.Tensor],
+        has_gradient: list[bool],
+        fixed: list[tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        self.fixed = fixed
         self.leaves = leaves
         self.requires = [leaf.requires_grad for leaf in leaves]
         self.trainable = [leaf for leaf in leaves if leaf.requires_grad]
@@ -64,14 +70,18 @@ class GradientGuard:
 
     def holds(self) -> bool:
         """Whether every flag and every gradient's presence is as it was."""
-        return [leaf.requires_grad for leaf in self.leaves] == self.requires and [
-            leaf.grad is not None for leaf in self.trainable
-        ] == self.has_gradient
+        return (
+            [leaf.requires_grad for leaf in self.leaves] == self.requires
+            and [leaf.grad is not None for leaf in self.trainable] == self.has_gradient
+            and all(leaf.grad is gradient for leaf, gradient in self.fixed)
+        )
 
     def why(self) -> str:
         """What differs."""
         if [leaf.requires_grad for leaf in self.leaves] != self.requires:
             return "requires_grad of a tensor changed"
+        if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
+            return "a gradient that is also a variable is another tensor"
         return "a gradient that was None is there now, or the other way round"
 
 

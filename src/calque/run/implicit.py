@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from calque.device.cell import cell_of
 from calque.run import signature
 from calque.run.effects import Rebound
 from calque.run.results import Argument, Existing
@@ -32,13 +33,13 @@ class HeldIn:
         self.spec = place.spec_before
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [signature.key_of(leaf) for leaf in leaves]
+        self.keys = [_form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = signature.tensors_in(self.holder.get(self.key))
         if found is None or found[1] != self.spec:
             return None
-        return found[0] if [signature.key_of(leaf) for leaf in found[0]] == self.keys else None
+        return found[0] if [_form(leaf) for leaf in found[0]] == self.keys else None
 
     def why(self) -> str:
         return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
@@ -51,7 +52,7 @@ class GradientOf:
         self.tensor = tensor
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [signature.key_of(leaf) for leaf in leaves]
+        self.keys = [_form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         target = self.tensor
@@ -59,9 +60,18 @@ class GradientOf:
             leaves[target.index] if isinstance(target, Argument) else target.tensor
         )
         gradient = tensor.grad
-        if gradient is None or [signature.key_of(gradient)] != self.keys:
+        if gradient is None or [_form(gradient)] != self.keys:
             return None
         return [gradient]
 
     def why(self) -> str:
         return "a gradient has another shape, dtype or stride than it had"
+
+
+def _form(leaf: Any) -> Any:
+    """The key of a leaf, and of a tensor how it lies in its storage."""
+    key = signature.key_of(leaf)
+    if not signature.is_tensor(leaf):
+        return key
+    cell = cell_of(leaf)
+    return key, cell.array.shape, cell.array.dtype, cell.stride, leaf.storage_offset()

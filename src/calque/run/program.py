@@ -29,6 +29,7 @@ _ALONE = 3
 _SPOKEN = {
     "cell": "state",
     "argument": "arguments",
+    "handed": "state, found anew at each call",
     "host": "CPU tensors, read at each call",
     "host argument": "CPU tensors, read at each call",
     "hyper": "hyper-parameters",
@@ -79,7 +80,7 @@ class Program:
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
-            if one.kind in ("cell", "argument") and one.source in written
+            if one.kind in ("cell", "argument", "handed") and one.source in written
         ]
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
         self._simple_writes = all(type(target) is Cell for target in recording.written)
@@ -139,20 +140,17 @@ class Program:
                 return _Alias(f"argument {index} was part of the function's own state")
         if not self._n_written:
             return None
-        count = len(leaves)
-        given = [
-            leaf.untyped_storage().cell
-            for index, leaf in enumerate(extended)
-            if index not in pinned and is_tensor(leaf)
-        ]
-        if not self._state.isdisjoint(given):
+        pinned_cells = {cell for cell, _ in pinned.values()}
+        cells = [leaf.untyped_storage().cell if is_tensor(leaf) else None for leaf in extended]
+        given, handed = set(cells[: len(leaves)]), set(cells[len(leaves) :])
+        if not self._state.isdisjoint((given - pinned_cells) | handed):
             return _Alias("an argument shares memory with the function's own state")
-        if len(extended) > count and sharing(extended[count:]):
-            return _Alias("tensors of the function's own state share memory")
-        if len(extended) > count and not set(given[len(given) - len(extended) + count :]).isdisjoint(
-            given[: len(given) - len(extended) + count]
-        ):
-            return _Alias("an argument shares memory with the function's own state")
+        if handed:
+            handed.discard(None)
+            if not handed.isdisjoint(given) or (
+                sharing(extended[len(leaves) :]) != self.recording.sharing
+            ):
+                return _Alias("tensors of the function's own state share memory")
         return None
 
     # Calls ----------------------------------------------------------------------------------------
@@ -191,7 +189,10 @@ class Program:
                 if type(target) is Cell:
                     target.array = array
                 else:
-                    write(leaves[target], array)
+                    if target < recording.count:
+                        write(leaves[target], array)
+                    else:
+                        leaves[target].untyped_storage().cell.array = array
                     increment_version(leaves[target])
         if self._handles:
             increment_version(self._handles)
@@ -265,6 +266,8 @@ def _source(one: Input) -> Any:
         return source
     if one.kind == "argument":
         return lambda leaves: read(leaves[source])
+    if one.kind == "handed":
+        return lambda leaves: leaves[source].untyped_storage().cell.array
     if one.kind == "host":
         return lambda leaves: host_array(source)
     if one.kind == "host argument":

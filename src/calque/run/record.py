@@ -1,6 +1,7 @@
 """Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -24,6 +25,7 @@ from calque.run.optimizers import OptimizerLending, holders_of, names_of
 from calque.run.places import Holder, PlaceGuard
 from calque.run.reach import Reach
 from calque.run.results import Argument, Describer, Description, Existing, Inseparable
+from calque.run.signature import is_tensor
 from calque.run.witness import Witness
 
 Target = Existing | Argument
@@ -54,6 +56,8 @@ class Recording:
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
         rebound: places that hold other tensors afterwards, and which.
         survivors: cells made in the trace that outlive it without being any of these.
+        count: how many leaves a call's arguments have.
+        sharing: how the implicit ones share storages.
         pinned: arguments that are also part of the state.
         guards: what must hold for the program to serve a call.
     """
@@ -87,7 +91,7 @@ class _Trace:
         self.lending = OptimizerLending(self.lifting)
         self.witness = Witness(self.lifting, self._know)
         self.reach = reach = Reach(fn)
-        own = {cell_of(t) for t in reach.tensors.values() if signature.is_tensor(t)}
+        own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         reach.visit(leaves, 4, "arguments")
         self.state = PythonState(_without(reach.holders, leaves))
         self.modules = dict(reach.modules)
@@ -104,12 +108,13 @@ class _Trace:
             self._stand_in(i, leaf, own, i in pinned) for i, leaf in enumerate(leaves)
         ]
         self.free: list[tuple[Holder, Any]] = []
+        self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # Arguments ------------------------------------------------------------------------------------
 
     def _stand_in(self, index: int, leaf: Any, own: set[Cell], pinned: bool) -> Any:
         """What the function is given for an argument: itself, unless it is a view of something."""
-        if not signature.is_tensor(leaf):
+        if not is_tensor(leaf):
             return leaf
         cell = cell_of(leaf)
         if cell in own or pinned:
@@ -179,7 +184,12 @@ class _Trace:
         self._check_separable()
         self._find_implicit(rebound)
         describer = Describer(
-            self.lifting, self.stand_ins, self.witness.handles, self.sparse, recording.pinned
+            self.lifting,
+            self.stand_ins,
+            self.witness.handles,
+            self.sparse,
+            recording.pinned,
+            len(self.leaves),
         )
         recording.gradients = self._describe_gradients(describer)
         recording.results = [describer.describe(leaf) for leaf in leaves]
@@ -220,35 +230,33 @@ class _Trace:
 
     def _find_implicit(self, rebound: list[Rebound]) -> None:
         """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
-        known = [cell_of(t) for t in self.reach.tensors.values() if signature.is_tensor(t)]
+        known = Counter(cell_of(t) for t in self.reach.tensors.values() if is_tensor(t))
         for place in rebound:
-            tensors = [t for t in place.before if signature.is_tensor(t)]
-            cells = [cell_of(t) for t in tensors]
+            tensors = [t for t in place.before if is_tensor(t)]
+            cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if tensors and all(
-                t.is_leaf
-                and not t.requires_grad
-                and is_whole(cell, t)
-                and known.count(cell) == 1
-                and cell not in self.arguments
-                for t, cell in zip(tensors, cells, strict=True)
+                t.is_leaf and not t.requires_grad and t.grad is None for t in tensors
+            ) and all(
+                known[cell] == cells.count(cell) and cell not in self.arguments for cell in cells
             ):
                 self.free.append((place.holder, place.key))
                 self._add_implicit(HeldIn(place), place.before)
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         for key, tensor in self.tensors.items():
             gradient = self.before[key][0]
-            if gradient is None or cell_of(gradient) not in self.lifting.values:
-                continue
-            cell = cell_of(gradient)
-            if cell not in self.arguments and is_whole(cell, gradient):
+            if gradient is not None and cell_of(gradient) in self.lifting.values:
+                if known[cell_of(gradient)] or cell_of(gradient) in self.arguments:
+                    self.fixed.append((tensor, gradient))
+                    continue
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
+        self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
 
     def _add_implicit(self, source: Implicit, tensors: list[Any]) -> None:
         source.expect(tensors)
         self.recording.implicit.append(source)
         for tensor in tensors:
-            if signature.is_tensor(tensor):
-                self.arguments[cell_of(tensor)] = len(self.stand_ins)
+            if is_tensor(tensor):
+                self.arguments.setdefault(cell_of(tensor), len(self.stand_ins))
             self.stand_ins.append(tensor)
 
     def _target(self, tensor: torch.Tensor, positions: dict[int, int]) -> Target:
@@ -304,6 +312,7 @@ class _Trace:
     def finish(self) -> None:
         """Fill the recording; forget the tensors of this one call."""
         recording = self.recording
+        recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
         recording.effects = self.state.effects
@@ -327,12 +336,12 @@ class _Trace:
         for optimizer in self.lending.optimizers:
             names.update(names_of(optimizer, self.reach.optimizers.get(optimizer, ""), names))
         by_cell = {
-            cell_of(t): names[key] for key, t in self.reach.tensors.items() if signature.is_tensor(t)
+            cell_of(t): names[key] for key, t in self.reach.tensors.items() if is_tensor(t)
         }
         for optimizer in self.lending.optimizers:
             for state in optimizer.state.values():
                 for value in state.values():
-                    if signature.is_tensor(value) and id(value) in names:
+                    if is_tensor(value) and id(value) in names:
                         by_cell.setdefault(cell_of(value), names[id(value)])
         for key, tensor in self.tensors.items():
             gradient = self.before[key][0]
@@ -343,7 +352,8 @@ class _Trace:
             if one.kind == "cell":
                 one.name = by_cell.get(one.source, "")
                 if one.source in self.arguments:
-                    one.kind, one.source = "argument", self.arguments[one.source]
+                    one.source = self.arguments[one.source]
+                    one.kind = "argument" if one.source < len(self.leaves) else "handed"
             elif one.kind == "hyper":
                 one.name = one.source.key
             elif one.kind == "host":
@@ -361,7 +371,11 @@ class _Trace:
             (t, self.before[key][3]) for t, key in known if self.before[key][3] in state
         ]
         guards: list[Any] = [
-            GradientGuard([t for t, _ in known], [self.before[k][0] is not None for _, k in known]),
+            GradientGuard(
+                [t for t, _ in known],
+                [self.before[key][0] is not None for _, key in known],
+                self.fixed,
+            ),
             CellGuard(handles),
             PlaceGuard(holders, self.free),
         ]

@@ -44,6 +44,11 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Handed(Argument):
+    """A tensor that nobody passed (see `implicit`): it lies in its storage as in the trace."""
+
+
+@dataclass(frozen=True)
 class Fresh:
     """A tensor over a new storage.
 
@@ -83,7 +88,7 @@ class ViewOf:
     def build(self, outputs: "Outputs") -> torch.Tensor:
         base = self.base.build(outputs).detach()
         view = self.view
-        if isinstance(self.base, Argument) and (offset := base.storage_offset()):
+        if type(self.base) is Argument and (offset := base.storage_offset()):
             # The trace saw the argument at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize
             view = View(view.size, view.stride, moved)
@@ -127,6 +132,7 @@ class Describer:
         leaves: the tensors that stand for the call's arguments.
         sparse: those that stand for a tensor of other strides.
         pinned: those that are part of the state.
+        count: how many were given by the call; the others are implicit.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -139,6 +145,7 @@ class Describer:
         handles: dict[Any, torch.Tensor],
         sparse: Collection[int],
         pinned: Collection[int],
+        count: int,
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -151,13 +158,14 @@ class Describer:
         }
         self._handles = handles
         self._sparse = sparse
+        self._count = count
 
     def describe(self, value: Any) -> Description:
         """The description of one leaf of the result."""
         if not isinstance(value, torch.Tensor) or value.device.type != "jax":
             return self._describe_other(value)
         if id(value) in self._arguments:
-            return Argument(self._arguments[id(value)])
+            return self._argument(self._arguments[id(value)])
         value = value.resolve_conj().resolve_neg()
         cell = cell_of(value)
         if self.lifting.is_fresh(cell):
@@ -167,12 +175,15 @@ class Describer:
             return Existing(value)
         if index in self._sparse:
             raise Inseparable([index])
-        base = Existing(self._handles[cell]) if index is None else Argument(index)
+        base = Existing(self._handles[cell]) if index is None else self._argument(index)
         return ViewOf(base, view_of(value), value.dtype)
+
+    def _argument(self, index: int) -> Argument:
+        return Argument(index) if index < self._count else Handed(index)
 
     def _describe_other(self, value: Any) -> Description:
         if id(value) in self._arguments:
-            return Argument(self._arguments[id(value)])
+            return self._argument(self._arguments[id(value)])
         if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
             return Existing(value)
         return Constant(value)

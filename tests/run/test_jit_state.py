@@ -106,7 +106,7 @@ def test_hidden_state_kept_over_calls_is_not_traced_for_ever():
     class Memory(nn.Module):
         def __init__(self):
             super().__init__()
-            self.cell = nn.GRUCell(2, 3)
+            self.cell = nn.RNNCell(2, 3)
             self.h = None
 
         def forward(self, x):
@@ -183,7 +183,7 @@ def test_rebinding_a_nonlocal_inside():
 
 def test_batch_norm_statistics_follow_eager():
     torch.manual_seed(0)
-    reference, model = nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3, momentum=None).to("jax")
+    reference, model = nn.BatchNorm1d(3), nn.BatchNorm1d(3).to("jax")
     run = calque.jit(model)
     for _ in range(3):
         x = torch.randn(5, 3)
@@ -304,3 +304,77 @@ def test_explain_names_what_was_lifted():
     assert "shape" in text
     with pytest.raises(RuntimeError):
         step(ones(1, 3))
+
+
+def test_hidden_states_that_are_views_of_one_tensor():
+    class Memory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+            self.hidden = (torch.zeros(1, 2), torch.zeros(1, 2))
+
+        def forward(self, x):
+            h, c = self.mix(torch.cat([self.hidden[0] + x, self.hidden[1]], 1)).chunk(2, 1)
+            self.hidden = (h.detach(), c.detach())
+            return h + c
+
+    torch.manual_seed(0)
+    reference, model = Memory(), Memory()
+    model.load_state_dict(reference.state_dict())
+    model.to("jax")
+    model.hidden = tuple(h.to("jax") for h in model.hidden)
+    run = calque.jit(model)
+    for _ in range(5):
+        torch.testing.assert_close(run(ones(1, 2)).cpu(), reference(torch.ones(1, 2)))
+    assert len(run.history) <= 2
+
+
+def test_optimizer_state_that_was_loaded():
+    w = ones(2).requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=1.0, momentum=0.5)
+
+    @calque.jit
+    def step():
+        w.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    saved = optimizer.state_dict()
+    saved["state"][0]["momentum_buffer"] = ones(2) * 100
+    saved["param_groups"][0]["lr"] = 2.0
+    optimizer.load_state_dict(saved)
+    step()
+    assert w.tolist() == [0 - 2 * 51] * 2
+
+
+def test_a_counter_beside_the_function_does_not_retrace():
+    class Trainer:
+        def __init__(self):
+            self.w = ones(2)
+            self.steps = 0
+
+        @calque.jit
+        def update(self, x):
+            self.w += x
+            return self.total()
+
+        def total(self):
+            return self.w.sum() * self.scale()
+
+        def scale(self):
+            return self.factor
+
+        factor = 2
+
+        def fit(self):
+            for _ in range(3):
+                self.steps += 1
+                last = self.update(ones(2))
+            return last
+
+    trainer = Trainer()
+    assert trainer.fit().item() == 16
+    assert len(Trainer.update.history) == 1
+    trainer.factor = 3
+    assert trainer.update(ones(2)).item() == 30

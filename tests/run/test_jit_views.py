@@ -181,13 +181,13 @@ def test_held_arrays_are_never_deleted_or_changed():
     state = arange(4)
     held = calque.to_jax(state)
     clone, deep = state.clone(), copy.deepcopy(state)
-    exported = torch.from_dlpack(state) if False else None
-    assert exported is None
+    exported = torch.from_dlpack(state)
     run = calque.jit(lambda: (state.add_(1), None)[1])
     for _ in range(3):
         run()
     assert held.tolist() == [0, 1, 2, 3]
     assert clone.tolist() == [0, 1, 2, 3]
+    assert exported.tolist() == [0, 1, 2, 3]
     assert deep.tolist() == [0, 1, 2, 3]
     held_now = calque.to_jax(state)
     run()

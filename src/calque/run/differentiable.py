@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from calque.device.cell import read, wrap, x64
 from calque.diagnostics import CalqueError
 from calque.run.lifting import Lifting
-from calque.run.results import Description, Fresh
+from calque.run.results import Argument, Description, Existing, Fresh
 
 logger = logging.getLogger("calque.jit")
 
@@ -28,7 +28,10 @@ class Backward:
         outputs: the leaves of the result that carry gradients, by index.
         targets: the tensors that receive gradients.
         gradients: the traced gradients, one for each target that gets one.
+        receivers: where each call finds the targets.
     """
+
+    receivers: list[Existing | Argument]
 
     def __init__(
         self,
@@ -39,6 +42,10 @@ class Backward:
         self.outputs = outputs
         self.targets = targets
         self.gradients = gradients
+
+    def forget(self) -> None:
+        """Let go of what only the trace needed."""
+        self.targets, self.gradients = [], []
 
 
 def trace_backward(

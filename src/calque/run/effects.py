@@ -1,61 +1,79 @@
-"""What a traced function changes in Python: the plain attributes of modules."""
+"""What a traced function changes in Python: plain values and tensors that its names hold.
+
+The function is run once, its program many times: what it assigned is put back when the trace ends
+and assigned again by each call.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from torch.nn import Module
+from calque.run import signature
+from calque.run.places import MISSING, SCALARS, Holder
 
-_SCALARS = (bool, int, float, str, type(None))
+
+@dataclass(frozen=True)
+class Rebound:
+    """A place that the function gave a new tensor, or a container of tensors.
+
+    Attributes:
+        holder, key: the place.
+        before: the leaves that it held: they are read anew at each call.
+        spec_before: their container.
+        after: the leaves that it was given.
+        spec_after: their container.
+    """
+
+    holder: Holder
+    key: Any
+    before: list[Any]
+    spec_before: Any
+    after: list[Any]
+    spec_after: Any
 
 
 class PythonState:
-    """The attributes of modules before a trace, to restore after an error or compare after it.
+    """The holders of a trace, to restore after an error or compare after it.
 
     Attributes:
-        modules: the modules watched from the start.
-        known: every module watched.
-        effects: after `changed`, the plain attributes that the function set: dict, key, value.
+        effects: after `collect`, the plain values that the function assigned: holder, key, value.
     """
 
-    def __init__(self, modules: Iterable[Module]) -> None:
-        self.modules = list(modules)
-        self.known: set[Module] = set()
-        self.effects: list[tuple[dict[str, Any], str, Any]] = []
-        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        for module in self.modules:
-            self._watch(module)
-
-    def watch(self, module: Module) -> list[Module]:
-        """Watch a module found during the trace, and those in it; gives the new ones."""
-        new = [m for m in module.modules() if m not in self.known]
-        for one in new:
-            self._watch(one)
-        return new
-
-    def _watch(self, module: Module) -> None:
-        self.known.add(module)
-        attributes = vars(module)
-        self._before.append((attributes, dict(attributes)))
-        for name in ("_buffers", "_parameters"):
-            self._before.append((attributes[name], dict(attributes[name])))
+    def __init__(self, holders: Iterable[Holder]) -> None:
+        self.holders = list(holders)
+        self.effects: list[tuple[Holder, Any, Any]] = []
 
     def restore(self) -> None:
-        """Put every attribute back."""
-        for attributes, before in self._before:
-            if attributes.keys() != before.keys() or any(
-                attributes[key] is not value for key, value in before.items()
-            ):
-                attributes.clear()
-                attributes.update(before)
+        """Put everything back."""
+        for holder in self.holders:
+            holder.restore()
 
-    def changed(self) -> None:
-        """Collect the plain attributes that differ now."""
-        for attributes, before in self._before:
-            for key, value in attributes.items():
-                if type(value) in _SCALARS and (key not in before or before[key] != value):
-                    self.effects.append((attributes, key, value))
+    def collect(self) -> list[Rebound]:
+        """Take note of every assignment; those of tensors are undone and given back."""
+        rebound = []
+        for holder in self.holders:
+            now = holder.items()
+            grown = isinstance(holder.container, list) and len(now) != len(holder.before)
+            if grown:
+                holder.before = now
+                continue
+            for key, value in now.items():
+                before = holder.before.get(key, MISSING)
+                if value is before:
+                    continue
+                if type(value) in SCALARS:
+                    self.effects.append((holder, key, value))
+                    holder.put(key, before)
+                elif (leaves := signature.tensors_in(value)) is not None:
+                    old = signature.tensors_in(before) or ([], None)
+                    rebound.append(Rebound(holder, key, *old, *leaves))
+                    holder.put(key, before)
+                else:
+                    holder.before[key] = value
+        return rebound
 
     def replay(self) -> None:
-        """Set the attributes as the function would."""
-        for attributes, key, value in self.effects:
-            attributes[key] = value
+        """Assign the plain values as the function would."""
+        for holder, key, value in self.effects:
+            holder.put(key, value)
+

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+_SHOWN = 8
+
+
 @dataclass
 class Explanation:
     """What a jitted function was compiled to.
@@ -25,10 +28,21 @@ class Explanation:
         lines += [f"  trace {i + 1}: {reason}" for i, reason in enumerate(self.traces)]
         for index, program in enumerate(self.programs):
             lines.append(f"  program {index + 1}: {program['calls']} calls")
-            lines.append(f"    lifted: {program['lifted']}")
+            for kind, names in program["lifted"].items():
+                lines.append(f"    lifted: {len(names)} x {kind}{_named(names)}")
+            if program["rebound"]:
+                lines.append(f"    rebound at each call: {', '.join(program['rebound'])}")
             lines.append(f"    written: {program['written']} tensors, {program['donated']} donated")
             lines.append(f"    guarded: {', '.join(program['guards']) or 'nothing'}")
         return "\n".join(lines)
+
+
+def _named(names: list[str]) -> str:
+    known = [name for name in names if name]
+    if not known:
+        return ""
+    more = f", ... and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f" ({', '.join(known[:_SHOWN])}{more})"
 
 
 def explain(jitted: Any) -> Explanation:

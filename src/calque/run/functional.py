@@ -17,9 +17,10 @@ from calque.device.interop import to_jax
 from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.differentiable import carrying, gradients_of
-from calque.run.guards import ModuleGuard
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Lifting, close
+from calque.run.places import PlaceGuard
+from calque.run.reach import Reach
 
 Gradient = Literal["torch", "jax"]
 
@@ -70,7 +71,7 @@ class Functional:
         self._fn = module_or_fn
         self._gradient = gradient
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
-        self._traces: dict[Any, list[tuple[ModuleGuard, _Trace]]] = {}
+        self._traces: dict[Any, list[tuple[PlaceGuard, _Trace]]] = {}
         self.buffers: dict[str, Array] = {}
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
@@ -112,7 +113,7 @@ class Functional:
         for guard, trace in known:
             if guard.holds():
                 return trace
-        guard = ModuleGuard(self._module.modules() if self._module is not None else ())
+        guard = PlaceGuard(Reach(self._fn).holders)
         trace = _Trace(self, leaves, spec)
         known.append((guard, trace))
         return trace

@@ -15,7 +15,7 @@ from calque.run import signature
 from calque.run.explain import Explanation, explain
 from calque.run.guards import ambient
 from calque.run.program import Program
-from calque.run.record import Recording
+from calque.run.record import record
 from calque.run.patience import announced
 
 P = ParamSpec("P")
@@ -23,6 +23,8 @@ R = TypeVar("R")
 logger = logging.getLogger("calque.jit")
 
 _MANY_TRACES = 16
+_MANY_PROGRAMS = 8
+"""How many programs of one signature are kept: each holds on to the state that it was made for."""
 
 
 class Jitted(Generic[P, R]):
@@ -46,14 +48,18 @@ class Jitted(Generic[P, R]):
         if active.trace is not None or torch._C._functorch.maybe_current_level() is not None:
             return self._fn(*args, **kwargs)
         leaves, spec = signature.flatten((args, kwargs))
-        key = (spec, ambient(), *[signature.key_of(leaf) for leaf in leaves])
+        key = self._key(leaves, spec)
         with self._lock:
             program = self._find(key, leaves) or self._make(key, leaves, spec)
             return program(leaves)
 
+    def _key(self, leaves: list[Any], spec: Any) -> Any:
+        keys = [signature.key_of(leaf) for leaf in leaves]
+        return (spec, ambient(), signature.sharing(leaves), *keys)
+
     def _find(self, key: Any, leaves: list[Any]) -> Program | None:
         for program in self.programs.get(key, ()):
-            if program.holds(leaves):
+            if program.failing(leaves) is None:
                 return program
         return None
 
@@ -65,13 +71,14 @@ class Jitted(Generic[P, R]):
         known = self.programs.setdefault(key, [])
         if not program.single_use:
             known.insert(0, program)
+            del known[_MANY_PROGRAMS:]
         if len(self.history) == _MANY_TRACES:
             logger.warning("%s was traced %d times: %s", self, _MANY_TRACES, reason)
         return program
 
     def _trace(self, leaves: list[Any], spec: Any) -> tuple[Program, Any]:
         started = time.perf_counter()
-        program = Program(Recording(self._fn, leaves, spec))
+        program = Program(record(self._fn, leaves, spec))
         lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered

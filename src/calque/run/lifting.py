@@ -38,13 +38,15 @@ class Input:
     """Where one input of a program comes from at each call.
 
     Attributes:
-        kind: "cell", "host" (a CPU tensor), "hyper" (a number in an optimizer's param group) or
-            "random".
-        source: the cell, the CPU tensor, or a function that gives the number.
+        kind: "cell", "argument", "handed" (an implicit argument's storage), "host" (a CPU tensor), "host argument", "hyper" (a number in an
+            optimizer's param group), "random", or "incoming" (a gradient of a result).
+        source: the cell, the index of an argument, the CPU tensor, or a function that gives the
+            number.
         shape, dtype, weak: of the array.
+        name: how the user's program names it, if it does.
     """
 
-    __slots__ = ("dtype", "kind", "shape", "source", "weak")
+    __slots__ = ("dtype", "kind", "name", "shape", "source", "weak")
 
     def __init__(
         self, kind: str, source: Any, shape: tuple[int, ...], dtype: np.dtype, weak: bool
@@ -54,6 +56,7 @@ class Input:
         self.shape = shape
         self.dtype = dtype
         self.weak = weak
+        self.name = ""
 
     @property
     def aval(self) -> Any:

@@ -23,6 +23,7 @@ from torch.optim.optimizer import (
 from calque.device.cell import active
 from calque.diagnostics import TraceError
 from calque.run.lifting import Lifting
+from calque.run.places import Holder
 from calque.run.scalars import TracedFloat, Watch, number_of
 
 Group = dict[str, Any]
@@ -200,6 +201,30 @@ def _all_numbers(optimizer: Optimizer) -> list[Any]:
 def settings_of(optimizer: Optimizer) -> list[Group]:
     """The settings of each param group that a program is compiled for."""
     return [_settings(group) for group in optimizer.param_groups]
+
+
+def holders_of(optimizer: Optimizer) -> list[Holder]:
+    """The lists and dicts in which an optimizer keeps parameters and state."""
+    groups, state = optimizer.param_groups, optimizer.state
+    name = type(optimizer).__name__
+    return [
+        Holder(vars(optimizer), name, ("param_groups", "state")),
+        Holder(groups, f"{name}.param_groups"),
+        *(Holder(group["params"], f"{name}.param_groups.params") for group in groups),
+        Holder(state, f"{name}.state"),
+        *(Holder(one, f"{name}.state") for one in state.values() if type(one) is dict),
+    ]
+
+
+def names_of(optimizer: Optimizer, path: str, names: dict[int, str]) -> dict[int, str]:
+    """How the user's program would name the state of an optimizer, by the tensor's id."""
+    path = path or type(optimizer).__name__
+    return {
+        id(value): f"{path}.state[{names.get(id(parameter), '...')}].{key}"
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _run_init_group(optimizer: Any, group: Group) -> None:

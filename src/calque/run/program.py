@@ -15,11 +15,12 @@ from calque.device import rng
 from calque.device.call import host_array
 from calque.device.cell import Cell, read, write, x64
 from calque.run.differentiable import Replay
+from calque.run.guards import HostGuard
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
 from calque.run.record import Recording
-from calque.run.results import Argument, Outputs
-from calque.run.signature import same_tree
+from calque.run.results import Outputs
+from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
 
 _ALONE = 3
 """References to an array that only its cell holds: the cell's, the inputs' list's, the count's."""
@@ -27,8 +28,11 @@ _ALONE = 3
 
 _SPOKEN = {
     "cell": "state",
-    "host": "CPU tensor",
-    "hyper": "hyper-parameter",
+    "argument": "arguments",
+    "handed": "state, found anew at each call",
+    "host": "CPU tensors, read at each call",
+    "host argument": "CPU tensors, read at each call",
+    "hyper": "hyper-parameters",
     "random": "random state",
 }
 
@@ -38,7 +42,6 @@ class Program:
 
     Attributes:
         recording: what the trace found; its traced arrays are gone.
-        lowered: the program before compilation.
         calls: how often it ran.
         single_use: whether the function left tensors behind that are not results, so that its next
             call has to be traced again.
@@ -46,45 +49,42 @@ class Program:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.guards = recording.guards()
+        self.guards = [g for g in recording.guards if not isinstance(g, HostGuard)]
+        self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
         self.calls = 0
         self.single_use = bool(recording.survivors)
         self._rebuild = same_tree(recording.spec)
-        self._draws = recording.lifting.draws
-        self._seeded = recording.lifting.final_random()
         self._n_written = len(recording.written)
         self._optimizers = list(recording.lending.optimizers)
+        self._state = {i.source for i in recording.inputs if i.kind == "cell"}
+        self._state |= {target for target in recording.written if type(target) is Cell}
         self._handles = [
-            recording.witness.handles[cell]
-            for cell in recording.written
-            if cell in recording.witness.handles and cell not in recording.arguments
+            recording.handles[cell] for cell in recording.written if cell in recording.handles
         ]
         self._prepare()
 
     def _prepare(self) -> None:
-        recording, inputs = self.recording, self.recording.inputs
+        recording = self.recording
         backward = recording.backward
         self._backward: Callable[..., Any] | None = None
         if backward is None:
             forward, kept = prune(recording.jaxpr)
         else:
-            slots = [i for i, one in enumerate(inputs) if one.kind == "incoming"]
+            slots = [i for i, one in enumerate(recording.inputs) if one.kind == "incoming"]
             forward, late, kept = split(recording.jaxpr, slots, recording.n_outputs)
-            self._backward = _taking(late, [inputs[slot].source for slot in slots])
-        self._inputs = [inputs[i] for i in kept]
-        self._sources = [_source(one, recording.arguments) for one in self._inputs]
-        written = set(recording.written)
-        held = set() if backward is None else written
+            self._backward = _taking(late, [recording.inputs[slot].source for slot in slots])
+        del recording.jaxpr
+        self._inputs = [recording.inputs[i] for i in kept]
+        self._sources = [_source(one) for one in self._inputs]
+        # A differentiable program's backward may still need what the forward overwrites.
+        written = set() if backward is not None else set(recording.written)
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
-            if one.kind == "cell" and one.source in written and one.source not in held
+            if one.kind in ("cell", "argument", "handed") and one.source in written
         ]
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
-        self._write_targets = [
-            (cell, recording.arguments.get(cell)) for cell in recording.written
-        ]
-        self._simple_writes = not any(index is not None for _, index in self._write_targets)
+        self._simple_writes = all(type(target) is Cell for target in recording.written)
 
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
@@ -101,33 +101,57 @@ class Program:
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""
-        kinds: dict[str, int] = {}
+        lifted: dict[str, list[str]] = {}
         for one in self._inputs:
-            is_argument = one.kind == "cell" and one.source in self.recording.arguments
-            kind = "argument" if is_argument else _SPOKEN[one.kind]
-            kinds[kind] = kinds.get(kind, 0) + 1
+            lifted.setdefault(_SPOKEN[one.kind], []).append(one.name)
         return {
             "calls": self.calls,
-            "lifted": ", ".join(f"{n} x {kind}" for kind, n in kinds.items()) or "nothing",
+            "lifted": lifted,
             "written": self._n_written,
             "donated": len(self._donated),
-            "guards": sorted({type(guard).__name__ for guard in self.guards}),
+            "rebound": [place.holder.name(place.key) for place, _ in self.recording.rebound],
+            "guards": sorted({guard.guarded for guard in self.recording.guards}),
         }
 
     # Guards ---------------------------------------------------------------------------------------
-
-    def holds(self, leaves: list[Any]) -> bool:
-        """Whether the program may serve a call."""
-        return self.failing(leaves) is None
 
     def failing(self, leaves: list[Any]) -> Any:
         """The first guard that does not hold, or None."""
         for guard in self.guards:
             if not guard.holds():
                 return guard
-        for index, cell in self.recording.pinned:
-            if leaves[index].untyped_storage().cell is not cell:
-                return _Pinned(index)
+        for guard in self._host_guards:
+            if not guard.holds_for(leaves):
+                return guard
+        extended = leaves
+        if self.recording.implicit:
+            extended = list(leaves)
+            for source in self.recording.implicit:
+                found = source.find(leaves)
+                if found is None:
+                    return source
+                extended += found
+        return self._failing_alias(leaves, extended)
+
+    def _failing_alias(self, leaves: list[Any], extended: list[Any]) -> Any:
+        pinned = self.recording.pinned
+        for index, (cell, offset) in pinned.items():
+            leaf = leaves[index]
+            if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
+                return _Alias(f"argument {index} was part of the function's own state")
+        if not self._n_written:
+            return None
+        pinned_cells = {cell for cell, _ in pinned.values()}
+        cells = [leaf.untyped_storage().cell if is_tensor(leaf) else None for leaf in extended]
+        given, handed = set(cells[: len(leaves)]), set(cells[len(leaves) :])
+        if not self._state.isdisjoint((given - pinned_cells) | handed):
+            return _Alias("an argument shares memory with the function's own state")
+        if handed:
+            handed.discard(None)
+            if not handed.isdisjoint(given) or (
+                sharing(extended[len(leaves) :]) != self.recording.sharing
+            ):
+                return _Alias("tensors of the function's own state share memory")
         return None
 
     # Calls ----------------------------------------------------------------------------------------
@@ -137,6 +161,10 @@ class Program:
         self.calls += 1
         for optimizer in self._optimizers:  # what a scheduler looks at before it warns
             optimizer._opt_called = True
+        if self.recording.implicit:
+            leaves = list(leaves)
+            found = [source.find(leaves) for source in self.recording.implicit]
+            leaves += [leaf for one in found if one is not None for leaf in one]
         if self._backward is None:
             outputs = self._run(leaves)
             return self._finish(outputs, leaves, {})
@@ -155,68 +183,77 @@ class Program:
         return outputs
 
     def _write(self, outputs: list[Array], leaves: list[Any]) -> None:
+        recording = self.recording
         if self._simple_writes:
-            for (cell, _), array in zip(self._write_targets, outputs, strict=False):
+            for cell, array in zip(recording.written, outputs, strict=False):
                 cell.array = array
         else:
-            for (cell, index), array in zip(self._write_targets, outputs, strict=False):
-                if index is None:
-                    cell.array = array
+            for target, array in zip(recording.written, outputs, strict=False):
+                if type(target) is Cell:
+                    target.array = array
                 else:
-                    write(leaves[index], array)
-                    increment_version(leaves[index])
+                    if target < recording.count:
+                        write(leaves[target], array)
+                    else:
+                        leaves[target].untyped_storage().cell.array = array
+                    increment_version(leaves[target])
         if self._handles:
             increment_version(self._handles)
-        if self._draws:
-            rng.state.take(self._draws)
-        if self._seeded is not None:
-            rng.state.restore(*self._seeded)
+        if recording.draws:
+            rng.state.take(recording.draws)
+        if recording.seeded is not None:
+            rng.state.restore(*recording.seeded)
 
     def _finish(
         self, arrays: list[Array], leaves: list[Any], ready: dict[int, torch.Tensor]
     ) -> Any:
+        recording = self.recording
         outputs = Outputs(arrays[self._n_written :], leaves)
-        for target, description in self.recording.gradients:
-            tensor = leaves[target.index] if isinstance(target, Argument) else target.tensor
+        for target, description in recording.gradients:
+            tensor = target.build(outputs)
             tensor.grad = None if description is None else description.build(outputs)
-        for cell, output in self.recording.survivors:
+        for cell, output in recording.survivors:
             cell.array = outputs.arrays[output]
-        if self.recording.state.effects:
-            self.recording.state.replay()
+        for holder, key, value in recording.effects:
+            holder.put(key, value)
+        assigned = [
+            (place, unflatten_tensors([d.build(outputs) for d in descriptions], place.spec_after))
+            for place, descriptions in recording.rebound
+        ]
+        for place, value in assigned:
+            place.holder.put(place.key, value)
+        for tensor, flag in recording.flags:
+            tensor.requires_grad_(flag)
         results = [
             ready[i] if i in ready else description.build(outputs)
-            for i, description in enumerate(self.recording.results)
+            for i, description in enumerate(recording.results)
         ]
         return self._rebuild(results)
 
     def _call_differentiable(self, leaves: list[Any]) -> Any:
-        backward = self.recording.backward
+        recording, backward = self.recording, self.recording.backward
         assert backward is not None
         kept: list[list[Array]] = []
 
         def call() -> tuple[list[torch.Tensor], list[Array]]:
             arrays = self._run(leaves)
-            kept.append(arrays[: self.recording.n_outputs])
-            outputs = Outputs(arrays[self._n_written : self.recording.n_outputs], leaves)
-            results = [self.recording.results[i].build(outputs) for i in backward.outputs]
-            return results, list(arrays[self.recording.n_outputs :])
+            kept.append(arrays[: recording.n_outputs])
+            outputs = Outputs(arrays[self._n_written : recording.n_outputs], leaves)
+            results = [recording.results[i].build(outputs) for i in backward.outputs]
+            return results, list(arrays[recording.n_outputs :])
 
-        positions = {
-            id(t): i
-            for i, t in enumerate(self.recording.stand_ins)
-            if isinstance(t, torch.Tensor) and i not in dict(self.recording.pinned)
-        }
-        targets = [leaves[positions[id(t)]] if id(t) in positions else t for t in backward.targets]
+        given = Outputs([], leaves)
+        targets = [receiver.build(given) for receiver in backward.receivers]
         carrying = Replay.apply(call, self._backward, *targets)
         return self._finish(kept[0], leaves, dict(zip(backward.outputs, carrying, strict=True)))
 
 
-class _Pinned:
-    def __init__(self, index: int) -> None:
-        self.index = index
+class _Alias:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
     def why(self) -> str:
-        return f"argument {self.index} is another tensor of the function's own state"
+        return self.reason
 
 
 def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
@@ -225,16 +262,21 @@ def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
     return lambda residuals, incoming: run(*residuals, *(incoming[i] for i in needed))
 
 
-def _source(one: Input, arguments: dict[Cell, int]) -> Any:
+def _source(one: Input) -> Any:
     """A cell, or a function from the call's leaves to the array."""
+    source = one.source
     if one.kind == "cell":
-        index = arguments.get(one.source)
-        return one.source if index is None else lambda leaves: read(leaves[index])
+        return source
+    if one.kind == "argument":
+        return lambda leaves: read(leaves[source])
+    if one.kind == "handed":
+        return lambda leaves: leaves[source].untyped_storage().cell.array
     if one.kind == "host":
-        tensor = one.source
-        return lambda leaves: host_array(tensor)
+        return lambda leaves: host_array(source)
+    if one.kind == "host argument":
+        return lambda leaves: host_array(leaves[source])
     if one.kind == "hyper":
-        return lambda leaves: np.float64(one.source())
+        return lambda leaves: np.float64(source())
     return lambda leaves: rng.pack(rng.state.seed, rng.state.offset)
 
 

@@ -4,9 +4,11 @@ Found by looking, not by running: through arguments, closures, the globals its c
 methods, containers and the attributes of the user's own objects.
 """
 
+import enum
 import functools
+import inspect
+import sys
 import types
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,112 +16,180 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.diagnostics.frames import is_library
+from calque.run.places import Holder
 
-_DEPTH = 4
+_DEPTH = 5
 _WIDTH = 1000
+_PARTS = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+_OPAQUE = (str, int, float, complex, bytes, type, torch.dtype, torch.device, enum.Enum)
 
 
 class Reach:
-    """The modules, optimizers and tensors found, each once and in order.
+    """What was found, each thing once and in order.
 
     Attributes:
-        scalars: plain values in the function's own closure and globals, with a way to read each
-            again.
+        modules: every module, with its path.
+        optimizers: every optimizer, with its path.
+        tensors: every tensor, by id.
+        names: how the user's program names each tensor, by id.
+        holders: the dicts, lists and closure variables on the way.
     """
 
     def __init__(self, *roots: Any) -> None:
-        self.modules: dict[Module, None] = {}
-        self.optimizers: dict[Optimizer, None] = {}
+        self.modules: dict[Module, str] = {}
+        self.optimizers: dict[Optimizer, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
-        self.scalars: list[tuple[Any, Any, Any]] = []
+        self.names: dict[int, str] = {}
+        self.holders: list[Holder] = []
+        self._objects: list[tuple[Any, str, int]] = []
+        self._used: set[str] = set()
         self._seen: set[int] = set()
         self._keep: list[Any] = []
         for root in roots:
-            self.visit(root, _DEPTH)
+            self.visit(root, _DEPTH, "")
+        self._look_into_objects()
 
-    def visit(self, value: Any, depth: int) -> None:
+    def visit(self, value: Any, depth: int, path: str) -> None:
         """Look at a value, and at what it holds as far as `depth` steps."""
-        if value is None or isinstance(value, str | int | float | bytes | type):
-            return
-        if id(value) in self._seen or depth < 0:
+        if value is None or depth < 0 or isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         self._seen.add(id(value))
         self._keep.append(value)
         if isinstance(value, torch.Tensor):
             self.tensors[id(value)] = value
+            self.names[id(value)] = path
         elif isinstance(value, Optimizer):
-            self.optimizers[value] = None
+            self._visit_optimizer(value, path)
         elif isinstance(value, Module):
-            self.modules[value] = None
+            self._visit_module(value, depth, path)
         elif isinstance(value, dict):
-            self._visit_all(value.values(), depth)
+            if len(value) <= _WIDTH:
+                self.holders.append(Holder(value, path))
+            for key in list(value)[:_WIDTH]:
+                self.visit(value[key], depth - 1, f"{path}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            self._visit_all(value, depth)
+            if isinstance(value, list) and len(value) <= _WIDTH:
+                self.holders.append(Holder(value, path))
+            for index, item in enumerate(list(value)[:_WIDTH]):
+                self.visit(item, depth - 1, f"{path}[{index}]")
         else:
-            self._visit_code(value, depth)
+            self._visit_code(value, depth, path)
 
-    def _visit_all(self, values: Iterable[Any], depth: int) -> None:
-        for index, item in enumerate(values):
-            if index >= _WIDTH:
-                return
-            self.visit(item, depth - 1)
+    def _visit_module(self, module: Module, depth: int, path: str) -> None:
+        self.modules[module] = path
+        attributes = vars(module)
+        parts = [attributes[name] for name in _PARTS]
+        self.holders.append(Holder(attributes, path))
+        self.holders += [Holder(part, path) for part in parts]
+        self.holders += [Holder(attributes[name], f"{path}.{name}") for name in _HOOKS]
+        inner = f"{path}." if path else ""
+        for part in parts:
+            for name, item in part.items():
+                self.visit(item, _DEPTH, f"{inner}{name}")
+        for name, item in attributes.items():
+            if not isinstance(item, type) and not (name.startswith("_") and _is_torchs(name)):
+                self.visit(item, depth - 1, f"{inner}{name}")
+        self._visit_method(type(module), "forward", depth, path)
 
-    def _visit_code(self, value: Any, depth: int) -> None:
+    def _visit_optimizer(self, optimizer: Optimizer, path: str) -> None:
+        self.optimizers[optimizer] = path
+        for index, group in enumerate(optimizer.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                self.visit(parameter, 1, f"{path}.param_groups[{index}]['params'][{number}]")
+
+    def _visit_method(self, kind: type, name: str, depth: int, path: str) -> None:
+        method = inspect.getattr_static(kind, name, None)
+        if isinstance(method, property):
+            method = method.fget
+        elif isinstance(method, staticmethod | classmethod):
+            method = method.__func__
+        if isinstance(method, types.FunctionType):
+            self.visit(method, depth - 1, path)
+
+    def _visit_code(self, value: Any, depth: int, path: str) -> None:
         if isinstance(value, functools.partial):
-            self._visit_all((value.func, value.args, value.keywords), depth)
+            for part in (value.func, value.args, value.keywords):
+                self.visit(part, depth - 1, path)
         elif isinstance(value, types.MethodType):
-            self._visit_all((value.__self__, value.__func__), depth)
+            self.visit(value.__func__, depth - 1, path)
+            self.visit(value.__self__, depth, "self")
         elif isinstance(value, types.FunctionType):
             if not is_library(value.__code__.co_filename):
                 self._visit_function(value, depth)
             elif hasattr(value, "__wrapped__"):
-                self._visit_all((value.__wrapped__, *_closure(value)), depth)
+                self.visit(value.__wrapped__, depth - 1, path)
+                for cell in value.__closure__ or ():
+                    for item in Holder(cell, path).before.values():
+                        self.visit(item, depth - 1, path)
         elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
-            self._visit_all(getattr(value, "__dict__", {}).values(), depth)
+            if hasattr(value, "__dict__"):
+                self._objects.append((value, path, depth))
+            self._visit_method(type(value), "__call__", depth, path)
 
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
-        top = depth == _DEPTH
-        for cell in function.__closure__ or ():
-            try:
-                content = cell.cell_contents
-            except ValueError:  # a name that is not bound yet
-                continue
-            if top and _is_scalar(content):
-                self.scalars.append((cell, "cell_contents", content))
-            self.visit(content, depth - 1)
-        names = _global_names(function.__code__)
-        for name in names & function.__globals__.keys():
-            content = function.__globals__[name]
-            if top and _is_scalar(content):
-                self.scalars.append((function.__globals__, name, content))
-            self.visit(content, depth - 1)
+        code = function.__code__
+        used = _names(code)
+        self._used |= used
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._hold(Holder(cell, name), depth)
+        known = function.__globals__
+        named = [n for n in used if n in known and not isinstance(known[n], types.ModuleType | type)]
+        self._hold(Holder(known, "", named), depth)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.visit(default, depth - 1, function.__name__)
+
+    def _hold(self, holder: Holder, depth: int) -> None:
+        self.holders.append(holder)
+        for key, value in holder.before.items():
+            self.visit(value, depth - 1, holder.name(key))
+
+    def _look_into_objects(self) -> None:
+        """The attributes of plain objects whose names occur in code that was reached.
+
+        The others (a step counter of the training loop, say) are none of the function's business.
+        """
+        looked: set[tuple[int, str]] = set()
+        while True:
+            fresh = [
+                (item, name)
+                for item in list(self._objects)
+                for name in sorted(self._used)
+                if (id(item[0]), name) not in looked
+            ]
+            if not fresh:
+                break
+            for (value, path, depth), name in fresh:
+                looked.add((id(value), name))
+                attributes = vars(value)
+                if name in attributes:
+                    self.visit(attributes[name], depth - 1, f"{path}.{name}")
+                else:
+                    self._visit_method(type(value), name, depth, path)
+        for value, path, _ in self._objects:
+            attributes = vars(value)
+            self.holders.append(Holder(attributes, path, sorted(self._used)))
 
 
-def _closure(function: types.FunctionType) -> list[Any]:
-    return [c.cell_contents for c in function.__closure__ or () if _bound(c)]
+def _is_torchs(name: str) -> bool:
+    return name in _MODULE_ATTRIBUTES
 
 
-def _bound(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _is_scalar(value: Any) -> bool:
-    return type(value) in (bool, int, float, str)
+_MODULE_ATTRIBUTES = frozenset(vars(Module()))
 
 
 def _is_users(kind: type) -> bool:
-    module = __import__("sys").modules.get(kind.__module__)
+    module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return file is None or not is_library(file)
 
 
-def _global_names(code: types.CodeType) -> set[str]:
+def _names(code: types.CodeType) -> set[str]:
+    """The names of globals and attributes in a function's code, and the words in its constants."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
+            names |= _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            names.add(constant)
     return names

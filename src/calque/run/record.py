@@ -1,6 +1,7 @@
 """Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -11,77 +12,139 @@ from jax import Array
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap
+from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap, wrap_strided, write
+from calque.device.geometry import is_dense
+from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.differentiable import Backward, trace_backward
-from calque.run.effects import PythonState
-from calque.run.guards import GradientGuard, HostGuard, ModuleGuard, OptimizerGuard, ScalarGuard
-from calque.run.lifting import Lifting, close
-from calque.run.optimizers import OptimizerLending
+from calque.run.effects import PythonState, Rebound
+from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
+from calque.run.implicit import GradientOf, HeldIn, Implicit
+from calque.run.lifting import Input, Lifting, close
+from calque.run.optimizers import OptimizerLending, holders_of, names_of
+from calque.run.places import Holder, PlaceGuard
 from calque.run.reach import Reach
-from calque.run.results import Argument, Describer, Description, Existing
+from calque.run.results import Argument, Describer, Description, Existing, Inseparable
+from calque.run.signature import is_tensor
 from calque.run.witness import Witness
-from calque.diagnostics import TraceError
+
+Target = Existing | Argument
+
+
+def record(fn: Callable[..., Any], leaves: list[Any], spec: Any) -> "Recording":
+    """Trace a function for the leaves of a call's arguments."""
+    pinned: frozenset[int] = frozenset()
+    while True:
+        try:
+            return Recording(fn, leaves, spec, pinned)
+        except Inseparable as error:
+            assert not error.indexes <= pinned
+            pinned |= error.indexes
 
 
 class Recording:
     """What one trace found.
 
     Attributes:
-        jaxpr, inputs: the closed jaxpr and where each of its inputs comes from; its outputs the new values of `written`,
+        jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values of `written`,
             then the arrays that the descriptions name, then the gradients of `backward`.
-        arguments: for each cell that is an argument of the call, the index of its leaf.
-        written: cells from outside that the function wrote.
+        inputs: where each input comes from.
+        implicit: what is handed to the program behind the arguments of each call: tensors whose
+            place is the same at each call, and not they.
+        written: what the function wrote: a cell, or the index of an argument.
+        results: the leaves of the result, with `spec` as their container.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
-        survivors: cells made in the trace that outlive it without being returned.
+        rebound: places that hold other tensors afterwards, and which.
+        survivors: cells made in the trace that outlive it without being any of these.
+        count: how many leaves a call's arguments have.
+        sharing: how the implicit ones share storages.
+        pinned: arguments that are also part of the state.
+        guards: what must hold for the program to serve a call.
     """
 
-    def __init__(self, fn: Callable[..., Any], leaves: list[Any], spec: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], leaves: list[Any], spec: Any, pinned: frozenset[int]
+    ) -> None:
+        self.pinned: dict[int, tuple[Cell, int]] = {}
+        self.implicit: list[Implicit] = []
+        self.flags: list[tuple[torch.Tensor, bool]] = []
+        self.rebound: list[tuple[Rebound, list[Description]]] = []
+        self.backward: Backward | None = None
+        trace = _Trace(self, fn, leaves, pinned)
+        try:
+            self.jaxpr, self.inputs = trace.run(fn, spec)
+        except BaseException:
+            trace.rollback()
+            raise
+        trace.finish()
+
+
+class _Trace:
+    """A trace while it runs; what is of use afterwards goes to its recording."""
+
+    def __init__(
+        self, recording: Recording, fn: Callable[..., Any], leaves: list[Any], pinned: frozenset[int]
+    ) -> None:
+        self.recording = recording
         self.leaves = leaves
         self.lifting = Lifting()
         self.lending = OptimizerLending(self.lifting)
-        self.witness = Witness(self.lifting)
-        reach = Reach(fn)
-        self.own = _cells_within(reach)
-        reach.visit(leaves, 4)
-        self.state = PythonState(_modules_within(reach))
-        self.module_guard = ModuleGuard(self.state.modules)
-        self.scalar_guard = ScalarGuard(reach.scalars)
-        self.tensors = _leaf_tensors(reach)
-        self.before = {key: tensor.grad for key, tensor in self.tensors.items()}
+        self.witness = Witness(self.lifting, self._know)
+        self.reach = reach = Reach(fn)
+        own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
+        reach.visit(leaves, 4, "arguments")
+        self.state = PythonState(_without(reach.holders, leaves))
+        self.modules = dict(reach.modules)
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
+        for tensor in reach.tensors.values():
+            if tensor.is_leaf:
+                self._know(tensor)
+        self.cpu_random = torch.get_rng_state()
         self.arguments: dict[Cell, int] = {}
-        self.pinned: list[tuple[int, Cell]] = []
-        self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(leaves)]
-        self.called: dict[Module, None] = {}
-        self.late_guards: list[ModuleGuard] = []
-        self.backward: Backward | None = None
-        try:
-            self._trace(fn, spec)
-        except BaseException:
-            self._rollback()
-            raise
-        self.state.changed()
+        self.groups: dict[Cell, list[int]] = {}
+        self.sparse: set[int] = set()
+        self.stand_ins = [
+            self._stand_in(i, leaf, own, i in pinned) for i, leaf in enumerate(leaves)
+        ]
+        self.free: list[tuple[Holder, Any]] = []
+        self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # Arguments ------------------------------------------------------------------------------------
 
-    def _stand_in(self, index: int, leaf: Any) -> Any:
+    def _stand_in(self, index: int, leaf: Any, own: set[Cell], pinned: bool) -> Any:
         """What the function is given for an argument: itself, unless it is a view of something."""
-        if not isinstance(leaf, torch.Tensor) or leaf.device.type != "jax":
+        if not is_tensor(leaf):
             return leaf
         cell = cell_of(leaf)
-        if cell in self.own:
-            self.pinned.append((index, cell))
+        if cell in own or pinned:
+            self.recording.pinned[index] = cell, leaf.storage_offset()
             return leaf
+        self.groups.setdefault(cell, []).append(index)
         if is_whole(cell, leaf) and leaf.is_leaf:
             self.arguments.setdefault(cell, index)
             return leaf
-        copy = wrap(read(leaf)).requires_grad_(leaf.requires_grad)
+        if leaf.is_leaf and leaf.grad is not None:
+            raise Inseparable([index])
+        if is_dense(leaf.shape, leaf.stride()):
+            copy = wrap_strided(read(leaf), leaf.stride())
+        else:
+            copy = wrap(read(leaf))
+            self.sparse.add(index)
         self.arguments[cell_of(copy)] = index
-        return copy
+        return copy.requires_grad_(leaf.requires_grad)
+
+    def _check_separable(self) -> None:
+        """Raise Inseparable where a write to one argument would show in another."""
+        for indexes in self.groups.values():
+            cells = {cell_of(self.stand_ins[i]) for i in indexes}
+            if len(cells) > 1 and not cells.isdisjoint(self.lifting.written):
+                raise Inseparable(indexes)
 
     # The trace ------------------------------------------------------------------------------------
 
-    def _trace(self, fn: Callable[..., Any], spec: Any) -> None:
+    def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
+        """The closed jaxpr of the function, and where its inputs come from."""
         args, kwargs = signature.unflatten(self.stand_ins, spec)
         with ExitStack() as stack:
             stack.enter_context(self.lifting.activated())
@@ -90,52 +153,130 @@ class Recording:
             stack.callback(handle.remove)
             stack.enter_context(self.witness)
             traced = jax.make_jaxpr(lambda: self._body(fn, args, kwargs))()
-        self.jaxpr, self.inputs = close(traced, self.lifting.inputs)
+        return close(traced, self.lifting.inputs)
 
     def _on_module(self, module: Module, args: Any) -> None:
-        if active.trace is self.lifting and module not in self.state.known:
-            self.late_guards.append(ModuleGuard(self.state.watch(module)))
-            for parameter in module.parameters():
-                self._know(parameter)
+        if active.trace is self.lifting and module not in self.modules:
+            found = Reach(module)
+            self.modules.update(found.modules)
+            self.reach.names = found.names | self.reach.names
+            self.state.holders += found.holders
+            for tensor in found.tensors.values():
+                if tensor.is_leaf:
+                    self._know(tensor)
 
     def _know(self, tensor: torch.Tensor) -> None:
-        if id(tensor) not in self.tensors and tensor.device.type == "jax":
-            self.tensors[id(tensor)] = tensor
-            self.before[id(tensor)] = tensor.grad
+        """Remember how a leaf tensor was before the function could change it."""
+        if id(tensor) in self.tensors or tensor.device.type != "jax":
+            return
+        self.tensors[id(tensor)] = tensor
+        alias = tensor.detach()
+        self.before[id(tensor)] = tensor.grad, tensor.requires_grad, alias, cell_of(tensor)
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
+        recording = self.recording
         result = fn(*args, **kwargs)
-        leaves, self.spec = signature.flatten(result)
+        del args, kwargs
+        leaves, recording.spec = signature.flatten(result)
         del result
-        for tensor in list(self.witness.leaves.values()):
-            self._know(tensor)
-        describer = Describer(self.lifting, self.stand_ins, self.witness.handles)
-        self.gradients = self._describe_gradients(describer)
-        self.results: list[Description] = [describer.describe(leaf) for leaf in leaves]
+        self._undo_data()
+        rebound = self.state.collect()
+        self._check_separable()
+        self._find_implicit(rebound)
+        describer = Describer(
+            self.lifting,
+            self.stand_ins,
+            self.witness.handles,
+            self.sparse,
+            recording.pinned,
+            len(self.leaves),
+        )
+        recording.gradients = self._describe_gradients(describer)
+        recording.results = [describer.describe(leaf) for leaf in leaves]
+        recording.rebound = [
+            (place, [describer.describe(leaf) for leaf in place.after]) for place in rebound
+        ]
+        for place in rebound:
+            place.after.clear()
         self.lending.check_unchanged()
-        self.written = list(self.lifting.written)
-        self.backward = trace_backward(
-            self.lifting, leaves, self.results, self.tensors.values(), self.stand_ins
+        written = list(self.lifting.written)
+        recording.backward = trace_backward(
+            self.lifting, leaves, recording.results, self.tensors.values(), self.stand_ins
         )
         leaves.clear()
-        self.survivors = self._find_survivors(describer)
-        outputs = [self.lifting.values[cell] for cell in self.written] + describer.arrays
-        self.n_outputs = len(outputs)
-        return outputs + (self.backward.gradients if self.backward else [])
+        del rebound
+        recording.survivors = self._find_survivors(describer)
+        recording.written = [self.arguments.get(cell, cell) for cell in written]
+        outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
+        recording.n_outputs = len(outputs)
+        return outputs + (recording.backward.gradients if recording.backward else [])
+
+    def _undo_data(self) -> None:
+        """`p.data = x` and `p.requires_grad_()` in the function: undone, to be done at each call."""
+        for key, tensor in self.tensors.items():
+            _, flag, alias, cell = self.before[key]
+            if cell_of(tensor) is not cell:
+                if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
+                    raise TraceError(
+                        f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
+                        f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
+                    )
+                value = read(tensor)
+                tensor.data = alias
+                write(tensor, value)
+            if tensor.requires_grad != flag:
+                self.recording.flags.append((tensor, tensor.requires_grad))
+                tensor.requires_grad_(flag)
+
+    def _find_implicit(self, rebound: list[Rebound]) -> None:
+        """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
+        known = Counter(cell_of(t) for t in self.reach.tensors.values() if is_tensor(t))
+        for place in rebound:
+            tensors = [t for t in place.before if is_tensor(t)]
+            cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
+            if tensors and all(
+                t.is_leaf and not t.requires_grad and t.grad is None for t in tensors
+            ) and all(
+                known[cell] == cells.count(cell) and cell not in self.arguments for cell in cells
+            ):
+                self.free.append((place.holder, place.key))
+                self._add_implicit(HeldIn(place), place.before)
+        positions = {id(t): i for i, t in enumerate(self.stand_ins)}
+        for key, tensor in self.tensors.items():
+            gradient = self.before[key][0]
+            if gradient is not None and cell_of(gradient) in self.lifting.values:
+                if known[cell_of(gradient)] or cell_of(gradient) in self.arguments:
+                    self.fixed.append((tensor, gradient))
+                    continue
+                self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
+        self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
+
+    def _add_implicit(self, source: Implicit, tensors: list[Any]) -> None:
+        source.expect(tensors)
+        self.recording.implicit.append(source)
+        for tensor in tensors:
+            if is_tensor(tensor):
+                self.arguments.setdefault(cell_of(tensor), len(self.stand_ins))
+            self.stand_ins.append(tensor)
+
+    def _target(self, tensor: torch.Tensor, positions: dict[int, int]) -> Target:
+        index = positions.get(id(tensor))
+        pinned = index is None or index in self.recording.pinned
+        return Existing(tensor) if pinned else Argument(index)
 
     def _describe_gradients(
         self, describer: Describer
-    ) -> list[tuple[Existing | Argument, Description | None]]:
-        effects: list[tuple[Existing | Argument, Description | None]] = []
-        positions = {id(t): i for i, t in enumerate(self.stand_ins) if isinstance(t, torch.Tensor)}
+    ) -> list[tuple[Target, Description | None]]:
+        effects: list[tuple[Target, Description | None]] = []
+        positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         for key, tensor in self.tensors.items():
-            before, after = self.before[key], tensor.grad
-            if after is before:
-                continue
-            target = Argument(positions[key]) if key in positions else Existing(tensor)
-            effects.append((target, None if after is None else describer.describe(after)))
-            tensor.grad = before
-        for index, (leaf, stand_in) in enumerate(zip(self.leaves, self.stand_ins, strict=True)):
+            before, after = self.before[key][0], tensor.grad
+            if after is not before:
+                described = None if after is None else describer.describe(after)
+                effects.append((self._target(tensor, positions), described))
+                tensor.grad = before
+        for index, leaf in enumerate(self.leaves):
+            stand_in = self.stand_ins[index]
             if stand_in is not leaf and getattr(stand_in, "grad", None) is not None:
                 if not leaf.is_leaf:
                     raise TraceError(
@@ -143,6 +284,7 @@ class Recording:
                         "outside with requires_grad: detach it, or compute it inside"
                     )
                 effects.append((Argument(index), describer.describe(stand_in.grad)))
+                stand_in.grad = None
         return effects
 
     def _find_survivors(self, describer: Describer) -> list[tuple[Cell, int]]:
@@ -151,54 +293,102 @@ class Recording:
         alive = [cell for ref in self.lifting.fresh.values() if (cell := ref()) is not None]
         return [(cell, describer.add(cell.array)) for cell in alive]
 
-    def _rollback(self) -> None:
+    def rollback(self) -> None:
+        """Leave everything as it was before the trace."""
         for key, tensor in self.tensors.items():
-            if tensor.grad is not self.before[key]:
-                tensor.grad = self.before[key]
+            gradient, flag, alias, cell = self.before[key]
+            if cell_of(tensor) is not cell:
+                tensor.data = alias
+            if tensor.requires_grad != flag:
+                tensor.requires_grad_(flag)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
         self.lending.rollback()
         self.state.restore()
+        torch.set_rng_state(self.cpu_random)
 
-    # Guards ---------------------------------------------------------------------------------------
+    # Afterwards -----------------------------------------------------------------------------------
 
-    def guards(self) -> list[Any]:
+    def finish(self) -> None:
+        """Fill the recording; forget the tensors of this one call."""
+        recording = self.recording
+        recording.count = len(self.leaves)
+        recording.draws = self.lifting.draws
+        recording.seeded = self.lifting.final_random()
+        recording.effects = self.state.effects
+        self._name_inputs()
+        recording.handles = {
+            cell: tensor
+            for cell, tensor in self.witness.handles.items()
+            if cell not in self.arguments
+        }
+        positions = {id(t): i for i, t in enumerate(self.stand_ins)}
+        if recording.backward is not None:
+            recording.backward.receivers = [
+                self._target(t, positions) for t in recording.backward.targets
+            ]
+            recording.backward.forget()
+        given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
+        recording.guards = self._guards(given | positions.keys())
+
+    def _name_inputs(self) -> None:
+        names = dict(self.reach.names)
+        for optimizer in self.lending.optimizers:
+            names.update(names_of(optimizer, self.reach.optimizers.get(optimizer, ""), names))
+        by_cell = {
+            cell_of(t): names[key] for key, t in self.reach.tensors.items() if is_tensor(t)
+        }
+        for optimizer in self.lending.optimizers:
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if is_tensor(value) and id(value) in names:
+                        by_cell.setdefault(cell_of(value), names[id(value)])
+        for key, tensor in self.tensors.items():
+            gradient = self.before[key][0]
+            if gradient is not None and key in names:
+                by_cell.setdefault(cell_of(gradient), f"{names[key]}.grad")
+        hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
+        for one in self.recording.inputs:
+            if one.kind == "cell":
+                one.name = by_cell.get(one.source, "")
+                if one.source in self.arguments:
+                    one.source = self.arguments[one.source]
+                    one.kind = "argument" if one.source < len(self.leaves) else "handed"
+            elif one.kind == "hyper":
+                one.name = one.source.key
+            elif one.kind == "host":
+                one.name = names.get(id(one.source), "")
+                if id(one.source) in hosts:
+                    one.kind, one.source = "host argument", hosts[id(one.source)]
+
+    def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""
-        positions = {id(t) for t in self.stand_ins if isinstance(t, torch.Tensor)}
-        known = [(t, self.before[key]) for key, t in self.tensors.items() if key not in positions]
-        guards: list[Any] = [
-            self.module_guard,
-            *self.late_guards,
-            GradientGuard([t for t, _ in known], [g is not None for _, g in known]),
+        known = [(t, key) for key, t in self.tensors.items() if key not in positions]
+        state = {i.source for i in self.recording.inputs if i.kind == "cell"}
+        optimizers = list(self.lending.optimizers)
+        holders = self.state.holders + [h for o in optimizers for h in holders_of(o)]
+        handles = [
+            (t, self.before[key][3]) for t, key in known if self.before[key][3] in state
         ]
-        if self.lending.optimizers:
-            guards.append(OptimizerGuard(self.lending.optimizers, self.lending.watch))
-        if self.scalar_guard.rows:
-            guards.append(self.scalar_guard)
+        guards: list[Any] = [
+            GradientGuard(
+                [t for t, _ in known],
+                [self.before[key][0] is not None for _, key in known],
+                self.fixed,
+            ),
+            CellGuard(handles),
+            PlaceGuard(holders, self.free),
+        ]
+        if optimizers:
+            guards.append(OptimizerGuard(optimizers, self.lending.watch))
         if self.witness.looked_at:
-            guards.append(HostGuard(self.witness.looked_at.values()))
+            hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
+            guards.append(
+                HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values())
+            )
         return guards
 
 
-def _modules_within(reach: Reach) -> list[Module]:
-    found: dict[Module, None] = {}
-    for module in reach.modules:
-        found.update(dict.fromkeys(module.modules()))
-    return list(found)
-
-
-def _leaf_tensors(reach: Reach) -> dict[int, torch.Tensor]:
-    found = {key: t for key, t in reach.tensors.items() if t.is_leaf}
-    for module in reach.modules:
-        found.update((id(p), p) for p in module.parameters())
-    for optimizer in reach.optimizers:
-        for group in optimizer.param_groups:
-            found.update((id(p), p) for p in group["params"])
-    return {key: t for key, t in found.items() if t.device.type == "jax"}
-
-
-def _cells_within(reach: Reach) -> set[Cell]:
-    tensors = list(reach.tensors.values())
-    for module in reach.modules:
-        tensors += [*module.parameters(), *module.buffers()]
-    for optimizer in reach.optimizers:
-        tensors += [p for group in optimizer.param_groups for p in group["params"]]
-    return {cell_of(t) for t in tensors if t.device.type == "jax"}
+def _without(holders: list[Holder], leaves: list[Any]) -> list[Holder]:
+    """The holders other than the list of arguments itself."""
+    return [holder for holder in holders if holder.container is not leaves]

@@ -1,5 +1,6 @@
 """Describe what a traced function returned, so that each call of the program can make it anew."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,11 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Handed(Argument):
+    """A tensor that nobody passed (see `implicit`): it lies in its storage as in the trace."""
+
+
+@dataclass(frozen=True)
 class Fresh:
     """A tensor over a new storage.
 
@@ -80,7 +86,13 @@ class ViewOf:
     dtype: torch.dtype
 
     def build(self, outputs: "Outputs") -> torch.Tensor:
-        return _over(self.base.build(outputs).detach(), self.view, self.dtype)
+        base = self.base.build(outputs).detach()
+        view = self.view
+        if type(self.base) is Argument and (offset := base.storage_offset()):
+            # The trace saw the argument at the start of its storage.
+            moved = view.offset + offset * base.itemsize // self.dtype.itemsize
+            view = View(view.size, view.stride, moved)
+        return _over(base, view, self.dtype)
 
 
 Description = Constant | Existing | Argument | Fresh | ViewOf
@@ -106,15 +118,34 @@ def _over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
+class Inseparable(Exception):
+    """Arguments whose storage must be seen as a whole: the trace is to be made again so."""
+
+    def __init__(self, indexes: Iterable[int]) -> None:
+        self.indexes = frozenset(indexes)
+
+
 class Describer:
     """Collects the arrays a traced function's results need, each storage once.
+
+    Args:
+        leaves: the tensors that stand for the call's arguments.
+        sparse: those that stand for a tensor of other strides.
+        pinned: those that are part of the state.
+        count: how many were given by the call; the others are implicit.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
     """
 
     def __init__(
-        self, lifting: Lifting, leaves: list[Any], handles: dict[Any, torch.Tensor]
+        self,
+        lifting: Lifting,
+        leaves: list[Any],
+        handles: dict[Any, torch.Tensor],
+        sparse: Collection[int],
+        pinned: Collection[int],
+        count: int,
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -122,30 +153,37 @@ class Describer:
         self._arguments = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
         self._cells = {
             cell_of(t): i
-            for i, t in enumerate(leaves)
-            if isinstance(t, torch.Tensor) and t.device.type == "jax"
+            for i, t in reversed(list(enumerate(leaves)))
+            if i not in pinned and isinstance(t, torch.Tensor) and t.device.type == "jax"
         }
         self._handles = handles
+        self._sparse = sparse
+        self._count = count
 
     def describe(self, value: Any) -> Description:
         """The description of one leaf of the result."""
         if not isinstance(value, torch.Tensor) or value.device.type != "jax":
             return self._describe_other(value)
         if id(value) in self._arguments:
-            return Argument(self._arguments[id(value)])
+            return self._argument(self._arguments[id(value)])
         value = value.resolve_conj().resolve_neg()
         cell = cell_of(value)
         if self.lifting.is_fresh(cell):
             return self._describe_fresh(value)
-        if value.is_leaf and value._base is None:
-            return Existing(value)
         index = self._cells.get(cell)
-        base = Existing(self._handles[cell]) if index is None else Argument(index)
+        if index is None and value.is_leaf and value._base is None:
+            return Existing(value)
+        if index in self._sparse:
+            raise Inseparable([index])
+        base = Existing(self._handles[cell]) if index is None else self._argument(index)
         return ViewOf(base, view_of(value), value.dtype)
+
+    def _argument(self, index: int) -> Argument:
+        return Argument(index) if index < self._count else Handed(index)
 
     def _describe_other(self, value: Any) -> Description:
         if id(value) in self._arguments:
-            return Argument(self._arguments[id(value)])
+            return self._argument(self._arguments[id(value)])
         if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
             return Existing(value)
         return Constant(value)

@@ -1,6 +1,6 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -9,7 +9,23 @@ import torch
 from torch.nn import Parameter
 from torch.utils import _pytree
 
-_VALUES = frozenset((bool, int, float, complex, str, bytes, torch.dtype, torch.device))
+_VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
+_INEXACT = frozenset((float, complex))
+
+
+class Same:
+    """An object as a key: equal to itself only, and kept alive so that its id is not used again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -28,16 +44,60 @@ def unflatten(leaves: list[Any], spec: Any) -> Any:
     return jax.tree_util.tree_unflatten(spec, leaves)
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of the device."""
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
+    """The leaves and the container of a value made of tensors and plain values; else None."""
+    if isinstance(value, torch.Tensor):
+        return ([value], None) if value.device.type == "jax" else None
+    if not isinstance(value, tuple | list | dict):
+        return None
+    leaves, spec = flatten(value)
+    plain = all(is_tensor(leaf) or type(leaf) in _VALUES | _INEXACT for leaf in leaves)
+    return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
+
+
+def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
+    """The inverse of `tensors_in`."""
+    return leaves[0] if spec is None else unflatten(leaves, spec)
+
+
 def key_of(leaf: Any) -> Any:
     """What a program is compiled for, of one leaf: shape and dtype, a value, or an identity."""
     kind = type(leaf)
     if kind is torch.Tensor or kind is Parameter or isinstance(leaf, torch.Tensor):
-        return (leaf.shape, leaf.dtype, leaf.device.type, leaf.requires_grad)
+        if leaf.requires_grad:
+            is_leaf = leaf.is_leaf
+            gradient = (is_leaf, is_leaf and leaf.grad is not None)
+        else:
+            gradient = None
+        return (kind, leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type, gradient)
     if kind in _VALUES:
         return (kind, leaf)
-    if isinstance(leaf, np.ndarray):
+    if kind in _INEXACT:
+        return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
         return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
-    return (kind, id(leaf))
+    return Same(leaf)
+
+
+def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
+    """Which tensors share a storage, and how they lie in it; empty if none do.
+
+    For each tensor the first that has its storage, and the distance of their first elements.
+    """
+    tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+    cells = [tensor.untyped_storage().cell for tensor in tensors]
+    if len(set(cells)) == len(cells):
+        return ()
+    firsts = [cells.index(cell) for cell in cells]
+    return tuple(
+        (first, tensor.storage_offset() - tensors[first].storage_offset())
+        for first, tensor in zip(firsts, tensors, strict=True)
+    )
 
 
 def same_tree(spec: Any) -> Callable[[list[Any]], Any]:

@@ -5,6 +5,7 @@ one from outside that Python code computes with becomes a guard on its value; on
 that is written to is an error, because the program could not repeat the write.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,16 +21,18 @@ _LARGEST_GUARD = 4096
 class Witness(TorchDispatchMode):
     """Sees every operator of one trace.
 
+    Args:
+        on_leaf: called with each leaf tensor from outside that an operator takes.
+
     Attributes:
-        leaves: leaf tensors from outside that an operator took, by id.
         handles: for each cell from outside, a tensor over it.
         looked_at: CPU tensors from outside that the function computed with on the CPU.
     """
 
-    def __init__(self, lifting: Lifting) -> None:
+    def __init__(self, lifting: Lifting, on_leaf: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
         self.lifting = lifting
-        self.leaves: dict[int, torch.Tensor] = {}
+        self._on_leaf = on_leaf
         self.handles: dict[Cell, torch.Tensor] = {}
         self.looked_at: dict[int, torch.Tensor] = {}
 
@@ -59,7 +62,7 @@ class Witness(TorchDispatchMode):
             cell = getattr(tensor.untyped_storage(), "cell", None)
             if cell is not None and not self.lifting.is_fresh(cell):
                 if tensor.is_leaf:
-                    self.leaves.setdefault(id(tensor), tensor)
+                    self._on_leaf(tensor)
                 if cell not in self.handles:
                     self.handles[cell] = tensor if tensor.is_leaf else tensor.detach()
             return True

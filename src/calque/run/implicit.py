@@ -1,0 +1,77 @@
+"""Arguments that nobody passes: tensors that a function reads at a place, where each call may
+find another one (a hidden state that it rebinds, a gradient that others make)."""
+
+from typing import Any, Protocol
+
+import torch
+
+from calque.device.cell import cell_of
+from calque.run import signature
+from calque.run.effects import Rebound
+from calque.run.results import Argument, Existing
+
+
+class Implicit(Protocol):
+    """A source of leaves behind those of a call."""
+
+    def expect(self, leaves: list[Any]) -> None:
+        """Take the leaves of the trace as the form that later ones must have."""
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        """The leaves, given those of the call; None if they are not of the form of the trace."""
+
+    def why(self) -> str:
+        """What is expected."""
+
+
+class HeldIn:
+    """The tensors in a place that the function rebinds."""
+
+    def __init__(self, place: Rebound) -> None:
+        self.holder = place.holder
+        self.key = place.key
+        self.spec = place.spec_before
+
+    def expect(self, leaves: list[Any]) -> None:
+        self.keys = [_form(leaf) for leaf in leaves]
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        found = signature.tensors_in(self.holder.get(self.key))
+        if found is None or found[1] != self.spec:
+            return None
+        return found[0] if [_form(leaf) for leaf in found[0]] == self.keys else None
+
+    def why(self) -> str:
+        return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
+
+
+class GradientOf:
+    """The gradient of a tensor."""
+
+    def __init__(self, tensor: Existing | Argument) -> None:
+        self.tensor = tensor
+
+    def expect(self, leaves: list[Any]) -> None:
+        self.keys = [_form(leaf) for leaf in leaves]
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        target = self.tensor
+        tensor: torch.Tensor = (
+            leaves[target.index] if isinstance(target, Argument) else target.tensor
+        )
+        gradient = tensor.grad
+        if gradient is None or [_form(gradient)] != self.keys:
+            return None
+        return [gradient]
+
+    def why(self) -> str:
+        return "a gradient has another shape, dtype or stride than it had"
+
+
+def _form(leaf: Any) -> Any:
+    """The key of a leaf, and of a tensor how it lies in its storage."""
+    key = signature.key_of(leaf)
+    if not signature.is_tensor(leaf):
+        return key
+    cell = cell_of(leaf)
+    return key, cell.array.shape, cell.array.dtype, cell.stride, leaf.storage_offset()

@@ -1,0 +1,357 @@
+"""Gradients in, out of and through jitted functions agree with eager PyTorch."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import calque
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="jax")
+
+
+def pair():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    return reference, copy.deepcopy(reference).to("jax")
+
+
+def check_gradients(model, reference):
+    for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
+        if q.grad is None:
+            assert p.grad is None, name
+        else:
+            torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_jitted_model_under_an_eager_loss(training):
+    reference, model = pair()
+    reference.train(training)
+    model.train(training)
+    run = calque.jit(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (reference, model)]
+    for _ in range(3):
+        x = torch.randn(6, 3)
+        a, b = x.clone().requires_grad_(), x.to("jax").requires_grad_()
+        F.mse_loss(reference(a), torch.ones(6, 2)).backward()
+        F.mse_loss(run(b), ones(6, 2)).backward()
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-5)
+        check_gradients(model, reference)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(model[1].running_mean.cpu(), reference[1].running_mean)
+    assert len(run.history) == 1
+
+
+def test_inputs_that_were_computed_outside():
+    w = ones(3).requires_grad_()
+    run = calque.jit(lambda x: (x * x).sum())
+    for _ in range(2):
+        w.grad = None
+        run(w * 3).backward()
+        assert w.grad.tolist() == [18, 18, 18]
+
+
+def test_backward_twice_through_one_call():
+    w = ones(2).requires_grad_()
+    out = calque.jit(lambda x: (w * x) ** 2)(ones(2))
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+    assert w.grad.tolist() == [4, 4]
+
+
+def test_two_calls_before_one_backward():
+    w = ones(2).requires_grad_()
+    run = calque.jit(lambda x: (w * x) ** 2)
+    (run(ones(2)) + run(ones(2) * 2)).sum().backward()
+    assert w.grad.tolist() == [10, 10]
+
+
+def test_a_state_overwritten_between_forward_and_backward():
+    w = ones(2).requires_grad_()
+    scale = ones(2) * 3
+    out = calque.jit(lambda: w * scale)()
+    scale.zero_()
+    out.sum().backward()
+    assert w.grad.tolist() == [3, 3]
+
+
+def test_frozen_parameters_get_no_gradient():
+    reference, model = pair()
+    for m in (reference, model):
+        m[0].weight.requires_grad_(False)
+    x = torch.randn(4, 3)
+    reference(x).sum().backward()
+    calque.jit(model)(x.to("jax")).sum().backward()
+    check_gradients(model, reference)
+
+
+def test_results_of_which_some_carry_no_gradient():
+    w = ones(3).requires_grad_()
+    run = calque.jit(lambda x: {"y": w * x, "arg": (w * x).argmax(), "d": (w * x).detach(), "n": 3})
+    for _ in range(2):
+        out = run(ones(3))
+        assert out["y"].requires_grad
+        assert not out["arg"].requires_grad
+        assert not out["d"].requires_grad
+        out["y"].sum().backward()
+    assert w.grad.tolist() == [2, 2, 2]
+
+
+def test_unused_results_and_views_of_one_result():
+    w = ones(4).requires_grad_()
+
+    @calque.jit
+    def run():
+        y = w * 2
+        return y, y[:2], w * 3
+
+    y, head, other = run()
+    head.sum().backward(retain_graph=True)
+    assert w.grad.tolist() == [2, 2, 0, 0]
+    other.sum().backward()
+    assert w.grad.tolist() == [5, 5, 3, 3]
+    assert y.requires_grad
+
+
+def test_no_grad_calls():
+    _, model = pair()
+    run = calque.jit(model)
+    with torch.no_grad():
+        assert not run(ones(2, 3)).requires_grad
+    assert run(ones(2, 3)).requires_grad
+
+
+def test_gradients_made_outside_are_read_by_a_jitted_optimizer_step():
+    p = ones(2).requires_grad_()
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    step = calque.jit(optimizer.step)
+    for expected in (0, -2, -5):
+        p.grad = None
+        (p * (1 - expected if expected else 1)).sum().backward()
+        optimizer_input = p.grad.clone()
+        before = p.detach().clone()
+        step()
+        assert torch.equal(p, before - optimizer_input)
+    assert len(step.history) == 1
+
+
+def test_gradients_of_arguments_inside():
+    @calque.jit
+    def run(x):
+        (x * x).sum().backward()
+
+    x = ones(2).requires_grad_()
+    run(x)
+    assert x.grad.tolist() == [2, 2]
+    run(x)
+    assert x.grad.tolist() == [4, 4]
+    y = (ones(2) * 3).requires_grad_()
+    run(y)
+    assert y.grad.tolist() == [6, 6]
+    base = ones(4)
+    view = base[1:3].requires_grad_()
+    for i in (1, 2):
+        run(view)
+        assert view.grad.tolist() == [2 * i] * 2
+
+
+def test_a_leaf_found_only_by_calling():
+    class Box:
+        __slots__ = ("w",)
+
+    box = Box()
+    box.w = ones(2).requires_grad_()
+    run = calque.jit(lambda x: (box.w * x).sum().backward())
+    for i in (1, 2, 3):
+        run(ones(2))
+        assert box.w.grad.tolist() == [i, i]
+
+
+def test_autograd_grad_and_second_derivatives_inside():
+    @calque.jit
+    def run(x):
+        x = x.detach().requires_grad_()
+        (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        return first.detach(), second
+
+    first, second = run(ones(2) * 2)
+    assert first.tolist() == [12, 12]
+    assert second.tolist() == [12, 12]
+
+
+def test_hooks_inside_a_jitted_step():
+    w = ones(2).requires_grad_()
+    layer = nn.Linear(2, 1, bias=False).to("jax")
+    layer.register_forward_hook(lambda m, a, out: out * 2)
+    layer.weight.register_hook(lambda g: g * 10)
+    kept = []
+    handle = w.register_post_accumulate_grad_hook(lambda p: kept.append(1))
+
+    @calque.jit
+    def step(x):
+        y = w * x
+        y.register_hook(lambda g: g * 5)
+        layer(y).sum().backward()
+        return layer.weight.grad.clone()
+
+    assert step(ones(2)).tolist() == [[20, 20]]
+    want = (layer.weight.detach()[0] * 2 * 5).tolist()
+    assert w.grad.tolist() == want
+    assert kept
+    handle.remove()
+
+
+def test_an_optimizer_in_a_post_accumulate_hook():
+    def train(device, wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 2).to(device)
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+        def update(p):
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(update)
+        step = wrap(lambda x: model(x).pow(2).sum().backward())
+        for _ in range(3):
+            step(torch.ones(1, 2, device=device))
+        return [p.detach().cpu() for p in model.parameters()]
+
+    for got, want in zip(train("jax", calque.jit), train("cpu", lambda f: f), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x * 7
+
+
+def test_custom_functions():
+    w = ones(2).requires_grad_()
+    run = calque.jit(lambda: Square.apply(w))
+    run().sum().backward()
+    assert w.grad.tolist() == [7, 7]
+    calque.jit(lambda: Square.apply(w).sum().backward())()
+    assert w.grad.tolist() == [14, 14]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_with_dropout(reentrant):
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).to("jax")
+
+    @calque.jit
+    def step(x):
+        y = checkpoint(block, x, use_reentrant=reentrant)
+        y.sum().backward()
+        return y.detach(), x.grad
+
+    x = ones(8, 4).requires_grad_()
+    y, _ = step(x)
+    # The gradient of the bias counts the elements that were kept: the recomputation saw one mask.
+    kept = (y != 0).float().sum(0) * 2
+    torch.testing.assert_close(block[0].bias.grad, kept)
+
+
+def test_functional_transforms_inside():
+    w = ones(3)
+    run = calque.jit(lambda x: torch.func.vmap(torch.func.grad(lambda v: (v * v * w).sum()))(x))
+    assert run(ones(2, 3)).tolist() == [[2, 2, 2]] * 2
+
+
+def test_a_jitted_function_inside_functional_transforms():
+    run = calque.jit(lambda x: (x * x).sum())
+    assert torch.func.grad(run)(ones(2)).tolist() == [2, 2]
+    assert torch.func.vmap(run)(ones(2, 3)).tolist() == [3, 3]
+
+
+def test_gradient_accumulation_scaling_and_clipping():
+    def train(device, wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def micro(x):
+            (model(x).pow(2).mean() / 2).backward()
+
+        def update():
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            return norm
+
+        micro, update = wrap(micro), wrap(update)
+        for _ in range(3):
+            for _ in range(2):
+                micro(torch.ones(2, 3, device=device))
+            update()
+        return [p.detach().cpu() for p in model.parameters()], micro, update
+
+    want, *_ = train("cpu", lambda f: f)
+    got, micro, update = train("jax", calque.jit)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert len(micro.history) == 2
+    assert len(update.history) == 1
+
+
+def test_zero_grad_that_keeps_the_gradients():
+    w = ones(2).requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=1.0)
+
+    @calque.jit
+    def step(x):
+        optimizer.zero_grad(set_to_none=False)
+        (w * x).sum().backward()
+        optimizer.step()
+
+    for i in range(4):
+        step(ones(2))
+        assert w.tolist() == [-i, -i]
+        assert w.grad.tolist() == [1, 1]
+    assert len(step.history) == 2
+
+
+def test_requires_grad_switched_inside():
+    a, b = ones(2).requires_grad_(), ones(2).requires_grad_()
+
+    @calque.jit
+    def step():
+        b.requires_grad_(False)
+        (a * b).sum().backward()
+        b.requires_grad_(True)
+
+    step()
+    assert b.requires_grad
+    assert b.grad is None
+    assert a.grad.tolist() == [1, 1]
+
+
+def test_data_assigned_inside():
+    p = ones(2).requires_grad_()
+
+    @calque.jit
+    def step():
+        p.data = p.data * 2
+
+    for i in range(3):
+        step()
+        assert p.tolist() == [2 ** (i + 1)] * 2
+    assert len(step.history) == 1

@@ -55,7 +55,7 @@ class Program:
         self.single_use = bool(recording.survivors)
         self._rebuild = same_tree(recording.spec)
         self._n_written = len(recording.written)
-        self._optimizers = list(recording.lending.optimizers)
+        self._optimizers = recording.optimizers
         self._state = {i.source for i in recording.inputs if i.kind == "cell"}
         self._state |= {target for target in recording.written if type(target) is Cell}
         self._handles = [

@@ -59,6 +59,7 @@ class Recording:
         count: how many leaves a call's arguments have.
         sharing: how the implicit ones share storages.
         pinned: arguments that are also part of the state.
+        optimizers: those that stepped.
         guards: what must hold for the program to serve a call.
     """
 
@@ -379,6 +380,7 @@ class _Trace:
             CellGuard(handles),
             PlaceGuard(holders, self.free),
         ]
+        self.recording.optimizers = optimizers
         if optimizers:
             guards.append(OptimizerGuard(optimizers, self.lending.watch))
         if self.witness.looked_at:

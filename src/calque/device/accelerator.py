@@ -33,7 +33,7 @@ _their_pin_memory = torch.Tensor.pin_memory
 
 def install() -> None:
     """Answer for `torch.accelerator` wherever the accelerator in use is the jax device."""
-    torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore
+    torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore[method-assign]
     for name, ours in FUNCTIONS.items():
         theirs = getattr(torch.accelerator, name, None)
         if theirs is None:

@@ -23,9 +23,24 @@ from torch.utils import _pytree as pytree
 
 import calque  # noqa: F401  (registers the device)
 
-RANDOM_NAMES = ("dropout", "rand", "normal", "bernoulli", "multinomial", "uniform", "exponential",
-                "cauchy", "geometric", "log_normal", "rrelu", "empty", "poisson", "gumbel",
-                "fractional", "multi_head_attention_forward")
+RANDOM_NAMES = (
+    "dropout",
+    "rand",
+    "normal",
+    "bernoulli",
+    "multinomial",
+    "uniform",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "log_normal",
+    "rrelu",
+    "empty",
+    "poisson",
+    "gumbel",
+    "fractional",
+    "multi_head_attention_forward",
+)
 TOLERANCE = {
     torch.float16: (1e-2, 1e-2),
     torch.bfloat16: (3e-2, 3e-2),
@@ -164,7 +179,9 @@ def main() -> int:
             for mode in options.mode or ["eager"]:
                 supported = op.supported_dtypes("cpu")
                 if mode == "grad":
-                    if not op.supports_autograd or not (dtype.is_floating_point or dtype.is_complex):
+                    if not op.supports_autograd or not (
+                        dtype.is_floating_point or dtype.is_complex
+                    ):
                         continue
                     supported = op.supported_backward_dtypes("cpu")
                 if dtype not in supported:

@@ -62,8 +62,9 @@ def test_mixed_operands_take_the_widest_dtype_and_others_are_let_through() -> No
 def test_gradients_keep_the_dtype_of_the_parameters() -> None:
     layer = nn.Linear(4, 2).to("jax")
     with torch.autocast("jax", dtype=torch.bfloat16):
-        loss = F.cross_entropy(layer(torch.ones(3, 4, device="jax")),
-                               torch.zeros(3, dtype=torch.int64, device="jax"))
+        loss = F.cross_entropy(
+            layer(torch.ones(3, 4, device="jax")), torch.zeros(3, dtype=torch.int64, device="jax")
+        )
     loss.backward()
     assert (loss.dtype, layer.weight.grad.dtype) == (torch.float32, torch.float32)
 

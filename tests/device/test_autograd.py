@@ -22,9 +22,7 @@ TRANSFORMS = {
     "jacfwd": lambda x: torch.func.jacfwd(torch.sin)(x[0]),
     "hessian": lambda x: torch.func.hessian(lambda y: (y**3).sum())(x[0]),
     "vmap of grad": lambda x: torch.func.vmap(torch.func.grad(lambda r: (r * r).sum()))(x),
-    "functional hessian": lambda x: torch.autograd.functional.hessian(
-        lambda y: (y**3).sum(), x[0]
-    ),
+    "functional hessian": lambda x: torch.autograd.functional.hessian(lambda y: (y**3).sum(), x[0]),
 }
 
 

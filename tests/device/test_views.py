@@ -226,9 +226,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "write through lift": lambda x: torch.ops.aten.lift(x).add_(1),
     "write through view dtype": lambda x: x.view(torch.int32).fill_(7),
     "write through a narrower dtype": lambda x: x.view(torch.int16)[:, 0].fill_(7),
-    "write through view_as_complex": lambda x: torch.view_as_complex(
-        x.view(3, 2, 2)
-    ).mul_(2),
+    "write through view_as_complex": lambda x: torch.view_as_complex(x.view(3, 2, 2)).mul_(2),
     "write through resolve_conj": lambda x: x.resolve_conj().add_(1),
     "write through _neg_view": lambda x: torch._neg_view(x).add_(1),
     "write through squeeze of nothing": lambda x: x.squeeze().add_(1),
@@ -238,12 +236,12 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "fill_diagonal_": lambda x: x.fill_diagonal_(3),
     "write through unfold": lambda x: x.unfold(1, 2, 2).mul_(2),
     "write through set_": lambda x: torch.empty(0, device=x.device).set_(x).add_(1),
-    "write through set_ of a storage": lambda x: torch.empty(0, device=x.device)
-    .set_(x.untyped_storage())
-    .add_(1),
-    "write through set_ of a part": lambda x: torch.empty(0, device=x.device)
-    .set_(x.untyped_storage(), 2, (2, 2), (4, 1))
-    .add_(1),
+    "write through set_ of a storage": lambda x: (
+        torch.empty(0, device=x.device).set_(x.untyped_storage()).add_(1)
+    ),
+    "write through set_ of a part": lambda x: (
+        torch.empty(0, device=x.device).set_(x.untyped_storage(), 2, (2, 2), (4, 1)).add_(1)
+    ),
     "write through resize_ to less": lambda x: x.view(-1).resize_(4).add_(1),
     "write through as_strided_": lambda x: x.view(-1).as_strided_((2,), (5,), 1).add_(1),
     "write through as_strided_scatter's copy": lambda x: x.as_strided_scatter(

@@ -10,12 +10,36 @@ from hypothesis import strategies as st
 import calque
 from tests.ops.conformance import cases, compare_with_cpu
 
-NAMES = """
-argwhere bincount gather index_add index_copy index_fill index_put index_reduce index_select
-masked_fill masked_scatter masked_select nn.functional.one_hot nonzero nonzero_static put
-repeat_interleave scatter scatter_add scatter_reduce take take_along_dim unique
-unique_consecutive diagonal_scatter select_scatter slice_scatter as_strided_scatter
-""".split()
+NAMES = [
+    "argwhere",
+    "bincount",
+    "gather",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_reduce",
+    "index_select",
+    "masked_fill",
+    "masked_scatter",
+    "masked_select",
+    "nn.functional.one_hot",
+    "nonzero",
+    "nonzero_static",
+    "put",
+    "repeat_interleave",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "take",
+    "take_along_dim",
+    "unique",
+    "unique_consecutive",
+    "diagonal_scatter",
+    "select_scatter",
+    "slice_scatter",
+    "as_strided_scatter",
+]
 
 SHAPE = (3, 4, 2)
 

@@ -6,14 +6,47 @@ import torch
 import calque
 from tests.ops.conformance import cases, compare_with_cpu
 
-NAMES = """
-cholesky cholesky_inverse cholesky_solve geqrf kron linalg.cholesky linalg.cond
-linalg.cross linalg.det linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh
-linalg.householder_product linalg.inv linalg.lstsq linalg.lu linalg.lu_factor linalg.lu_solve
-linalg.matrix_power linalg.matrix_rank linalg.pinv linalg.qr linalg.slogdet linalg.solve
-linalg.solve_triangular linalg.svd linalg.svdvals lu_unpack matrix_exp ormqr triangular_solve
-fft.fft fft.fftn fft.hfft2 fft.ifft fft.irfftn fft.rfft2 istft
-""".split()
+NAMES = [
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "geqrf",
+    "kron",
+    "linalg.cholesky",
+    "linalg.cond",
+    "linalg.cross",
+    "linalg.det",
+    "linalg.eig",
+    "linalg.eigh",
+    "linalg.eigvals",
+    "linalg.eigvalsh",
+    "linalg.householder_product",
+    "linalg.inv",
+    "linalg.lstsq",
+    "linalg.lu",
+    "linalg.lu_factor",
+    "linalg.lu_solve",
+    "linalg.matrix_power",
+    "linalg.matrix_rank",
+    "linalg.pinv",
+    "linalg.qr",
+    "linalg.slogdet",
+    "linalg.solve",
+    "linalg.solve_triangular",
+    "linalg.svd",
+    "linalg.svdvals",
+    "lu_unpack",
+    "matrix_exp",
+    "ormqr",
+    "triangular_solve",
+    "fft.fft",
+    "fft.fftn",
+    "fft.hfft2",
+    "fft.ifft",
+    "fft.irfftn",
+    "fft.rfft2",
+    "istft",
+]
 
 
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))

@@ -56,7 +56,11 @@ def test_containers_go_in_and_come_out_as_they_are():
             "output": Output(logits=tree["output"].logits * 3, loss=None),
         }
 
-    tree = {"pair": Pair(ones(2), 1), "batch": Batch(ones(3), "b"), "output": Output(logits=ones(1))}
+    tree = {
+        "pair": Pair(ones(2), 1),
+        "batch": Batch(ones(3), "b"),
+        "output": Output(logits=ones(1)),
+    }
     for _ in range(2):
         result = run(tree, scale=5)
         assert type(result["pair"]) is Pair

@@ -13,8 +13,8 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, wrap_result, check_castable
-from calque.device.cell import check_writable, read, wrap, write, x64
+from calque.device.call import Runner, check_castable, wrap_result
+from calque.device.cell import check_writable, read, write, x64
 from calque.device.fallback import fall_back
 from calque.ops.registry import RULES, Rule
 

@@ -212,9 +212,7 @@ def _indices(view: View, offset: Array) -> Array:
 
 def _core_shape(view: View) -> Ints:
     """The view's size, with 1 for each dimension that only repeats."""
-    return tuple(
-        n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True)
-    )
+    return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -38,7 +38,9 @@ def _on_device(index: Tensor | None) -> Tensor | None:
     if index is None or index.device.type == "jax":
         return index
     if index.device.type != "cpu":
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor")
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor"
+        )
     return wrap(host_array(index))
 
 
@@ -178,10 +180,15 @@ def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
 _OUTSIDE = {
     "index": (RuntimeError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
     "self": (IndexError, "index out of range in self"),
-    "copy": (IndexError, "index_copy_(): index {bad} is out of bounds for dimension {dim} with "
-             "size {size}"),
+    "copy": (
+        IndexError,
+        "index_copy_(): index {bad} is out of bounds for dimension {dim} with size {size}",
+    ),
     "fill": (IndexError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
-    "flat": (IndexError, "out of range: tried to access index {bad} on a tensor of {size} elements."),
+    "flat": (
+        IndexError,
+        "out of range: tried to access index {bad} on a tensor of {size} elements.",
+    ),
 }
 _CHECKED = {
     "gather": "index",
@@ -201,8 +208,18 @@ _CHECKED = {
     "put": "flat",
     "embedding": "embedding",
 }
-_IN_PLACE = frozenset(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy",
-                       "index_reduce", "index_fill", "put"))
+_IN_PLACE = frozenset(
+    (
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_add",
+        "index_copy",
+        "index_reduce",
+        "index_fill",
+        "put",
+    )
+)
 
 
 def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """Rows of a table by index, and bags of them."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

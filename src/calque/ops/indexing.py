@@ -35,8 +35,7 @@ def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
     except ValueError:
         shapes = ", ".join(str(list(i.shape)) for i in present)
         raise IndexError(
-            "shape mismatch: indexing tensors could not be broadcast together with shapes "
-            f"{shapes}"
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
         ) from None
     return tuple(
         slice(None) if i is None else positions(i, n, wrap=True)
@@ -58,7 +57,9 @@ def index_shape(shape: tuple[int, ...], indices: Any) -> tuple[int, ...]:
 @op("index.Tensor", "_unsafe_index.Tensor")
 def index(self: Array, indices: Any) -> Array:
     if any(is_mask(i) for i in indices):
-        raise IndexError("the result of indexing with a mask has a shape that depends on its values")
+        raise IndexError(
+            "the result of indexing with a mask has a shape that depends on its values"
+        )
     key = index_key(self, indices)
     if self.size == 0:
         shape = index_shape(self.shape, indices)
@@ -79,9 +80,7 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
     _check_along("gather", source, dim, index)
     if index.size == 0:
         return jnp.zeros(shape, self.dtype)
-    source = source[
-        tuple(slice(None if a == dim else n) for a, n in enumerate(index.shape))
-    ]
+    source = source[tuple(slice(None if a == dim else n) for a, n in enumerate(index.shape))]
     # As unsigned numbers, negative indices are out of range instead of counted from the end.
     where = positions(index, source.shape[dim])
     where = where.astype(jnp.uint32 if where.dtype == jnp.int32 else jnp.uint64)
@@ -94,9 +93,7 @@ def _check_along(name: str, self: Array, dim: int, index: Array) -> None:
     if self.ndim != index.ndim:
         if index.size == 0:
             return
-        raise RuntimeError(
-            "Index tensor must have the same number of dimensions as input tensor"
-        )
+        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape, strict=True)) if a != dim):
         raise RuntimeError(
             f"Size does not match at dimension {dim} expected index {list(index.shape)} to be no "

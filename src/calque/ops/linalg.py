@@ -57,8 +57,10 @@ def _check_product(name: str, matrix: Array, right: Array, left: bool) -> None:
     if right.ndim < 2:
         raise RuntimeError(f"{name}: The input tensor B must have at least 2 dimensions.")
     if matrix.dtype != right.dtype:
-        raise RuntimeError(f"{name}: Expected A and B to have the same dtype, but found A of type "
-                           f"{matrix.dtype} and B of type {right.dtype} instead")
+        raise RuntimeError(
+            f"{name}: Expected A and B to have the same dtype, but found A of type "
+            f"{matrix.dtype} and B of type {right.dtype} instead"
+        )
     if matrix.shape[-2] != right.shape[-2 if left else -1]:
         raise RuntimeError(
             f"{name}: Incompatible shapes of A and B for the equation "
@@ -108,9 +110,7 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
 
 
 @op("linalg_lu_solve")
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, left: bool = True, adjoint: bool = False
-) -> Array:
+def lu_solve(LU: Array, pivots: Array, B: Array, left: bool = True, adjoint: bool = False) -> Array:
     _check_product("linalg.lu_solve", LU, B, left)
     batch = np.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
     right = jnp.broadcast_to(B, (*batch, *B.shape[-2:]))
@@ -210,9 +210,7 @@ def matrix_exp(self: Array) -> Array:
 @op("linalg_cross")
 def cross(self: Array, other: Array, dim: int = -1) -> Array:
     if self.ndim != other.ndim:
-        raise RuntimeError(
-            "linalg.cross: inputs must have the same number of dimensions."
-        )
+        raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
     axis = wrap_dim(dim, self.ndim)
     if self.shape[axis] != 3 or other.shape[axis] != 3:
         raise RuntimeError(

@@ -4,7 +4,6 @@ LAPACK reports failure by an integer for each matrix (`info`); XLA by NaN. The r
 so that PyTorch raises its own errors from it.
 """
 
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -28,8 +27,9 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
             f"{array.shape[-1]} matrices"
         )
     if not jnp.issubdtype(array.dtype, jnp.inexact):
-        raise RuntimeError(f"{name}: Expected a floating point or complex tensor as input. Got "
-                           f"{array.dtype}")
+        raise RuntimeError(
+            f"{name}: Expected a floating point or complex tensor as input. Got {array.dtype}"
+        )
 
 
 # Cholesky -------------------------------------------------------------------------------------------
@@ -52,9 +52,7 @@ def _failed_minor(matrix: Array, factor: Array) -> Array:
 
         def succeeds(order: Array) -> Array:
             inside = (step[:, None] < order) & (step < order)
-            minor = lax.linalg.cholesky(
-                jnp.where(inside, matrix, identity), symmetrize_input=False
-            )
+            minor = lax.linalg.cholesky(jnp.where(inside, matrix, identity), symmetrize_input=False)
             return ~jnp.isnan(minor).any((-2, -1))
 
         good = lax.map(succeeds, jnp.arange(1, size + 1))
@@ -227,9 +225,7 @@ def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Arra
     if not compute_v:
         matrix = _triangle_to_hermitian(A, not lower)
         return jnp.linalg.eigvalsh(matrix, symmetrize_input=False), jnp.zeros((0,), A.dtype)
-    vectors, values = lax.linalg.eigh(
-        _triangle_to_hermitian(A, not lower), symmetrize_input=False
-    )
+    vectors, values = lax.linalg.eigh(_triangle_to_hermitian(A, not lower), symmetrize_input=False)
     return values, vectors
 
 

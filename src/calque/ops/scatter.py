@@ -94,8 +94,10 @@ def _put_masked(self: Array, dim: int, mask: Array, values: Array, accumulate: b
         order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int32) - 1
         values = jnp.take(values, order.reshape(mask.shape), axis=dim, mode="clip")
     _check_values(values.shape, self.shape)
-    new = self | values if accumulate and self.dtype == jnp.bool_ else (
-        self + values if accumulate else values
+    new = (
+        self | values
+        if accumulate and self.dtype == jnp.bool_
+        else (self + values if accumulate else values)
     )
     spread = mask.reshape(*mask.shape, *(1,) * len(after))
     return jnp.where(spread, new, self)
@@ -280,9 +282,7 @@ def _scatter(
 def _matching_source(name: str, self: Array, dim: int, index: Array, source: Any) -> Array:
     too_long = [n for a, n in enumerate(index.shape) if a != dim and n > self.shape[a]]
     if index.ndim != self.ndim:
-        raise RuntimeError(
-            "Index tensor must have the same number of dimensions as self tensor"
-        )
+        raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
     if too_long:
         raise RuntimeError(
             f"Expected index {list(index.shape)} to be no larger than self {list(self.shape)} apart "
@@ -344,8 +344,9 @@ def scatter_reduce(
 @op("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(self: Array, mask: Array, value: Any) -> Array:
     if mask.dtype != jnp.bool_:
-        raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype "
-                           f"{mask.dtype}")
+        raise RuntimeError(
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
     if getattr(value, "ndim", 0):
         raise RuntimeError(
             "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "

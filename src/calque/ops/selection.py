@@ -131,7 +131,9 @@ def bincount(self: Array, weights: Array | None = None, minlength: int = 0) -> A
     return jnp.asarray(sums.astype(dtype))
 
 
-@op("repeat_interleave.Tensor", data_dependent=lambda repeats, output_size=None: output_size is None)
+@op(
+    "repeat_interleave.Tensor", data_dependent=lambda repeats, output_size=None: output_size is None
+)
 def repeat_interleave(repeats: Array, output_size: int | None = None) -> Array:
     if repeats.ndim != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")

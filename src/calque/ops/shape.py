@@ -120,9 +120,7 @@ def roll(self: Array, shifts: Any, dims: Any = ()) -> Array:
 @op("rot90")
 def rot90(self: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
     if len(dims) != 2:
-        raise RuntimeError(
-            f"expected total rotation dims == 2, but got dims = {len(dims)}"
-        )
+        raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
     if self.ndim < 2:
         raise RuntimeError(f"expected total dims >= 2, but got total dims = {self.ndim}")
     if wrap_dim(dims[0], self.ndim) == wrap_dim(dims[1], self.ndim):

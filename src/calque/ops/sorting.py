@@ -136,9 +136,7 @@ def _like_boundaries(value: Any, boundaries: Array) -> Array:
 
 
 @op("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(
-    self: Any, boundaries: Array, out_int32: bool = False, right: bool = False
-) -> Array:
+def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool = False) -> Array:
     if boundaries.ndim != 1:
         raise RuntimeError(
             f"torch.bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})"

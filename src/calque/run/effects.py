@@ -76,4 +76,3 @@ class PythonState:
         """Assign the plain values as the function would."""
         for holder, key, value in self.effects:
             holder.put(key, value)
-

@@ -190,7 +190,9 @@ class _Trace:
             return []
         found = gradients_of(self._lifting, [tensors[i] for i in carriers], targets)
         positions = {id(t): i for i, t in enumerate(inputs)}
-        pairs = [(positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None]
+        pairs = [
+            (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
+        ]
         self._carriers = carriers
         self._gradient_of = [position for position, _ in pairs]
         return [read(g) for _, g in pairs]
@@ -261,5 +263,3 @@ def _packed(words: Array) -> Array:
     with x64():
         wide = words.astype(jnp.uint64)
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
-
-

@@ -1,5 +1,6 @@
 """Arguments that nobody passes: tensors that a function reads at a place, where each call may
-find another one (a hidden state that it rebinds, a gradient that others make)."""
+find another one (a hidden state that it rebinds, a gradient that others make).
+"""
 
 from typing import Any, Protocol
 

@@ -238,5 +238,8 @@ def _momentum_buffers(optimizer: Optimizer, group: Group) -> None:
     if group["momentum"] == 0 or group["dampening"] != 0:
         return
     for parameter in group["params"]:
-        if parameter.grad is not None and not optimizer.state[parameter].get("momentum_buffer") is not None:
+        if (
+            parameter.grad is not None
+            and not optimizer.state[parameter].get("momentum_buffer") is not None
+        ):
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

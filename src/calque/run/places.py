@@ -106,7 +106,9 @@ class PlaceGuard:
 
     guarded = "what variables, attributes and modules hold"
 
-    def __init__(self, holders: Iterable[Holder], free: Collection[tuple[Holder, Any]] = ()) -> None:
+    def __init__(
+        self, holders: Iterable[Holder], free: Collection[tuple[Holder, Any]] = ()
+    ) -> None:
         self._free: dict[Holder, set[Any]] = {}
         for holder, key in free:
             self._free.setdefault(holder, set()).add(key)

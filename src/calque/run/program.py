@@ -89,9 +89,7 @@ class Program:
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
         with x64():
-            avals = [
-                jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in self._inputs
-            ]
+            avals = [jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in self._inputs]
             return self._jitted.lower(*avals)
 
     def compile_with(self, compiler: Callable[[Any], Any], lowered: Any) -> None:

@@ -134,7 +134,9 @@ class Reach:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._hold(Holder(cell, name), depth)
         known = function.__globals__
-        named = [n for n in used if n in known and not isinstance(known[n], types.ModuleType | type)]
+        named = [
+            n for n in used if n in known and not isinstance(known[n], types.ModuleType | type)
+        ]
         self._hold(Holder(known, "", named), depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, depth - 1, function.__name__)

@@ -84,7 +84,11 @@ class _Trace:
     """A trace while it runs; what is of use afterwards goes to its recording."""
 
     def __init__(
-        self, recording: Recording, fn: Callable[..., Any], leaves: list[Any], pinned: frozenset[int]
+        self,
+        recording: Recording,
+        fn: Callable[..., Any],
+        leaves: list[Any],
+        pinned: frozenset[int],
     ) -> None:
         self.recording = recording
         self.leaves = leaves
@@ -235,10 +239,13 @@ class _Trace:
         for place in rebound:
             tensors = [t for t in place.before if is_tensor(t)]
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
-            if tensors and all(
-                t.is_leaf and not t.requires_grad and t.grad is None for t in tensors
-            ) and all(
-                known[cell] == cells.count(cell) and cell not in self.arguments for cell in cells
+            if (
+                tensors
+                and all(t.is_leaf and not t.requires_grad and t.grad is None for t in tensors)
+                and all(
+                    known[cell] == cells.count(cell) and cell not in self.arguments
+                    for cell in cells
+                )
             ):
                 self.free.append((place.holder, place.key))
                 self._add_implicit(HeldIn(place), place.before)
@@ -265,9 +272,7 @@ class _Trace:
         pinned = index is None or index in self.recording.pinned
         return Existing(tensor) if pinned else Argument(index)
 
-    def _describe_gradients(
-        self, describer: Describer
-    ) -> list[tuple[Target, Description | None]]:
+    def _describe_gradients(self, describer: Describer) -> list[tuple[Target, Description | None]]:
         effects: list[tuple[Target, Description | None]] = []
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         for key, tensor in self.tensors.items():
@@ -336,9 +341,7 @@ class _Trace:
         names = dict(self.reach.names)
         for optimizer in self.lending.optimizers:
             names.update(names_of(optimizer, self.reach.optimizers.get(optimizer, ""), names))
-        by_cell = {
-            cell_of(t): names[key] for key, t in self.reach.tensors.items() if is_tensor(t)
-        }
+        by_cell = {cell_of(t): names[key] for key, t in self.reach.tensors.items() if is_tensor(t)}
         for optimizer in self.lending.optimizers:
             for state in optimizer.state.values():
                 for value in state.values():
@@ -368,9 +371,7 @@ class _Trace:
         state = {i.source for i in self.recording.inputs if i.kind == "cell"}
         optimizers = list(self.lending.optimizers)
         holders = self.state.holders + [h for o in optimizers for h in holders_of(o)]
-        handles = [
-            (t, self.before[key][3]) for t, key in known if self.before[key][3] in state
-        ]
+        handles = [(t, self.before[key][3]) for t, key in known if self.before[key][3] in state]
         guards: list[Any] = [
             GradientGuard(
                 [t for t, _ in known],
@@ -385,9 +386,7 @@ class _Trace:
             guards.append(OptimizerGuard(optimizers, self.lending.watch))
         if self.witness.looked_at:
             hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
-            guards.append(
-                HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values())
-            )
+            guards.append(HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values()))
         return guards
 
 

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from calque.device import rng
 from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
-from calque.diagnostics import TraceError
+from calque.diagnostics import unrepeatable
 from calque.ops import dtypes
 from calque.ops.registry import Rule
 
@@ -291,9 +291,12 @@ class Runner:
 def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*arrays: Any) -> Any:
         if active.trace is not None:
-            raise TraceError(
-                f"{rule.name}: the shape of the result depends on the values of the tensors, so it "
-                "cannot be part of one XLA program"
+            given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
+            raise unrepeatable(
+                f"{rule.name} of {given}",
+                "gives a shape that depends on the values, which one XLA program cannot",
+                "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask "
+                "in place of a count of nonzero(); or do this step outside of calque.jit.",
             )
         return run(*arrays)
 

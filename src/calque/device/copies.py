@@ -25,7 +25,7 @@ from calque.device.cell import (
     x64,
 )
 from calque.device.dtypes import to_numpy
-from calque.diagnostics import TraceError, user_origin
+from calque.diagnostics import unrepeatable
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         TraceError: a trace is running: its tensors have no values yet.
     """
-    array = concrete(tensor, "copied to the CPU")
+    array = concrete(tensor, "copied to the CPU (cpu(), numpy(), tolist(), print)")
     host = np.array(array, copy=True, order="C")
     carrier = CARRIERS.get(tensor.dtype)
     if carrier is None:
@@ -52,13 +52,11 @@ def concrete(tensor: torch.Tensor, use: str) -> Array:
         value = active.trace.concrete(tensor)
         if value is not None:
             return value
-        origin = user_origin()
-        place = f"{origin}: " if origin else ""
-        raise TraceError(
-            f"{place}a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use} "
-            "inside calque.jit, where it has no value yet.\n"
+        raise unrepeatable(
+            f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
+            "inside calque.jit, where it has no value yet",
             "Use torch.where or torch.cond instead of a Python `if` on it; return it from the "
-            "function to look at it outside."
+            "function to look at it outside.",
         )
     return read(tensor)
 
@@ -69,7 +67,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         number = active.trace.number(tensor)
         if number is not None:
             return number
-    return concrete(tensor, "read as a Python number").item()
+    return concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)").item()
 
 
 def copy_from(

@@ -1,6 +1,16 @@
 """Errors, and where in the user's program they come from."""
 
-from calque.diagnostics.errors import CalqueError, TraceError, UnsupportedOpError
+from calque.diagnostics.errors import CalqueError, TraceError, UnsupportedOpError, unrepeatable
 from calque.diagnostics.frames import Origin, user_frame, user_origin
+from calque.diagnostics.tracebacks import tidy
 
-__all__ = ["CalqueError", "Origin", "TraceError", "UnsupportedOpError", "user_frame", "user_origin"]
+__all__ = [
+    "CalqueError",
+    "Origin",
+    "TraceError",
+    "UnsupportedOpError",
+    "tidy",
+    "unrepeatable",
+    "user_frame",
+    "user_origin",
+]

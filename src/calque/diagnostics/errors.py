@@ -8,6 +8,8 @@ What PyTorch itself would raise on another device (a shape mismatch, an index ou
 as PyTorch's own class instead.
 """
 
+from calque.diagnostics.frames import user_origin
+
 
 class CalqueError(Exception):
     """The base of every exception that calque adds to PyTorch's own."""
@@ -19,3 +21,16 @@ class TraceError(CalqueError, RuntimeError):
 
 class UnsupportedOpError(CalqueError, NotImplementedError):
     """An operator has no rule, no decomposition and no CPU kernel that can serve it."""
+
+
+def unrepeatable(what: str, why: str, remedy: str) -> TraceError:
+    """The error for a step that one XLA program cannot repeat, at the user's line.
+
+    Args:
+        what: the operation, and the shape and dtype of its tensor.
+        why: the reason, without a full stop.
+        remedy: what to do instead, as a sentence.
+    """
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    return TraceError(f"{place}{what} {why}.\n{remedy}")

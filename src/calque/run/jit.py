@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from calque.device.cell import active
+from calque.diagnostics import tidy
 from calque.run import signature
 from calque.run.explain import Explanation, explain
 from calque.run.guards import ambient
@@ -47,6 +48,12 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if active.trace is not None or torch._C._functorch.maybe_current_level() is not None:
             return self._fn(*args, **kwargs)
+        try:
+            return self._call(args, kwargs)
+        except Exception as error:
+            raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
         leaves, spec = signature.flatten((args, kwargs))
         key = self._key(leaves, spec)
         with self._lock:
@@ -55,7 +62,7 @@ class Jitted(Generic[P, R]):
 
     def _key(self, leaves: list[Any], spec: Any) -> Any:
         keys = [signature.key_of(leaf) for leaf in leaves]
-        return (spec, ambient(), signature.sharing(leaves), *keys)
+        return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
 
     def _find(self, key: Any, leaves: list[Any]) -> Program | None:
         for program in self.programs.get(key, ()):
@@ -65,6 +72,7 @@ class Jitted(Generic[P, R]):
 
     def _make(self, key: Any, leaves: list[Any], spec: Any) -> Program:
         reason = self._why(key, leaves)
+        self._last = key
         program, lowered = self._trace(leaves, spec)
         program.compile_with(self._compiled, lowered)
         self.history.append(reason)
@@ -101,7 +109,7 @@ class Jitted(Generic[P, R]):
             return programs[0].failing(leaves).why()
         if key in self.programs:
             return "the function left tensors behind in its last call"
-        return "a new signature: shapes, dtypes, Python values or modes of the arguments"
+        return signature.difference(self._last, key)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Trace for these arguments without running: a `jax.stages.Lowered`.

@@ -137,6 +137,9 @@ class Program:
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
                 return _Alias(f"argument {index} was part of the function's own state")
+        for index, tensor in self.recording.pinned_hosts:
+            if not leaves[index].is_set_to(tensor):
+                return _Alias(f"argument {index} was a variable of the function, too")
         if not self._n_written:
             return None
         pinned_cells = {cell for cell, _ in pinned.values()}

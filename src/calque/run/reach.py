@@ -33,7 +33,6 @@ class Reach:
         optimizers: every optimizer, with its path.
         tensors: every tensor, by id.
         names: how the user's program names each tensor, by id.
-        holders: the dicts, lists and closure variables on the way.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -41,13 +40,23 @@ class Reach:
         self.optimizers: dict[Optimizer, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self.names: dict[int, str] = {}
-        self.holders: list[Holder] = []
+        self._holders: list[Holder] = []
         self._objects: list[tuple[Any, str, int]] = []
         self._used: set[str] = set()
         self._seen: set[int] = set()
         self._keep: list[Any] = []
+        self._plain: list[Holder] = []
         for root in roots:
-            self.visit(root, _DEPTH, "")
+            self.add(root, "")
+
+    @property
+    def holders(self) -> list[Holder]:
+        """The dicts, lists and closure variables on the way."""
+        return self._holders + self._plain
+
+    def add(self, root: Any, path: str) -> None:
+        """Look at one more thing."""
+        self.visit(root, _DEPTH, path)
         self._look_into_objects()
 
     def visit(self, value: Any, depth: int, path: str) -> None:
@@ -65,12 +74,12 @@ class Reach:
             self._visit_module(value, depth, path)
         elif isinstance(value, dict):
             if len(value) <= _WIDTH:
-                self.holders.append(Holder(value, path))
+                self._holders.append(Holder(value, path))
             for key in list(value)[:_WIDTH]:
                 self.visit(value[key], depth - 1, f"{path}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
             if isinstance(value, list) and len(value) <= _WIDTH:
-                self.holders.append(Holder(value, path))
+                self._holders.append(Holder(value, path))
             for index, item in enumerate(list(value)[:_WIDTH]):
                 self.visit(item, depth - 1, f"{path}[{index}]")
         else:
@@ -80,9 +89,9 @@ class Reach:
         self.modules[module] = path
         attributes = vars(module)
         parts = [attributes[name] for name in _PARTS]
-        self.holders.append(Holder(attributes, path))
-        self.holders += [Holder(part, path) for part in parts]
-        self.holders += [Holder(attributes[name], f"{path}.{name}") for name in _HOOKS]
+        self._holders.append(Holder(attributes, path))
+        self._holders += [Holder(part, path) for part in parts]
+        self._holders += [Holder(attributes[name], f"{path}.{name}") for name in _HOOKS]
         inner = f"{path}." if path else ""
         for part in parts:
             for name, item in part.items():
@@ -142,7 +151,7 @@ class Reach:
             self.visit(default, depth - 1, function.__name__)
 
     def _hold(self, holder: Holder, depth: int) -> None:
-        self.holders.append(holder)
+        self._holders.append(holder)
         for key, value in holder.before.items():
             self.visit(value, depth - 1, holder.name(key))
 
@@ -168,9 +177,8 @@ class Reach:
                     self.visit(attributes[name], depth - 1, f"{path}.{name}")
                 else:
                     self._visit_method(type(value), name, depth, path)
-        for value, path, _ in self._objects:
-            attributes = vars(value)
-            self.holders.append(Holder(attributes, path, sorted(self._used)))
+        names = sorted(self._used)
+        self._plain = [Holder(vars(value), path, names) for value, path, _ in self._objects]
 
 
 def _is_torchs(name: str) -> bool:

@@ -58,7 +58,7 @@ class Recording:
         survivors: cells made in the trace that outlive it without being any of these.
         count: how many leaves a call's arguments have.
         sharing: how the implicit ones share storages.
-        pinned: arguments that are also part of the state.
+        pinned, pinned_hosts: arguments that are also part of the state.
         optimizers: those that stepped.
         guards: what must hold for the program to serve a call.
     """
@@ -67,6 +67,7 @@ class Recording:
         self, fn: Callable[..., Any], leaves: list[Any], spec: Any, pinned: frozenset[int]
     ) -> None:
         self.pinned: dict[int, tuple[Cell, int]] = {}
+        self.pinned_hosts: list[tuple[int, torch.Tensor]] = []
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
@@ -97,7 +98,8 @@ class _Trace:
         self.witness = Witness(self.lifting, self._know)
         self.reach = reach = Reach(fn)
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
-        reach.visit(leaves, 4, "arguments")
+        self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
+        reach.add(leaves, "arguments")
         self.state = PythonState(_without(reach.holders, leaves))
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -351,7 +353,6 @@ class _Trace:
             gradient = self.before[key][0]
             if gradient is not None and key in names:
                 by_cell.setdefault(cell_of(gradient), f"{names[key]}.grad")
-        hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
         for one in self.recording.inputs:
             if one.kind == "cell":
                 one.name = by_cell.get(one.source, "")
@@ -361,9 +362,25 @@ class _Trace:
             elif one.kind == "hyper":
                 one.name = one.source.key
             elif one.kind == "host":
-                one.name = names.get(id(one.source), "")
-                if id(one.source) in hosts:
-                    one.kind, one.source = "host argument", hosts[id(one.source)]
+                self._place_host(one)
+
+    def _place_host(self, one: Input) -> None:
+        """Where a CPU tensor comes from: kernels see aliases of it, so its memory tells."""
+        hosts = [
+            (i, t)
+            for i, t in enumerate(self.leaves)
+            if isinstance(t, torch.Tensor) and t.device.type == "cpu"
+        ]
+        for index, tensor in hosts:
+            if one.source.is_set_to(tensor):
+                if any(one.source.is_set_to(own) for own in self.own_hosts):
+                    self.recording.pinned_hosts.append((index, tensor))
+                else:
+                    one.kind, one.source = "host argument", index
+                return
+        for tensor in self.own_hosts:
+            if one.source.is_set_to(tensor):
+                one.name = self.reach.names[id(tensor)]
 
     def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 from torch.utils import _pytree
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
+_SHARING = ("jax", "cpu")
 _INEXACT = frozenset((float, complex))
 
 
@@ -84,13 +85,37 @@ def key_of(leaf: Any) -> Any:
     return Same(leaf)
 
 
+def difference(old: Any, new: Any) -> str:
+    """What differs between two signatures: of containers, modes, sharing, then each leaf."""
+    if old[0] != new[0]:
+        return "the containers or the number of the arguments are others"
+    if old[1] != new[1]:
+        return "grad mode, inference mode, autocast or the default dtype changed"
+    for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
+        if before != now:
+            return f"argument {index} was {_spoken(before)} and is {_spoken(now)}"
+    return "the arguments share memory in another way"
+
+
+def _spoken(key: Any) -> str:
+    if isinstance(key, Same):
+        return f"one {type(key.value).__name__} object"
+    if len(key) == 2:
+        return key[1] if key[0] in _INEXACT else repr(key[1])
+    if len(key) == 4:
+        return f"a numpy value of shape {key[1]}"
+    _, shape, stride, dtype, device, gradient = key
+    requires = ", requires_grad" if gradient else ""
+    return f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
+
+
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
     """Which tensors share a storage, and how they lie in it; empty if none do.
 
     For each tensor the first that has its storage, and the distance of their first elements.
     """
-    tensors = [leaf for leaf in leaves if is_tensor(leaf)]
-    cells = [tensor.untyped_storage().cell for tensor in tensors]
+    tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.device.type in _SHARING]
+    cells = [t.untyped_storage()._cdata for t in tensors]
     if len(set(cells)) == len(cells):
         return ()
     firsts = [cells.index(cell) for cell in cells]

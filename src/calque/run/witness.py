@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.device.cell import Cell
-from calque.diagnostics import TraceError, user_origin
+from calque.diagnostics import unrepeatable
 from calque.run.lifting import Lifting
 
 _LARGEST_GUARD = 4096
@@ -76,19 +76,19 @@ class Witness(TorchDispatchMode):
         written = _written(func, args, kwargs)
         for tensor in outside:
             if any(tensor is w for w in written):
-                raise TraceError(
-                    f"{_place()}{func} writes to a CPU tensor of shape {tuple(tensor.shape)} from "
-                    "outside of calque.jit: the compiled program could not repeat that.\n"
-                    "Move the tensor to device 'jax', or return the value and write it outside."
+                raise unrepeatable(
+                    f"{func} writes to a CPU tensor {_spoken(tensor)} from outside",
+                    "of calque.jit, which the compiled program could not repeat",
+                    "Move the tensor to device 'jax', or return the value and write it outside.",
                 )
         if on_device or _goes_to_device(kwargs):
             return
         for tensor in outside:
             if tensor.numel() > _LARGEST_GUARD:
-                raise TraceError(
-                    f"{_place()}{func} computes on the CPU with a tensor of shape "
-                    f"{tuple(tensor.shape)} from outside of calque.jit: its values would be "
-                    "frozen in the program.\nMove it to device 'jax' first."
+                raise unrepeatable(
+                    f"{func} computes on the CPU with a tensor {_spoken(tensor)} from outside",
+                    "of calque.jit, whose values would be frozen in the program",
+                    "Move it to device 'jax' first.",
                 )
             self.looked_at[id(tensor)] = tensor
 
@@ -97,9 +97,10 @@ class Witness(TorchDispatchMode):
         for item in items:
             if isinstance(item, torch.Tensor) and item.device.type == "cpu":
                 if torch.Tag.nondeterministic_seeded in func.tags:
-                    raise TraceError(
-                        f"{_place()}{func} draws random numbers on the CPU inside calque.jit: they "
-                        "would be frozen in the program.\nPass device='jax'."
+                    raise unrepeatable(
+                        f"{func} draws random numbers {_spoken(item)} on the CPU inside calque.jit",
+                        "where they would be frozen in the program",
+                        "Pass device='jax'.",
                     )
                 self.lifting.host_born[id(item)] = item
 
@@ -120,6 +121,5 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     return written
 
 
-def _place() -> str:
-    origin = user_origin()
-    return f"{origin}: " if origin else ""
+def _spoken(tensor: torch.Tensor) -> str:
+    return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"

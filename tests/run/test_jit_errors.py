@@ -1,0 +1,207 @@
+"""What cannot be traced is one short error that changes nothing; the user's own errors pass."""
+
+import copy
+import traceback
+
+import pytest
+import torch
+from torch import nn
+
+import calque
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="jax")
+
+
+def branch(x):
+    if x.sum() > 3:
+        return x
+    return -x
+
+
+def asserting(x):
+    assert (x > 0).all()
+    return x
+
+
+def printing(x):
+    print(x)
+    return x
+
+
+DEPENDENT = {
+    "if": branch,
+    "item": lambda x: x.sum().item(),
+    "float": lambda x: float(x[0, 0]),
+    "int": lambda x: int(x[0, 0]),
+    "bool": lambda x: bool(x[0, 0]),
+    "while": lambda x: [1 for _ in range(int(x.sum()))],
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.cpu().numpy(),
+    "print": printing,
+    "format": lambda x: f"{x.sum():.3f}",
+    "nonzero": lambda x: len(x.nonzero()),
+    "mask": lambda x: x[x > 0],
+    "unique": lambda x: torch.unique(x),
+    "assert": asserting,
+    "index": lambda x: [1, 2, 3][x.long()[0, 0]],
+    "contains": lambda x: 1.0 in x,
+    "iteration": lambda x: max(x[0]),
+    "equal": lambda x: torch.equal(x, x + 1),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long()[0], 0),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_needing_a_value_is_one_short_error(name):
+    function = DEPENDENT[name]
+    run = calque.jit(function)
+    with pytest.raises(calque.TraceError) as caught:
+        run(ones(2, 2))
+    text = str(caught.value)
+    line = function.__code__.co_firstlineno
+    assert any(f"{__file__}:{line + i} in " in text for i in range(3)), text
+    assert "shape (" in text or "[2, 2]" in text or "32[4]" in text or "int64[2]" in text, text
+    assert ("float32" in text or "bool" in text or "int64" in text), text
+    assert len(text.splitlines()) == 2
+    printed = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert len(printed) <= 12, printed
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert [f for f in files if f != __file__] == [f for f in files if f.endswith("jit.py")]
+    assert len(files) <= 3
+    assert caught.value.__cause__ is None
+
+
+def test_the_users_own_errors_pass_with_the_users_frames():
+    def helper(x):
+        return {}["missing"]
+
+    run = calque.jit(lambda x: helper(x))
+    with pytest.raises(KeyError, match="missing") as caught:
+        run(ones(1))
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-2:] == ["<lambda>", "helper"]
+    assert names.count("__call__") == 1
+    assert not getattr(caught.value, "__notes__", [])
+    with pytest.raises(RuntimeError, match="shape|size|broadcast"):
+        calque.jit(lambda x: x @ ones(5, 5))(ones(2, 2))
+    with pytest.raises(IndexError):
+        calque.jit(lambda x: x.sum(7))(ones(2, 2))
+
+
+def test_causes_of_the_users_errors_are_kept():
+    def fail():
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    with pytest.raises(ValueError, match="outer") as caught:
+        calque.jit(fail)()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_full_traceback_on_request(monkeypatch):
+    monkeypatch.setenv("CALQUE_TRACEBACK", "full")
+    with pytest.raises(calque.TraceError) as caught:
+        calque.jit(branch)(ones(2))
+    assert len(traceback.extract_tb(caught.value.__traceback__)) > 5
+
+
+def test_an_error_in_a_trace_changes_nothing():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).to("jax")
+    model.note = "before"
+    model.history = []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    x = ones(4, 2)
+    fail = True
+    total = ones(1)
+
+    @calque.jit
+    def step(x):
+        nonlocal total
+        total = total + 1
+        model.note = "after"
+        model.history.append(1)
+        model.cache = x * 2
+        model[0].weight.data = model[0].weight.data * 2
+        model[0].bias.requires_grad_(False)
+        model[2].p = 0.1
+        torch.rand(2, device="jax")
+        x.mul_(2)
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        if fail:
+            raise KeyError("no")
+        model[0].bias.requires_grad_(True)
+        return loss
+
+    before = copy.deepcopy(model.state_dict())
+    first = total
+    seeds = torch.get_rng_state(), torch.jax.get_rng_state()
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            step(x)
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, before[key]), key
+        assert x.tolist() == [[1, 1]] * 4
+        assert all(p.grad is None for p in model.parameters())
+        assert model[0].bias.requires_grad
+        assert not optimizer.state
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        assert optimizer.param_groups[0]["capturable"] is False
+        assert (model.note, model.history, model[2].p) == ("before", [], 0.5)
+        assert not hasattr(model, "cache")
+        assert total is first
+        assert torch.equal(torch.get_rng_state(), seeds[0])
+        assert torch.equal(torch.jax.get_rng_state(), seeds[1])
+    fail = False
+    assert torch.isfinite(step(x)).item()
+    assert model.note == "after"
+    assert total.item() == 2
+    assert x.tolist() == [[2, 2]] * 4
+
+
+def test_an_optimizer_after_an_error_trains_as_eager():
+    w = ones(2).requires_grad_()
+    optimizer = torch.optim.Adam([w], lr=0.1)
+    with pytest.raises(calque.TraceError):
+        calque.jit(lambda: (w.sum().backward(), optimizer.step(), w.sum().item()))()
+    reference = torch.ones(2, requires_grad=True)
+    other = torch.optim.Adam([reference], lr=0.1)
+    for _ in range(2):
+        for p, o in ((w, optimizer), (reference, other)):
+            p.sum().backward()
+            o.step()
+            o.zero_grad()
+    torch.testing.assert_close(w.detach().cpu(), reference.detach())
+
+
+def test_many_traces_are_reported(caplog):
+    run = calque.jit(lambda x, n: x * n)
+    for n in range(17):
+        run(ones(1), n)
+    assert "traced" in caplog.text
+    text = str(run.explain())
+    assert "17 traces" in text
+    assert len(text.splitlines()) < 100
+
+
+def test_the_reason_of_every_trace_is_told():
+    model = nn.Dropout(0.5).to("jax")
+    run = calque.jit(lambda x, n: model(x) * n)
+    run(ones(2), 1)
+    run(ones(3), 1)
+    run(ones(3), 2)
+    model.eval()
+    run(ones(3), 2)
+    model.p = 0.1
+    run(ones(3), 2)
+    assert "shape" in run.history[1]
+    assert run.history[2] == "argument 1 was 1 and is 2"
+    assert "model.training was True and is False" in run.history[3]
+    assert "model.p was 0.5 and is 0.1" in run.history[4]

@@ -1,0 +1,186 @@
+"""CPU tensors, threads and memory around jitted functions."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import calque
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="jax")
+
+
+def test_cpu_tensors_made_inside_are_constants():
+    @calque.jit
+    def run(x):
+        table = torch.arange(3.0) * 2
+        scale = torch.tensor(3.0)
+        return x * table.to("jax") * scale + torch.tensor([1.0, 2.0, 3.0], device="jax")
+
+    for _ in range(2):
+        assert run(ones(3)).tolist() == [1, 8, 15]
+
+
+def test_cpu_tensors_from_outside_are_read_at_each_call():
+    table = torch.ones(3)
+    run = calque.jit(lambda x: x * table.to("jax"))
+    assert run(ones(3)).tolist() == [1, 1, 1]
+    table.mul_(5)
+    assert run(ones(3)).tolist() == [5, 5, 5]
+    assert len(run.history) == 1
+
+
+def test_cpu_arguments_are_read_at_each_call():
+    run = calque.jit(lambda x, t: x * t.to("jax"))
+    assert run(ones(2), torch.ones(2)).tolist() == [1, 1]
+    assert run(ones(2), torch.ones(2) * 5).tolist() == [5, 5]
+    base = torch.arange(6.0)
+    assert run(ones(2), base[2:4]).tolist() == [2, 3]
+    assert run(ones(2), base[4:]).tolist() == [4, 5]
+    assert len(run.history) == 1
+
+
+def test_a_cpu_argument_that_is_also_a_variable():
+    table = torch.ones(2)
+    run = calque.jit(lambda t: t.to("jax") * 10 + table.to("jax"))
+    assert run(table).tolist() == [11, 11]
+    assert run(torch.ones(2) * 5).tolist() == [51, 51]
+    table.fill_(2)
+    assert run(table).tolist() == [22, 22]
+    twice = calque.jit(lambda a, b: a.to("jax") * 10 + b.to("jax"))
+    assert twice(table, table).tolist() == [22, 22]
+    assert twice(table, torch.ones(2)).tolist() == [21, 21]
+
+
+def test_cpu_arguments_that_the_function_computes_with():
+    run = calque.jit(lambda x, t: x * (t + 1).to("jax") if t.sum() > 0 else x)
+    assert run(ones(2), torch.ones(2)).tolist() == [2, 2]
+    assert run(ones(2), torch.ones(2) * 5).tolist() == [6, 6]
+    assert run(ones(2), -torch.ones(2)).tolist() == [1, 1]
+
+
+def test_scalars_on_the_cpu():
+    s = torch.tensor(2.0)
+    run = calque.jit(lambda x: x * s)
+    assert run(ones(2)).tolist() == [2, 2]
+    s.fill_(7)
+    assert run(ones(2)).tolist() == [7, 7]
+    assert calque.jit(lambda x, s: x + s)(ones(2), torch.tensor(4.0)).tolist() == [5, 5]
+    taken = calque.jit(lambda x, s: x + s.item())
+    assert taken(ones(2), torch.tensor(4.0)).tolist() == [5, 5]
+    assert taken(ones(2), torch.tensor(6.0)).tolist() == [7, 7]
+
+
+def test_a_cpu_tensor_that_is_computed_with_is_guarded():
+    lengths = torch.tensor([1, 2])
+    run = calque.jit(lambda x: x * int(lengths.max()))
+    assert run(ones(1)).item() == 2
+    lengths[1] = 9
+    assert run(ones(1)).item() == 9
+    assert "CPU tensor" in run.history[1]
+
+
+def test_writing_and_drawing_on_the_cpu_are_errors():
+    outside = torch.zeros(2)
+    with pytest.raises(calque.TraceError, match="writes to a CPU tensor"):
+        calque.jit(lambda: outside.add_(1))()
+    assert outside.tolist() == [0, 0]
+    with pytest.raises(calque.TraceError, match="random"):
+        calque.jit(lambda: torch.rand(2).to("jax"))()
+    with pytest.raises(calque.TraceError, match="random"):
+        calque.jit(lambda: nn.init.normal_(torch.empty(2)).to("jax"))()
+
+
+def test_cpu_results():
+    outside = torch.ones(2)
+    run = calque.jit(lambda x: (torch.arange(2) + 1, outside, x.shape))
+    first, second = run(ones(1)), run(ones(1))
+    assert first[0].tolist() == second[0].tolist() == [1, 2]
+    first[0].zero_()
+    assert run(ones(1))[0].tolist() == [1, 2]
+    assert second[1] is outside
+    assert first[2] == (1,)
+
+
+def test_numpy_state_is_a_constant_by_value():
+    weights = np.array([1.0, 2.0], np.float32)
+    run = calque.jit(lambda x: x * torch.from_numpy(weights).to("jax"))
+    assert run(ones(2)).tolist() == [1, 2]
+
+
+def test_two_threads_train_two_models():
+    def work(seed, results):
+        model = nn.Linear(3, 3, bias=False).to("jax")
+        with torch.no_grad():
+            model.weight.fill_(float(seed))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+        @calque.jit
+        def step(x):
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        results[seed] = [step(ones(1, 3)).item() for _ in range(5)]
+
+    results: dict[int, list[float]] = {}
+    threads = [threading.Thread(target=work, args=(i, results)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: [9 * (i - k) for k in range(5)] for i in range(3)}
+
+
+def test_one_function_called_by_many_threads():
+    total = ones(1)
+    run = calque.jit(lambda x: (total.add_(x), None)[1])
+    threads = [
+        threading.Thread(target=lambda: [run(ones(1)) for _ in range(5)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total.item() == 21
+
+
+def test_a_thread_runs_eagerly_while_another_traces():
+    tracing, done = threading.Event(), threading.Event()
+    seen = []
+
+    def eager():
+        tracing.wait(10)
+        a = ones(3)
+        a += 1
+        seen.append(a.sum().item())
+        torch.manual_seed(3)
+        done.set()
+
+    thread = threading.Thread(target=eager)
+    thread.start()
+
+    @calque.jit
+    def run(x):
+        tracing.set()
+        assert done.wait(10)
+        return x + 1
+
+    assert run(ones(1)).item() == 2
+    thread.join()
+    assert seen == [6]
+
+
+def test_a_function_that_retraces_keeps_few_programs():
+    run = calque.jit(lambda x: x * w)
+    for i in range(12):
+        w = ones(2) * i
+        assert run(ones(2)).tolist() == [i, i]
+    assert len(run.explain().programs) <= 8
+    assert run.compilations == 1

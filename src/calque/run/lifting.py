@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 from jax import Array
+from jax._src.core import eval_context
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from calque.device.call import host_array
@@ -225,7 +226,7 @@ class Lifting:
         """Run eagerly in the middle of the trace: what is made here exists before the program."""
         active.trace = None
         try:
-            with jax.ensure_compile_time_eval():
+            with eval_context():  # ensure_compile_time_eval would fold into what jit caches
                 yield
         finally:
             active.trace = self

@@ -1,6 +1,6 @@
 """Compare the device with CPU PyTorch on PyTorch's own operator database.
 
-    python -m tests.conformance.opdb --op addmm --op 'nn.functional.*' --dtype float32 --mode eager --mode grad
+    python -m tests.conformance.opdb --op addmm --op 'nn.functional.*' --dtype float32 --mode grad
 
 prints a line for each failure and a summary; the tests use `check` directly.
 """

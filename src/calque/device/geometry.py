@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -187,7 +188,7 @@ def _factor_memory(length: int, view: View) -> Ints | None:
         return (length,)
     inner = [strides[-1]] if strides[-1] > 1 else []
     middle = []
-    for outer, nested in zip(strides, strides[1:], strict=False):
+    for outer, nested in pairwise(strides):
         if outer % nested:
             return None
         middle.append(outer // nested)

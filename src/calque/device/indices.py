@@ -97,13 +97,13 @@ def out_of_range(index: Tensor, size: int, wrap: bool) -> int | None:
     return low if low < (-size if wrap else 0) else None
 
 
-# index ----------------------------------------------------------------------------------------------
+# index --------------------------------------------------------------------------------------------
 
 _index = functional(RULES["aten::index.Tensor"])
 
 
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`self[indices]`; a mask needs its values (an error in a trace, that names the user's line)."""
+    """`self[indices]`; a mask needs its values (in a trace, an error that names the line)."""
     indices = [_on_device(i) for i in indices]
     if any(map(_is_mask, indices)):
         self, indices = _expand(self, indices)
@@ -127,7 +127,7 @@ def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | No
         return wrap(jnp.asarray(values[tuple(keys)]))
 
 
-# index_put ------------------------------------------------------------------------------------------
+# index_put ----------------------------------------------------------------------------------------
 
 
 def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
@@ -175,7 +175,7 @@ def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
     return put
 
 
-# One index tensor along one dimension ---------------------------------------------------------------
+# One index tensor along one dimension -------------------------------------------------------------
 
 _OUTSIDE = {
     "index": (RuntimeError, "index {bad} is out of bounds for dimension {dim} with size {size}"),

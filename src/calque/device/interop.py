@@ -124,9 +124,9 @@ def _dlpack(
     if copy is not False:
         with x64():
             array = jnp.array(array, copy=True)
-    return array.__dlpack__(
-        stream=None if stream == -1 else stream, max_version=max_version, dl_device=dl_device
-    )
+    export: Any = array.__dlpack__
+    stream = None if stream == -1 else stream
+    return export(stream=stream, max_version=max_version, dl_device=dl_device)
 
 
 def _dlpack_device(tensor: torch.Tensor) -> Any:

@@ -112,7 +112,7 @@ def _getitem(self: Storage, index: Any) -> int:
         raise RuntimeError(
             "a slice of a jax storage would have to share its memory; use storage.cpu()[...]"
         )
-    return host_bytes(self)[index].item()
+    return int(host_bytes(self)[index].item())
 
 
 def _setitem(self: Storage, index: Any, value: Any) -> None:
@@ -250,7 +250,9 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
     content = args[0] if args else 0
     if isinstance(content, int):
         return allocate(content)
-    return allocate(len(content)).copy_(torch._C.StorageBase.__new__(cls, content))
+    return allocate(len(content)).copy_(
+        torch._C.StorageBase.__new__(cls, content)  # pyright: ignore[reportCallIssue]
+    )
 
 
 def _sized(save: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ class Origin:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to calque, torch, jax, the standard library or an installed package."""
+    """Whether a file is of calque, torch, jax, the standard library or an installed package."""
     return (
         filename.startswith(_LIBRARIES)
         or filename.startswith("<frozen")

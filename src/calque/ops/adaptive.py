@@ -21,8 +21,8 @@ def _bounds(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
 def _check(x: Array, output_size: Any, ndim: int) -> tuple[int, ...]:
     if x.ndim not in (ndim + 1, ndim + 2) or 0 in x.shape[x.ndim - ndim :]:
         raise RuntimeError(
-            f"adaptive pooling: expected a {ndim + 1}D or {ndim + 2}D tensor with non-zero size for "
-            f"non-batch dimensions, but got shape {list(x.shape)}"
+            f"adaptive pooling: expected a {ndim + 1}D or {ndim + 2}D tensor with non-zero size "
+            f"for non-batch dimensions, but got shape {list(x.shape)}"
         )
     if min(output_size) < 0:
         raise RuntimeError("elements of output_size must be greater than or equal to 0")

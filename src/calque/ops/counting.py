@@ -27,8 +27,8 @@ def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
 
 
 def _widened(low: Array, high: Array, margin: float) -> tuple[Array, Array]:
-    same, margin = low == high, jnp.asarray(margin, low.dtype)
-    return jnp.where(same, low - margin, low), jnp.where(same, high + margin, high)
+    same, step = low == high, jnp.asarray(margin, low.dtype)
+    return jnp.where(same, low - step, low), jnp.where(same, high + step, high)
 
 
 def _outer_edges(values: Array, range: Any) -> tuple[Array, Array]:

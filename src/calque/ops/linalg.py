@@ -17,7 +17,7 @@ from calque.ops.linalg_decompositions import (
 )
 from calque.ops.registry import op
 
-# Triangular systems ---------------------------------------------------------------------------------
+# Triangular systems -------------------------------------------------------------------------------
 
 
 def _broadcast(a: Array, b: Array) -> tuple[Array, Array]:
@@ -106,7 +106,7 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     return cholesky_solve(identity, self, upper)
 
 
-# General systems ------------------------------------------------------------------------------------
+# General systems ----------------------------------------------------------------------------------
 
 
 @op("linalg_lu_solve")
@@ -145,7 +145,8 @@ def solve_ex(
     right = B[..., None] if vector else B
     if vector and not left:
         raise RuntimeError(
-            "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"
+            "linalg.solve: Vector broadcasting of the left hand side is not supported for "
+            "left=False"
         )
     factors, pivots = lu_factors(A)
     result = lu_solve(factors, pivots, right, left)
@@ -162,7 +163,7 @@ def inv_ex(A: Array, check_errors: bool = False) -> tuple[Array, Array]:
     return lu_solve(factors, pivots, identity), lu_info(factors)
 
 
-# Determinants ---------------------------------------------------------------------------------------
+# Determinants -------------------------------------------------------------------------------------
 
 
 def _parity(pivots: Array, dtype: Any) -> Array:
@@ -194,7 +195,7 @@ def slogdet(A: Array, transposed: bool = False) -> tuple[Array, Array, Array, Ar
     return sign, logarithm, factors, pivots
 
 
-# Functions of matrices and vectors ------------------------------------------------------------------
+# Functions of matrices and vectors ----------------------------------------------------------------
 
 
 @op("linalg_matrix_exp")

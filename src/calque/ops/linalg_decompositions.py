@@ -32,7 +32,7 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
         )
 
 
-# Cholesky -------------------------------------------------------------------------------------------
+# Cholesky -----------------------------------------------------------------------------------------
 
 
 def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
@@ -74,7 +74,7 @@ def cholesky_ex(
     return (adjoint(factor) if upper else factor), _failed_minor(matrix, factor)
 
 
-# LU -------------------------------------------------------------------------------------------------
+# LU -----------------------------------------------------------------------------------------------
 
 
 def lu_info(factors: Array) -> Array:
@@ -142,7 +142,7 @@ def lu(A: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     return lu_unpack(*lu_factors(A))
 
 
-# QR -------------------------------------------------------------------------------------------------
+# QR -----------------------------------------------------------------------------------------------
 
 
 @op("linalg_qr")
@@ -213,7 +213,7 @@ def ormqr(
     return whole @ right if left else right @ whole
 
 
-# Eigenvalues and singular values --------------------------------------------------------------------
+# Eigenvalues and singular values ------------------------------------------------------------------
 
 
 @op("_linalg_eigh")

@@ -1,8 +1,8 @@
 """Index arrays made ready for gathers and scatters.
 
 XLA clamps an index that is out of range, or drops the write; a rule must do neither silently. A
-read out of range gives NaN (the least integer for an integer dtype), a write is dropped; the eager device checks
-concrete indices and raises before a rule runs.
+read out of range gives NaN (the least integer for an integer dtype), a write is dropped; the eager
+device checks concrete indices and raises before a rule runs.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def positions(index: Array, size: int, wrap: bool = False) -> Array:
 
 
 def along(index: Array, dim: int, ndim: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Coordinates of every element of `index`, with `index` itself as the coordinate along `dim`."""
+    """Coordinates of every element of `index`; along `dim`, `index` itself."""
     result: list[Array] = []
     for axis in range(ndim):
         if axis == dim:

@@ -335,7 +335,7 @@ def standard_gamma(key: Array, self: Array) -> Array:
 @op("_standard_gamma_grad")
 @opmath
 def standard_gamma_grad(self: Array, output: Array) -> Array:
-    return lax.random_gamma_grad(self, output)
+    return lax.random_gamma_grad(self, output)  # pyright: ignore[reportCallIssue]
 
 
 @op("_sample_dirichlet", random=True)

@@ -95,5 +95,7 @@ def gru_cell_backward(
     to_r = to_n * hn * r * (1 - r)
     for_input = jnp.concatenate([to_r, to_z, to_n], axis=1)
     for_hidden = jnp.concatenate([to_r, to_z, to_n * r], axis=1)
-    sums = (jnp.sum(g, axis=0) if has_bias else None for g in (for_input, for_hidden))
-    return for_input, for_hidden, grad_hy * z, *sums
+    bias_input, bias_hidden = (
+        jnp.sum(g, axis=0) if has_bias else None for g in (for_input, for_hidden)
+    )
+    return for_input, for_hidden, grad_hy * z, bias_input, bias_hidden

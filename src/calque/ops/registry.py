@@ -8,8 +8,8 @@ A rule has the ATen operator's own signature, over `jax.Array`s and Python value
 - a rule that changes some of its arguments (`mutates`) returns its results followed by the new
   values of those arguments.
 
-Nothing in a rule may depend on the values in an array (but see `Rule.data_dependent`). The in-place and `out=` forms of an
-operator follow from its functional rule and are never written.
+Nothing in a rule may depend on the values in an array (but see `Rule.data_dependent`). The in-place
+and `out=` forms of an operator follow from its functional rule and are never written.
 """
 
 from collections.abc import Callable, Iterator

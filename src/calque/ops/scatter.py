@@ -30,7 +30,7 @@ def replace_at(self: Array, key: Any, values: Any) -> Array:
     return self.at[key].set(values, **_DROP)
 
 
-# index_put ------------------------------------------------------------------------------------------
+# index_put ----------------------------------------------------------------------------------------
 
 
 @op("index_put", "_unsafe_index_put")
@@ -220,7 +220,7 @@ def index_reduce(
     return _reduce_at(target, key, at_least_1d(source), reduce, include_self).reshape(self.shape)
 
 
-# scatter --------------------------------------------------------------------------------------------
+# scatter ------------------------------------------------------------------------------------------
 
 _REDUCTIONS = {
     "sum": "add",
@@ -285,8 +285,8 @@ def _matching_source(name: str, self: Array, dim: int, index: Array, source: Any
         raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
     if too_long:
         raise RuntimeError(
-            f"Expected index {list(index.shape)} to be no larger than self {list(self.shape)} apart "
-            f"from dimension {dim}"
+            f"Expected index {list(index.shape)} to be no larger than self {list(self.shape)} "
+            f"apart from dimension {dim}"
         )
     if getattr(source, "weak_type", False) or not hasattr(source, "dtype"):
         return jnp.asarray(source).astype(self.dtype)
@@ -338,7 +338,7 @@ def scatter_reduce(
     return _scatter("scatter_reduce", self, dim, index, src, reduce, include_self)
 
 
-# Masks ----------------------------------------------------------------------------------------------
+# Masks --------------------------------------------------------------------------------------------
 
 
 @op("masked_fill.Scalar", "masked_fill.Tensor")

@@ -10,7 +10,7 @@ from calque.ops.common import wrap_dim, wrap_dims
 from calque.ops.dtypes import is_integral, result_type
 from calque.ops.registry import op
 
-# Joining --------------------------------------------------------------------------------------------
+# Joining ------------------------------------------------------------------------------------------
 
 
 @op("cat")
@@ -80,7 +80,7 @@ def block_diag(tensors: Any) -> Array:
     return jnp.concatenate(rows, axis=0)
 
 
-# Repeating and turning ------------------------------------------------------------------------------
+# Repeating and turning ----------------------------------------------------------------------------
 
 
 @op("repeat")
@@ -130,7 +130,7 @@ def rot90(self: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
     return jnp.rot90(self, k, tuple(dims))
 
 
-# Triangles ------------------------------------------------------------------------------------------
+# Triangles ----------------------------------------------------------------------------------------
 
 
 def _below(rows: int, columns: int, diagonal: int) -> Array:
@@ -148,13 +148,17 @@ def _check_matrix(name: str, array: Array) -> None:
 @op("tril")
 def tril(self: Array, diagonal: int = 0) -> Array:
     _check_matrix("tril", self)
-    return jnp.where(_below(*self.shape[-2:], diagonal), self, jnp.zeros((), self.dtype))
+    return jnp.where(
+        _below(self.shape[-2], self.shape[-1], diagonal), self, jnp.zeros((), self.dtype)
+    )
 
 
 @op("triu")
 def triu(self: Array, diagonal: int = 0) -> Array:
     _check_matrix("triu", self)
-    return jnp.where(_below(*self.shape[-2:], diagonal - 1), jnp.zeros((), self.dtype), self)
+    return jnp.where(
+        _below(self.shape[-2], self.shape[-1], diagonal - 1), jnp.zeros((), self.dtype), self
+    )
 
 
 @op("tril_indices")

@@ -14,7 +14,7 @@ from jax import Array, lax
 from calque.ops.common import wrap_dim
 from calque.ops.registry import op
 
-# Where a view lies in its base ----------------------------------------------------------------------
+# Where a view lies in its base --------------------------------------------------------------------
 
 
 def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def _select_key(shape: Any, dim: int, index: Any) -> tuple[int, Any]:
     return dim, jnp.where(where < 0, where + shape[dim], where)
 
 
-# Writes into a copy ---------------------------------------------------------------------------------
+# Writes into a copy -------------------------------------------------------------------------------
 
 
 def _check_source(name: str, src: Array, shape: tuple[int, ...]) -> None:
@@ -121,7 +121,7 @@ def as_strided_scatter(
     return flat.reshape(self.shape)
 
 
-# Gradients of views ---------------------------------------------------------------------------------
+# Gradients of views -------------------------------------------------------------------------------
 
 
 @op("select_backward", dynamic=("index",))
@@ -168,7 +168,7 @@ def unfold_backward(grad_in: Array, input_sizes: Any, dim: int, size: int, step:
     return zeros.at[(*(slice(None),) * dim, where)].add(windows)
 
 
-# Views as copies ------------------------------------------------------------------------------------
+# Views as copies ----------------------------------------------------------------------------------
 
 
 def _expand(self: Array, size: Any, implicit: bool = False) -> Array:

@@ -71,7 +71,7 @@ def topk(
     return values, lax.slice_in_dim(places, 0, k, axis=dim).astype(jnp.int64)
 
 
-# Searches -------------------------------------------------------------------------------------------
+# Searches -----------------------------------------------------------------------------------------
 
 
 def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Array:
@@ -139,7 +139,8 @@ def _like_boundaries(value: Any, boundaries: Array) -> Array:
 def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool = False) -> Array:
     if boundaries.ndim != 1:
         raise RuntimeError(
-            f"torch.bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})"
+            f"torch.bucketize(): boundaries tensor must be 1 dimension, but got "
+            f"dim({boundaries.ndim})"
         )
     return _search(boundaries, _like_boundaries(self, boundaries), right, out_int32)
 

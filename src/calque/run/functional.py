@@ -241,7 +241,7 @@ def _picking(jaxpr: ClosedJaxpr, places: list[int]) -> Callable[..., Any]:
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
     """The stand-ins, those of buffers without a gradient: modules write them in place."""
-    params, buffers, args, kwargs = jax.tree_util.tree_unflatten(spec, stand_ins)
+    _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
     for tensor in (buffers or {}).values():
         tensor.requires_grad_(False)
     return stand_ins

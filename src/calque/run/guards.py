@@ -122,7 +122,7 @@ class HostGuard:
     def holds_for(self, leaves: list[Any]) -> bool:
         """Whether every tensor has the values it had."""
         return all(
-            torch.equal(leaves[index] if tensor is None else tensor, value)
+            torch.equal(leaves[index] if index is not None else tensor, value)
             for tensor, index, value in self.rows
         )
 

@@ -23,6 +23,7 @@ class Implicit(Protocol):
 
     def why(self) -> str:
         """What is expected."""
+        ...
 
 
 class HeldIn:

@@ -81,8 +81,8 @@ class OptimizerLending:
         for optimizer, numbers in self._numbers_before.items():
             if _all_numbers(optimizer) != numbers:
                 raise TraceError(
-                    f"a hyper-parameter of {type(optimizer).__name__} is changed inside calque.jit, "
-                    "by scheduler.step() perhaps: the program could not repeat that.\n"
+                    f"a hyper-parameter of {type(optimizer).__name__} is changed inside "
+                    "calque.jit, by scheduler.step() perhaps: the program could not repeat that.\n"
                     "Step the scheduler outside of the jitted function."
                 )
 
@@ -155,7 +155,7 @@ class OptimizerLending:
         known = self._numbers.get(place)
         if known is None:
             read = HyperParameter(group, key, item)
-            original = dict((k, v) for g, k, v in self._lent if g is group)[key]
+            original = {k: v for g, k, v in self._lent if g is group}[key]
             now = original if item is None else original[item]
             traced = self.lifting.new_input("hyper", read, (), np.float64, weak=True)
             known = TracedFloat(traced, _current(read, now), self.watch)

@@ -219,7 +219,7 @@ class _Trace:
         return outputs + (recording.backward.gradients if recording.backward else [])
 
     def _undo_data(self) -> None:
-        """`p.data = x` and `p.requires_grad_()` in the function: undone, to be done at each call."""
+        """`p.data = x` and `p.requires_grad_()` in the function: undone, and done at each call."""
         for key, tensor in self.tensors.items():
             _, flag, alias, cell = self.before[key]
             if cell_of(tensor) is not cell:
@@ -288,8 +288,8 @@ class _Trace:
             if stand_in is not leaf and getattr(stand_in, "grad", None) is not None:
                 if not leaf.is_leaf:
                     raise TraceError(
-                        f"backward() inside calque.jit reaches argument {index}, which was computed "
-                        "outside with requires_grad: detach it, or compute it inside"
+                        f"backward() inside calque.jit reaches argument {index}, which was "
+                        "computed outside with requires_grad: detach it, or compute it inside"
                     )
                 effects.append((Argument(index), describer.describe(stand_in.grad)))
                 stand_in.grad = None
@@ -349,7 +349,7 @@ class _Trace:
                 for value in state.values():
                     if is_tensor(value) and id(value) in names:
                         by_cell.setdefault(cell_of(value), names[id(value)])
-        for key, tensor in self.tensors.items():
+        for key in self.tensors:
             gradient = self.before[key][0]
             if gradient is not None and key in names:
                 by_cell.setdefault(cell_of(gradient), f"{names[key]}.grad")

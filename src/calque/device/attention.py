@@ -54,7 +54,8 @@ class _Attention:
                 rule = replace(rule, function=partial(rule.function, None), random=False)
             runner = self._runners[drops] = Runner(rule, traced)
         results = list(runner(args, kwargs))
-        lengths: dict[int, int] = {4: args[0].size(2), 5: args[1].size(2)}
+        query, key = list(args)[:2]
+        lengths = {4: query.size(2), 5: key.size(2)}
         return tuple(
             lengths[i] if i in _MAX_LENGTHS else wrap_result(r) for i, r in enumerate(results)
         )

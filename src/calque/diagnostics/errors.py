@@ -1,11 +1,11 @@
 """The tree of calque's exceptions.
 
     CalqueError
-    ├── TraceError            (also a RuntimeError)         a program that cannot be traced faithfully
-    └── UnsupportedOpError    (also a NotImplementedError)  an operator nothing can serve
+    ├── TraceError          (also a RuntimeError)         a program that cannot be traced faithfully
+    └── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
 
-What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is raised
-as PyTorch's own class instead.
+What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
+raised as PyTorch's own class instead.
 """
 
 from calque.diagnostics.frames import user_origin

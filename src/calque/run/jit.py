@@ -15,9 +15,9 @@ from calque.diagnostics import tidy
 from calque.run import signature
 from calque.run.explain import Explanation, explain
 from calque.run.guards import ambient
+from calque.run.patience import announced
 from calque.run.program import Program
 from calque.run.record import record
-from calque.run.patience import announced
 
 P = ParamSpec("P")
 R = TypeVar("R")

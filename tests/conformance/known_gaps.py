@@ -4,4 +4,23 @@ Each is (operator, dtype, mode) with a reason. An entry that begins to pass fail
 the table only ever shrinks; `mode` is "eager" or "grad".
 """
 
-KNOWN_GAPS: dict[tuple[str, str, str], str] = {}
+_SPARSE = "sparse tensors are not supported"
+_STORAGE = "the comparison moves a view to the device without the rest of its storage"
+_ROUNDING = "integers round from a value computed in another order"
+
+KNOWN_GAPS: dict[tuple[str, str, str], str] = {
+    ("as_strided_partial_views", "bool", "eager"): _STORAGE,
+    ("as_strided_partial_views", "float32", "eager"): _STORAGE,
+    ("as_strided_partial_views", "float32", "grad"): _STORAGE,
+    ("as_strided_partial_views", "int64", "eager"): _STORAGE,
+    ("broadcast_shapes", "float32", "eager"): "takes shapes, not tensors",
+    ("kthvalue", "int64", "eager"): "the index of one of several equal values is another",
+    ("linspace", "int64", "eager"): _ROUNDING,
+    ("linspace_tensor_overload", "int64", "eager"): _ROUNDING,
+    ("nn_functional_fractional_max_pool3d", "float32", "eager"): "fails on an output of size one",
+    ("nn_functional_fractional_max_pool3d", "float32", "grad"): "fails on an output of size one",
+    ("sparse_mm_reduce", "float32", "eager"): _SPARSE,
+    ("sparse_mm_reduce", "float32", "grad"): _SPARSE,
+    ("sparse_sampled_addmm", "float32", "eager"): _SPARSE,
+    ("sparse_sampled_addmm", "float32", "grad"): _SPARSE,
+}

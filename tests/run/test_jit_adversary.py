@@ -64,7 +64,9 @@ class Classy:
 def test_slots_class_attributes_and_dicts():
     slotted, config = Slotted(2.0, ones(1)), {"add": 1, "deep": {"more": [1]}}
     run = calque.jit(
-        lambda x: x * slotted.scale * Classy.scale * slotted.w + config["add"] + config["deep"]["more"][0]
+        lambda x: (
+            x * slotted.scale * Classy.scale * slotted.w + config["add"] + config["deep"]["more"][0]
+        )
     )
     assert run(ones(1)).item() == 6
     slotted.scale = 3.0
@@ -214,7 +216,9 @@ def test_a_learning_rate_that_is_a_tensor(lr):
     w = ones(1).requires_grad_()
     rate = torch.tensor(lr, device="jax")
     optimizer = torch.optim.SGD([w], lr=rate)
-    step = calque.jit(lambda: (w.sum().backward(), optimizer.step(), optimizer.zero_grad(), None)[3])
+    step = calque.jit(
+        lambda: (w.sum().backward(), optimizer.step(), optimizer.zero_grad(), None)[3]
+    )
     step()
     assert w.item() == 1 - lr
     rate.fill_(1.0)

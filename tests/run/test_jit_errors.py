@@ -64,7 +64,7 @@ def test_needing_a_value_is_one_short_error(name):
     line = function.__code__.co_firstlineno
     assert any(f"{__file__}:{line + i} in " in text for i in range(3)), text
     assert "shape (" in text or "[2, 2]" in text or "32[4]" in text or "int64[2]" in text, text
-    assert ("float32" in text or "bool" in text or "int64" in text), text
+    assert "float32" in text or "bool" in text or "int64" in text, text
     assert len(text.splitlines()) == 2
     printed = "".join(traceback.format_exception(caught.value)).splitlines()
     assert len(printed) <= 12, printed

@@ -141,9 +141,7 @@ def test_two_threads_train_two_models():
 def test_one_function_called_by_many_threads():
     total = ones(1)
     run = calque.jit(lambda x: (total.add_(x), None)[1])
-    threads = [
-        threading.Thread(target=lambda: [run(ones(1)) for _ in range(5)]) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: [run(ones(1)) for _ in range(5)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,6 +9,7 @@ from calque.diagnostics.frames import is_library
 
 E = TypeVar("E", bound=BaseException)
 
+
 def tidy(error: E) -> E:
     """The same exception, its traceback without the frames of libraries, to be raised again.
 

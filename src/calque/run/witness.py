@@ -36,9 +36,7 @@ class Witness(TorchDispatchMode):
         self.handles: dict[Cell, torch.Tensor] = {}
         self.looked_at: dict[int, torch.Tensor] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         outside: list[torch.Tensor] = []
         on_device = False

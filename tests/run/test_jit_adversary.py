@@ -264,3 +264,86 @@ def test_a_failed_run_leaves_state_whole(monkeypatch):
     program._executable = working
     run(ones(2))
     assert total.tolist() == [3, 3]
+
+
+def test_state_whose_geometry_changes_in_place():
+    state = torch.arange(4.0, device="jax").reshape(2, 2).clone()
+    run = calque.jit(lambda: state * 2)
+    assert run().tolist() == [[0, 2], [4, 6]]
+    state.t_()
+    assert run().tolist() == [[0, 4], [2, 6]]
+    state.resize_(4)
+    assert run().shape == (4,)
+    state.resize_(6)
+    assert run().shape == (6,)
+    assert len(run.history) == 4
+    run()
+    assert len(run.history) == 4
+
+
+def test_gradients_of_an_argument_that_were_put_there_by_others():
+    run = calque.jit(lambda x: x.grad * 2)
+    x = ones(2).requires_grad_()
+    for value in (1, 3):
+        x.grad = ones(2) * value
+        assert run(x).tolist() == [2 * value] * 2
+    assert len(run.history) == 1
+
+
+def test_results_that_are_views_of_views():
+    base = torch.arange(10.0, device="jax")
+    run = calque.jit(lambda x: (x[1:], x.view(2, 2)))
+    for offset in (0, 2, 4):
+        tail, square = run(base[offset : offset + 4])
+        tail.zero_()
+        square[0, 0] = 9
+        assert base[offset : offset + 4].tolist() == [9, 0, 0, 0]
+        base.copy_(torch.arange(10.0).to("jax"))
+    assert len(run.history) == 1
+    column = torch.arange(10.0, device="jax").view(5, 2)[:, 1]
+    calque.jit(lambda x: x[1:])(column).zero_()
+    assert column.tolist() == [1, 0, 0, 0, 0]
+
+
+def test_lists_of_states_that_are_replaced():
+    states = [ones(1), ones(1)]
+
+    @calque.jit
+    def run(x):
+        states[0] = states[0] + x
+        states[1] = states[0] * 2
+        return states[1] * 1
+
+    assert [run(ones(1)).item() for _ in range(4)] == [4, 6, 8, 10]
+    assert len(run.history) <= 2
+
+
+def test_a_cache_that_grows():
+    cache = [ones(0, 2)]
+
+    @calque.jit
+    def run(x):
+        cache[0] = torch.cat([cache[0], x])
+        return cache[0].sum()
+
+    assert [run(ones(1, 2)).item() for _ in range(4)] == [2, 4, 6, 8]
+
+
+def test_eager_and_jitted_steps_in_turn():
+    def train(device, wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+        def step():
+            model(torch.ones(1, 2, device=device)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        jitted = wrap(step)
+        for i in range(6):
+            (jitted if i % 2 else step)()
+        return [p.detach().cpu() for p in model.parameters()]
+
+    for got, want in zip(train("jax", calque.jit), train("cpu", lambda f: f), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -60,6 +60,18 @@ class _Active(threading.local):
 active = _Active()
 
 
+class _Regeometries:
+    """Counts the operators that gave a tensor another geometry in place (`t_`, `resize_`, `set_`).
+
+    A program compiled for some tensors needs to look at their geometry only if this has moved.
+    """
+
+    count = 0
+
+
+regeometries = _Regeometries()
+
+
 class x64:
     """A context in which JAX has 64-bit types, on this thread and nowhere else."""
 

@@ -18,6 +18,7 @@ from calque.device.cell import (
     current,
     layout_of,
     read,
+    regeometries,
     replace,
     wrap,
     wrap_strided,
@@ -188,6 +189,7 @@ def resize_(
             flat = jnp.pad(flat, (0, needed - have))
             cell.stride = None
             replace(cell, flat)
+    regeometries.count += 1
     cell.viewed = True
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         META, tensor, tensor.untyped_storage(), tensor.storage_offset(), shape, fake.stride()

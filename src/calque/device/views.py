@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from calque.device import geometry, storage
-from calque.device.cell import META, alias, cell_of, share
+from calque.device.cell import META, alias, cell_of, regeometries, share
 from calque.device.geometry import Layout
 
 aten = torch.ops.aten
@@ -96,6 +96,7 @@ def _in_place(name: str) -> Any:
 
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         share(tensor)
+        regeometries.count += 1
         op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
         return tensor
 
@@ -108,6 +109,7 @@ def set_source_storage_offset(
     """`Tensor.set_` to part of a storage."""
     strides = tuple(stride) or geometry.contiguous_strides(size)
     _prepare(source, tensor, size, strides, offset)
+    regeometries.count += 1
     aten.set_.source_Storage_storage_offset.redispatch(META, tensor, source, offset, size, strides)
     return tensor
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from calque.device.cell import Cell
+from calque.device.cell import Cell, regeometries, view_of
+from calque.device.geometry import View
 from calque.run.optimizers import settings_of
 from calque.run.scalars import Watch
 
@@ -31,22 +32,33 @@ class CellGuard:
 
     guarded = "storages of the state"
 
-    def __init__(self, rows: Iterable[tuple[torch.Tensor, Cell]]) -> None:
-        self.tensors, self.cells = [], []
-        for tensor, cell in rows:
-            self.tensors.append(tensor)
-            self.cells.append(cell)
+    def __init__(self, rows: Iterable[tuple[torch.Tensor, Cell, View]]) -> None:
+        rows = list(rows)
+        self.tensors = [tensor for tensor, _, _ in rows]
+        self.cells = [cell for _, cell, _ in rows]
+        self.geometries = [(view, cell.array.shape) for _, cell, view in rows]
+        self._looked_at = -1
 
     def holds(self) -> bool:
-        """Whether every tensor stands where it stood."""
+        """Whether every tensor stands where it stood, in the same geometry."""
         try:
-            return [t.untyped_storage().cell for t in self.tensors] == self.cells
+            if [t.untyped_storage().cell for t in self.tensors] != self.cells:
+                return False
         except AttributeError:
             return False
+        count = regeometries.count
+        if count != self._looked_at:
+            now = [
+                (view_of(t), c.array.shape) for t, c in zip(self.tensors, self.cells, strict=True)
+            ]
+            if now != self.geometries:
+                return False
+            self._looked_at = count
+        return True
 
     def why(self) -> str:
         """What differs."""
-        return "the data of a tensor was replaced (`.data = ...` or `set_`)"
+        return "a tensor was given other data or another geometry (`.data = `, `set_`, `resize_`)"
 
 
 class GradientGuard:

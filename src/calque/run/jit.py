@@ -1,5 +1,6 @@
 """`calque.jit`: a PyTorch function as one XLA program."""
 
+import copy
 import functools
 import logging
 import threading
@@ -131,6 +132,12 @@ class Jitted(Generic[P, R]):
         if name.startswith("__") or name == "_fn":
             raise AttributeError(name)
         return getattr(self._fn, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
+        return Jitted(copy.deepcopy(self._fn, memo))
+
+    def __reduce__(self) -> Any:
+        return Jitted, (self._fn,)
 
     def __str__(self) -> str:
         return getattr(self._fn, "__qualname__", type(self._fn).__name__)

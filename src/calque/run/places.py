@@ -6,6 +6,7 @@ calls in which its holders hold the same objects (of plain values: equal ones).
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import chain
 from operator import is_
 from types import CellType
@@ -20,11 +21,34 @@ def same_value(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and type(a) in SCALARS and repr(a) == repr(b))
 
 
+class Attributes:
+    """The attributes of a class itself, or those in the slots of an object, as a dict's items."""
+
+    __slots__ = ("get", "owner")
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.get = vars(owner).get if isinstance(owner, type) else partial(getattr, owner)
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name, MISSING) is not MISSING
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get(name, MISSING)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.owner, name, value)
+
+    def pop(self, name: str, default: Any) -> None:
+        if name in self:
+            delattr(self.owner, name)
+
+
 class Holder:
-    """A dict, a list or a closure variable.
+    """A dict, a list, a closure variable or attributes.
 
     Attributes:
-        container: the dict, list or closure cell.
+        container: the dict, list, closure cell or `Attributes`.
         path: how the user's program names it.
         keys: the keys of interest; None for all.
         before: what each key held when the holder was found.
@@ -62,7 +86,7 @@ class Holder:
                 container.cell_contents = value
         elif value is not MISSING:
             container[key] = value
-        elif isinstance(container, dict):
+        elif not isinstance(container, list):
             container.pop(key, None)
 
     def get(self, key: Any) -> Any:
@@ -114,15 +138,26 @@ class PlaceGuard:
             self._free.setdefault(holder, set()).add(key)
         self._holders = list(holders)
         self._whole: dict[type, list[Holder]] = {dict: [], list: []}
-        self._single: list[Holder] = []
+        self._keyed: list[Holder] = []
+        self._others: list[Holder] = []
         for holder in self._holders:
             kind = list if isinstance(holder.container, list) else dict
             whole = holder.keys is None and not isinstance(holder.container, CellType)
             if whole and holder not in self._free:
                 self._whole[kind].append(holder)
+            elif holder.keys is not None and holder not in self._free:
+                self._keyed.append(holder)
             else:
-                self._single.append(holder)
+                self._others.append(holder)
+        self._expect()
+
+    def _expect(self) -> None:
         self._rows = [_row(holders) for holders in self._whole.values()]
+        self._single = [
+            (holder.container.get, key, holder.before.get(key, MISSING))
+            for holder in self._keyed
+            for key in holder.keys or ()
+        ]
 
     def holds(self) -> bool:
         """Whether every holder holds what it held."""
@@ -130,11 +165,18 @@ class PlaceGuard:
             if list(map(len, containers)) != lengths or not all(
                 map(is_, chain.from_iterable(map(values, containers)), expected)
             ):
-                if self._differing() is not None:
-                    return False
-                self._rows = [_row(holders) for holders in self._whole.values()]
-                break
-        return all(self._difference(holder) is None for holder in self._single)
+                return self._equal()
+        for get, key, value in self._single:
+            if get(key, MISSING) is not value:
+                return self._equal()
+        return all(self._difference(holder) is None for holder in self._others)
+
+    def _equal(self) -> bool:
+        """Whether what is not the same object is an equal value."""
+        if self._differing() is not None:
+            return False
+        self._expect()
+        return True
 
     def why(self) -> str:
         """What the first holder that differs held and holds."""

@@ -6,7 +6,6 @@ methods, containers and the attributes of the user's own objects.
 
 import enum
 import functools
-import inspect
 import sys
 import types
 from typing import Any
@@ -16,13 +15,14 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.diagnostics.frames import is_library
-from calque.run.places import Holder
+from calque.run.places import Attributes, Holder
 
-_DEPTH = 5
+_DEPTH = 12
 _WIDTH = 1000
+_MOST = 100_000
 _PARTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-_OPAQUE = (str, int, float, complex, bytes, type, torch.dtype, torch.device, enum.Enum)
+_OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum)
 
 
 class Reach:
@@ -63,6 +63,8 @@ class Reach:
         """Look at a value, and at what it holds as far as `depth` steps."""
         if value is None or depth < 0 or isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
+        if len(self._keep) > _MOST:
+            return
         self._seen.add(id(value))
         self._keep.append(value)
         if isinstance(value, torch.Tensor):
@@ -97,24 +99,16 @@ class Reach:
             for name, item in part.items():
                 self.visit(item, _DEPTH, f"{inner}{name}")
         for name, item in attributes.items():
-            if not isinstance(item, type) and not (name.startswith("_") and _is_torchs(name)):
+            if not (name.startswith("_") and _is_torchs(name)):
                 self.visit(item, depth - 1, f"{inner}{name}")
-        self._visit_method(type(module), "forward", depth, path)
+        self._used.add("forward")
+        self.visit(type(module), depth - 1, type(module).__name__)
 
     def _visit_optimizer(self, optimizer: Optimizer, path: str) -> None:
         self.optimizers[optimizer] = path
         for index, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 self.visit(parameter, 1, f"{path}.param_groups[{index}]['params'][{number}]")
-
-    def _visit_method(self, kind: type, name: str, depth: int, path: str) -> None:
-        method = inspect.getattr_static(kind, name, None)
-        if isinstance(method, property):
-            method = method.fget
-        elif isinstance(method, staticmethod | classmethod):
-            method = method.__func__
-        if isinstance(method, types.FunctionType):
-            self.visit(method, depth - 1, path)
 
     def _visit_code(self, value: Any, depth: int, path: str) -> None:
         if isinstance(value, functools.partial):
@@ -131,10 +125,21 @@ class Reach:
                 for cell in value.__closure__ or ():
                     for item in Holder(cell, path).before.values():
                         self.visit(item, depth - 1, path)
+        elif isinstance(value, staticmethod | classmethod):
+            self.visit(value.__func__, depth, path)
+        elif isinstance(value, property):
+            self.visit(value.fget, depth, path)
+        elif isinstance(value, type):
+            for base in value.__mro__:
+                if _is_users(base):
+                    self._objects.append((Attributes(base), base.__name__, depth))
         elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
+            self._used.add("__call__")
+            self.visit(type(value), depth - 1, type(value).__name__)
             if hasattr(value, "__dict__"):
-                self._objects.append((value, path, depth))
-            self._visit_method(type(value), "__call__", depth, path)
+                self._objects.append((vars(value), path, depth))
+            if _has_slots(type(value)):
+                self._objects.append((Attributes(value), path, depth))
 
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
         code = function.__code__
@@ -143,9 +148,7 @@ class Reach:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._hold(Holder(cell, name), depth)
         known = function.__globals__
-        named = [
-            n for n in used if n in known and not isinstance(known[n], types.ModuleType | type)
-        ]
+        named = [n for n in used if n in known and not isinstance(known[n], types.ModuleType)]
         self._hold(Holder(known, "", named), depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, depth - 1, function.__name__)
@@ -170,15 +173,19 @@ class Reach:
             ]
             if not fresh:
                 break
-            for (value, path, depth), name in fresh:
-                looked.add((id(value), name))
-                attributes = vars(value)
+            for (attributes, path, depth), name in fresh:
+                looked.add((id(attributes), name))
                 if name in attributes:
                     self.visit(attributes[name], depth - 1, f"{path}.{name}")
-                else:
-                    self._visit_method(type(value), name, depth, path)
-        names = sorted(self._used)
-        self._plain = [Holder(vars(value), path, names) for value, path, _ in self._objects]
+        known = {n for a, _, _ in self._objects for n in self._used if n in a}
+        self._plain = [
+            Holder(a, path, [n for n in known if n in a or not isinstance(a, Attributes)])
+            for a, path, _ in self._objects
+        ]
+
+
+def _has_slots(kind: type) -> bool:
+    return any(base.__dict__.get("__slots__") for base in kind.__mro__)
 
 
 def _is_torchs(name: str) -> bool:
@@ -191,7 +198,7 @@ _MODULE_ATTRIBUTES = frozenset(vars(Module()))
 def _is_users(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
-    return file is None or not is_library(file)
+    return kind.__module__ == "__main__" if file is None else not is_library(file)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -12,7 +12,17 @@ from jax import Array
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap, wrap_strided, write
+from calque.device.cell import (
+    Cell,
+    active,
+    cell_of,
+    is_whole,
+    read,
+    view_of,
+    wrap,
+    wrap_strided,
+    write,
+)
 from calque.device.geometry import is_dense
 from calque.diagnostics import TraceError
 from calque.run import signature
@@ -388,7 +398,12 @@ class _Trace:
         state = {i.source for i in self.recording.inputs if i.kind == "cell"}
         optimizers = list(self.lending.optimizers)
         holders = self.state.holders + [h for o in optimizers for h in holders_of(o)]
-        handles = [(t, self.before[key][3]) for t, key in known if self.before[key][3] in state]
+        handles = [
+            (t, cell, view_of(alias))
+            for t, key in known
+            for _, _, alias, cell in (self.before[key],)
+            if cell in state
+        ]
         guards: list[Any] = [
             GradientGuard(
                 [t for t, _ in known],

@@ -22,7 +22,9 @@ LOWER_PRECISION = _names(
     "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input "
     "conv_transpose3d.input convolution addmm addmv addr matmul mm mv bmm baddbmm addbmm einsum "
     "linear linalg_multi_dot linalg_vecdot chain_matmul prelu scaled_dot_product_attention "
-    "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
+    "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+    "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input "
+    "rnn_relu.data"
 )
 
 FLOAT32 = _names(

@@ -10,6 +10,7 @@ from calque.device import (
     attention,
     autocast,
     binding,
+    composites,
     copies,
     factorizations,
     forks,
@@ -43,10 +44,11 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention, factorizations)
+    by_hand = (views, copies, indices, attention, factorizations, composites)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
+    composites.install(aten)
     autocast.install(aten, everything)
     for part in (storage, moves, interop, accelerator, forks):
         part.install()

@@ -37,7 +37,9 @@ class Rule:
         dynamic: `int` or `float` parameters that change often and are passed as traced numbers,
             so that a new value costs no new executable.
         mutates: parameters whose new values follow the results.
-        random: whether the rule takes a JAX key first.
+        random: whether the rule takes a JAX key first. Where that depends on the arguments that are
+            no tensors, a function of the arguments; the key is None where it says no (such rules
+            are called by `calque.device.composites`).
         data_dependent: whether the shape of a result depends on values; such a rule runs on
             concrete arrays only and cannot be part of a compiled program. Where that depends on
             the arguments that are no tensors, a function of the arguments.
@@ -51,7 +53,7 @@ class Rule:
     static: frozenset[str] = frozenset()
     dynamic: frozenset[str] = frozenset()
     mutates: tuple[str, ...] = ()
-    random: bool = False
+    random: bool | Callable[..., bool] = False
     data_dependent: bool | Callable[..., bool] = False
     check: Check | None = None
 
@@ -82,7 +84,7 @@ def op(
     static: tuple[str, ...] = (),
     dynamic: tuple[str, ...] = (),
     mutates: tuple[str, ...] = (),
-    random: bool = False,
+    random: bool | Callable[..., bool] = False,
     data_dependent: bool | Callable[..., bool] = False,
     check: Check | None = None,
 ) -> Callable[[F], F]:

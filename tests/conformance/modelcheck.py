@@ -1,0 +1,220 @@
+"""Run the models of `models.py` on the device and on the CPU, and compare.
+
+    python -m tests.conformance.modelcheck 'timm/*' --mode forward --mode train
+
+Each model is run eagerly and under `calque.jit`: a forward pass in eval mode, and training steps
+with AdamW. Dropout is off, because the devices draw different numbers.
+"""
+
+import argparse
+import contextlib
+import copy
+import fnmatch
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import calque
+from calque.device.fallback import SERVED
+from tests.conformance.models import MODELS
+
+MODES = ("forward", "forward-jit", "train", "train-jit")
+TOLERANCE = 2e-4
+
+
+class Disagreement(AssertionError):
+    """The device computed something else than the CPU."""
+
+
+def close(name: str, got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
+    """Raise Disagreement unless a tensor is the CPU's, relative to its largest element."""
+    got = got.detach().to("cpu")
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise Disagreement(f"{name}: {got.dtype}{list(got.shape)} for {want.dtype}{list(want.shape)}")
+    if not want.dtype.is_floating_point and not want.dtype.is_complex:
+        if not torch.equal(got, want):
+            raise Disagreement(f"{name}: {(got != want).sum()} of {want.numel()} integers differ")
+        return
+    if not want.numel():
+        return
+    same = (got == want) | (got.isnan() & want.isnan())
+    error = torch.where(same, 0, (got - want).abs()).max().item()
+    finite = want[want.isfinite() & (want.abs() < 1e30)]
+    scale = finite.abs().max().item() if finite.numel() else 0.0
+    if not error <= tolerance * scale + 1e-6:
+        raise Disagreement(f"{name}: off by {error:.2e} where the largest is {scale:.2e}")
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """The model with every dropout rate 0, also those that its code reads from a config."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    for owner in (*model.modules(), *configs.values()):
+        for name, value in list(vars(owner).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, nn.modules.dropout._DropoutNd):
+            owner.p = 0.0
+    return model
+
+
+def tensors_of(result: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a model's result, by where they are in it."""
+    if hasattr(result, "to_tuple"):
+        result = dict(result)
+    leaves, _ = pytree.tree_flatten_with_path(result)
+    return {pytree.keystr(p): x for p, x in leaves if isinstance(x, torch.Tensor)}
+
+
+def loss_of(result: Any) -> torch.Tensor:
+    """The model's own loss, or one of its floating point results."""
+    loss = getattr(result, "loss", None)
+    if loss is not None:
+        return loss
+    floats = [t for t in tensors_of(result).values() if t.dtype.is_floating_point]
+    return sum((t.float() - 1).square().mean() for t in floats)
+
+
+def moved(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.to("jax") if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+
+
+def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What training changes: gradients, parameters, buffers."""
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            yield f"{name}.grad", parameter.grad
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def forward(model: nn.Module, inputs: dict[str, Any], *, jit: bool) -> None:
+    reference = model.eval()
+    device = copy.deepcopy(reference).to("jax")
+    run = calque.jit(device) if jit else device
+    with torch.no_grad():
+        want = tensors_of(reference(**inputs))
+        placed = moved(inputs)
+        for _ in range(2 if jit else 1):
+            got = tensors_of(run(**placed))
+            assert got.keys() == want.keys(), (got.keys(), want.keys())
+            for name, tensor in want.items():
+                close(name, got[name], tensor)
+    if jit:
+        check_traced_once(run)
+
+
+def train(model: nn.Module, inputs: dict[str, Any], *, jit: bool, steps: int = 2) -> None:
+    reference = without_dropout(model.train())
+    device = copy.deepcopy(reference).to("jax")
+    placed = moved(inputs)
+    cpu_step, step = training_step(reference), training_step(device)
+    if jit:
+        step = calque.jit(step)
+    for i in range(steps):
+        want, got = cpu_step(inputs), step(placed)
+        close(f"loss {i}", got, want)
+        state = dict(state_of(device))
+        expected = dict(state_of(reference))
+        missing = state.keys() ^ expected.keys()
+        if missing:
+            raise Disagreement(f"only on one device: {sorted(missing)[:5]}")
+        largest = max((t.abs().max().item() for n, t in expected.items() if n.endswith(".grad")))
+        for name, tensor in expected.items():
+            if name.endswith(".grad"):
+                close_gradient(f"step {i}: {name}", state[name], tensor, largest)
+            else:
+                close(f"step {i}: {name}", state[name], tensor, 1e-3)
+    if jit:
+        step(placed)
+        check_traced_once(step)
+
+
+def close_gradient(name: str, got: torch.Tensor, want: torch.Tensor, largest: float) -> None:
+    """As `close`; a gradient that is zero but for rounding is measured by the others."""
+    scale = max(want.abs().max().item(), 1e-4 * largest)
+    got = got.detach().to("cpu")
+    error = (got - want).abs().max().item()
+    if not error <= 2e-3 * scale + 1e-7:
+        raise Disagreement(f"{name}: off by {error:.2e} where the largest is {scale:.2e}")
+
+
+def training_step(model: nn.Module) -> Any:
+    """One step as tutorials write it; the gradients stay for inspection."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
+
+    def step(inputs: dict[str, Any]) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model(**inputs))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def check_traced_once(jitted: Any) -> None:
+    """Raise Disagreement where a repeated call was traced again for no change of the user's."""
+    reasons = [r for r in jitted.history[1:] if "gradient" not in r]
+    if reasons or jitted.compilations > 1:
+        raise Disagreement(
+            f"traced {len(jitted.history)} times, compiled {jitted.compilations} times: "
+            f"{jitted.history[1:]}"
+        )
+
+
+def check(name: str, mode: str) -> None:
+    """Run one model in one mode.
+
+    Raises:
+        Disagreement: values, gradients or the number of traces are not as they should be.
+    """
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    run = forward if mode.startswith("forward") else train
+    run(model, inputs, jit=mode.endswith("-jit"))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("patterns", nargs="*", default=["*"])
+    parser.add_argument("--mode", action="append", choices=MODES)
+    parser.add_argument("--trace", action="store_true", help="print tracebacks")
+    options = parser.parse_args()
+    names = [n for n in MODELS if any(fnmatch.fnmatch(n, p) for p in options.patterns)]
+    torch.set_num_threads(1)
+    for mode in options.mode or MODES:
+        good = 0
+        for name in names:
+            SERVED.clear()
+            started = time.perf_counter()
+            try:
+                with _quiet():
+                    check(name, mode)
+                good += 1
+                verdict = "ok"
+            except Exception as error:
+                if options.trace:
+                    traceback.print_exc()
+                lines = str(error).strip().splitlines() or [""]
+                verdict = f"FAIL {type(error).__name__}: {' | '.join(lines)[:600]}"
+            seconds = time.perf_counter() - started
+            served = f"  CPU {dict(SERVED)}" if SERVED else ""
+            print(f"{mode:12} {name:40} {seconds:5.1f}s {verdict}{served}", flush=True)
+        print(f"{mode}: {good} of {len(names)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

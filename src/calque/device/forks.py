@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from jax._src import xla_bridge
 
-from calque.device.cell import x64
+from calque.device.cell import active, x64
 
 
 class _State:
@@ -21,7 +21,14 @@ def is_bad() -> bool:
     return _State.bad_fork
 
 
-def _refuse(self: x64) -> NoReturn:
+class _Refusal:
+    """Stands where a trace would: whatever an operator asks of it raises."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse()
+
+
+def _refuse(*_: object) -> NoReturn:
     raise RuntimeError(
         "the jax device cannot be used in a process that was forked after the device was first "
         "used: start the process with the 'spawn' method, or keep to CPU tensors in it"
@@ -31,7 +38,8 @@ def _refuse(self: x64) -> NoReturn:
 def _after_fork() -> None:
     if xla_bridge.backends_are_initialized():
         _State.bad_fork = True
-        # Every operator enters this context, so the check costs nothing elsewhere.
+        # Every operator looks for a trace or enters this context: the check costs nothing more.
+        type(active).trace = _Refusal()
         x64.__enter__ = _refuse  # type: ignore[method-assign]
 
 

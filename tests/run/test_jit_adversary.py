@@ -44,7 +44,7 @@ def test_a_helper_that_is_redefined():
     run = calque.jit(lambda x: inner(x))
     assert run(ones(1)).item() == 2
 
-    def inner(x):
+    def inner(x):  # noqa: F811
         return x + 2
 
     assert run(ones(1)).item() == 3

@@ -85,7 +85,7 @@ def test_the_users_own_errors_pass_with_the_users_frames():
     assert names[-2:] == ["<lambda>", "helper"]
     assert names.count("__call__") == 1
     assert not getattr(caught.value, "__notes__", [])
-    with pytest.raises(RuntimeError, match="shape|size|broadcast"):
+    with pytest.raises(RuntimeError, match=r"shape|size|broadcast"):
         calque.jit(lambda x: x @ ones(5, 5))(ones(2, 2))
     with pytest.raises(IndexError):
         calque.jit(lambda x: x.sum(7))(ones(2, 2))

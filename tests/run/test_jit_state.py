@@ -271,7 +271,7 @@ def test_jitted_functions_and_their_models_are_collected():
     forward = calque.jit(model)
     forward(ones(1, 2)).sum().backward()
     watched = [weakref.ref(one) for one in (model, optimizer, step, forward, model.weight)]
-    del model, optimizer, step, forward
+    model = optimizer = step = forward = None
     gc.collect()
     assert [w() is None for w in watched] == [True] * 5
 

@@ -216,17 +216,6 @@ def holders_of(optimizer: Optimizer) -> list[Holder]:
     ]
 
 
-def names_of(optimizer: Optimizer, path: str, names: dict[int, str]) -> dict[int, str]:
-    """How the user's program would name the state of an optimizer, by the tensor's id."""
-    path = path or type(optimizer).__name__
-    return {
-        id(value): f"{path}.state[{names.get(id(parameter), '...')}].{key}"
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-        if isinstance(value, torch.Tensor)
-    }
-
-
 def _run_init_group(optimizer: Any, group: Group) -> None:
     parameters = list(inspect.signature(optimizer._init_group).parameters.values())[1:]
     lists = [[] for p in parameters if p.default is inspect.Parameter.empty]

@@ -31,7 +31,8 @@ from calque.run.effects import PythonState, Rebound
 from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
 from calque.run.implicit import GradientOf, HeldIn, Implicit
 from calque.run.lifting import Input, Lifting, close
-from calque.run.optimizers import OptimizerLending, holders_of, names_of
+from calque.run.naming import names_by_cell
+from calque.run.optimizers import OptimizerLending, holders_of
 from calque.run.places import Holder, PlaceGuard
 from calque.run.reach import Reach
 from calque.run.results import Argument, Describer, Description, Existing, Inseparable
@@ -48,7 +49,8 @@ def record(fn: Callable[..., Any], leaves: list[Any], spec: Any) -> "Recording":
         try:
             return Recording(fn, leaves, spec, pinned)
         except Inseparable as error:
-            assert not error.indexes <= pinned
+            if error.indexes <= pinned:
+                raise
             pinned |= error.indexes
 
 
@@ -229,7 +231,7 @@ class _Trace:
         return outputs + (recording.backward.gradients if recording.backward else [])
 
     def _undo_data(self) -> None:
-        """`p.data = x` and `p.requires_grad_()` in the function: undone, and done at each call."""
+        """`p.data = x` and `p.requires_grad_()` in the function: undone, then part of each call."""
         for key, tensor in self.tensors.items():
             _, flag, alias, cell = self.before[key]
             if cell_of(tensor) is not cell:
@@ -350,22 +352,11 @@ class _Trace:
         recording.guards = self._guards(given | positions.keys())
 
     def _name_inputs(self) -> None:
-        names = dict(self.reach.names)
-        for optimizer in self.lending.optimizers:
-            names.update(names_of(optimizer, self.reach.optimizers.get(optimizer, ""), names))
-        by_cell = {cell_of(t): names[key] for key, t in self.reach.tensors.items() if is_tensor(t)}
-        for optimizer in self.lending.optimizers:
-            for state in optimizer.state.values():
-                for value in state.values():
-                    if is_tensor(value) and id(value) in names:
-                        by_cell.setdefault(cell_of(value), names[id(value)])
-        for key in self.tensors:
-            gradient = self.before[key][0]
-            if gradient is not None and key in names:
-                by_cell.setdefault(cell_of(gradient), f"{names[key]}.grad")
+        gradients = {key: before[0] for key, before in self.before.items()}
+        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
         for one in self.recording.inputs:
             if one.kind == "cell":
-                one.name = by_cell.get(one.source, "")
+                one.name = names.get(one.source, "")
                 if one.source in self.arguments:
                     one.source = self.arguments[one.source]
                     one.kind = "argument" if one.source < len(self.leaves) else "handed"

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import torch
 
-from calque.device import forks, rng
+from calque.device import forks, raised, rng
 
 _initialized = True
 
@@ -186,5 +186,4 @@ class Hooks(torch._C._acc.PrivateUse1Hooks):
 class Guard(torch._C._acc.DeviceGuard):
     """Tells PyTorch the type of the device."""
 
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1
+    type_ = staticmethod(raised.device_type)  # type: ignore[assignment]

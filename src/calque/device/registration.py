@@ -18,6 +18,7 @@ from calque.device import (
     interop,
     module,
     moves,
+    raised,
     storage,
     views,
 )
@@ -50,6 +51,6 @@ def register() -> None:
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
     composites.install(aten)
     autocast.install(aten, everything)
-    for part in (storage, moves, interop, accelerator, forks):
+    for part in (storage, moves, interop, accelerator, forks, raised):
         part.install()
     _libraries.extend((aten, everything))

@@ -268,7 +268,11 @@ class Runner:
                     *filled,
                     **{rule.keyword(n): _fill(v, items) for n, v in keywords.items()},
                 )
-            return result if cast is None else cast_like(result, filled[cast])
+            if cast is None:
+                return result
+            if rule.mutates:
+                return cast_like(result[0], filled[cast]), *result[1:]
+            return cast_like(result, filled[cast])
 
         run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
         dependent = rule.data_dependent

@@ -5,7 +5,7 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 """
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -67,8 +67,7 @@ def functional(rule: Rule) -> Kernel:
 def mutating(rule: Rule) -> Kernel:
     """The kernel of an operator that makes new tensors and changes some of its arguments."""
     run: Runner | None = None
-    names = [a.name for a in schema_of(rule.name).arguments]
-    positions = [names.index(name) for name in rule.mutates]
+    positions = _positions(rule)
     returned = len(schema_of(rule.name).returns)
     updated = any(r.alias_info is not None for r in schema_of(rule.name).returns)
 
@@ -76,12 +75,7 @@ def mutating(rule: Rule) -> Kernel:
         nonlocal run
         if run is None:
             run = Runner(rule, traced_parameters(rule))
-        results = run(args, kwargs)
-        updates = results[len(results) - len(rule.mutates) :]
-        for name, position, value in zip(rule.mutates, positions, updates, strict=True):
-            target = args[position] if position < len(args) else kwargs.get(name)
-            _write_back(target, value)
-        fresh = wrap_result(tuple(results[: len(results) - len(rule.mutates)]))
+        fresh = wrap_result(_without_updates(rule, args, kwargs, run(args, kwargs)))
         if returned == 0:
             return None
         if updated:
@@ -89,6 +83,23 @@ def mutating(rule: Rule) -> Kernel:
         return fresh[0] if returned == 1 else fresh
 
     return kernel
+
+
+@cache
+def _positions(rule: Rule) -> list[int]:
+    """Where the arguments that a rule changes stand."""
+    names = [a.name for a in schema_of(rule.name).arguments]
+    return [names.index(name) for name in rule.mutates]
+
+
+def _without_updates(
+    rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Write the new values of the arguments that a rule changes; the other results."""
+    count = len(results) - len(rule.mutates)
+    for name, position, value in zip(rule.mutates, _positions(rule), results[count:], strict=True):
+        _write_back(args[position] if position < len(args) else kwargs.get(name), value)
+    return tuple(results[:count])
 
 
 def _write_back(target: Any, value: Any) -> None:
@@ -108,7 +119,10 @@ def in_place(name: str, rule: Rule) -> Kernel:
         if run is None:
             run = Runner(rule, traced_parameters(rule), cast=0)
         check_writable(self)
-        write(self, run((self, *args), kwargs))
+        result = run((self, *args), kwargs)
+        if rule.mutates:
+            (result,) = _without_updates(rule, (self, *args), kwargs, result)
+        write(self, result)
         return self
 
     def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
@@ -125,7 +139,7 @@ def in_place(name: str, rule: Rule) -> Kernel:
 def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
     schema = schema_of(name)
-    outs = [a.name for a in schema.arguments if _written(a)]
+    outs = [a.name for a in schema.arguments if a.is_out]
     rule: Rule | None = None
     run: Runner | None = None
 
@@ -142,6 +156,8 @@ def out_form(name: str) -> Kernel:
         targets = [*args[count:], *targets]
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
+        if rule.mutates:
+            results = _without_updates(rule, args[:count], kwargs, results)
         if len(targets) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
         for target, result in zip(targets, results, strict=True):
@@ -189,8 +205,7 @@ def functional_of(name: str) -> Rule | None:
         and not any(_written(a) for a in schema_of(exact.name).arguments)
     ):
         return exact
-    is_out = schema.arguments and any(a.is_out for a in schema.arguments)
-    outs = [a.name for a in schema.arguments if is_out and _written(a)]
+    outs = [a.name for a in schema.arguments if a.is_out]
     wanted = _typed(schema, _FACTORY | {*outs})
     for candidate in _by_base().get(base, ()):
         if _typed(schema_of(candidate.name), _FACTORY) == wanted:

@@ -6,6 +6,7 @@ become calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax._src.config import enable_x64 as _enable_x64
 from torch.nn import Parameter
 
 from calque.device import rng
-from calque.device.cell import Cell, active, cell_of, is_whole, read, wrap, x64
+from calque.device.cell import Cell, active, cell_of, is_whole, permuted, read, wrap, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.diagnostics import unrepeatable
 from calque.ops import dtypes
@@ -41,6 +42,24 @@ class Slot:
 
 
 _SLOT = Slot()
+
+
+class Permuted(Slot):
+    """A slot for a transposition of an array: the executable takes the array itself."""
+
+    __slots__ = ("axes",)
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+
+_permuted = lru_cache(maxsize=None)(Permuted)
+
+
+def permutation_of(cell: Cell, tensor: Tensor) -> Permuted | None:
+    """How a tensor transposes its cell's array, where it does just that."""
+    axes = permuted(cell, tensor)
+    return None if axes is None else _permuted(axes)
 
 
 _NUMBER_ARRAYS: dict[Any, Array] = {}
@@ -167,7 +186,11 @@ class Runner:
             if len(args) == 1 and type(args[0]) is Tensor:
                 cell = getattr(args[0].untyped_storage(), "cell", None)
                 function = unary.get(_default_dtype())
-                if function is not None and cell is not None and not cell.viewed:
+                if (
+                    function is not None
+                    and cell is not None
+                    and not (cell.viewed and not is_whole(cell, args[0]))
+                ):
                     previous = swap(True)
                     try:
                         result = function(cell.array)
@@ -178,12 +201,17 @@ class Runner:
             key: list[Any] = [_default_dtype()]
             for value, is_dynamic in zip(args, dynamic, strict=False):
                 kind = type(value)
-                if kind is Tensor:
+                if kind is Tensor or kind is Parameter:
                     cell = getattr(value.untyped_storage(), "cell", None)
-                    if cell is None or (cell.viewed and not is_whole(cell, value)):
+                    if cell is None:
                         break
+                    slot = _ARRAY
+                    if cell.viewed and not is_whole(cell, value):
+                        slot = permutation_of(cell, value)
+                        if slot is None:
+                            break
                     arrays.append(cell.array)
-                    key.append(_ARRAY)
+                    key.append(slot)
                 elif kind in _NUMBERS:
                     if is_dynamic:
                         number = _NUMBER_ARRAYS.get((kind, value))
@@ -227,11 +255,14 @@ class Runner:
             except AttributeError:
                 arrays.append(array_of(value))
                 return _ARRAY
-            if active.trace is None and (not cell.viewed or is_whole(cell, value)):
-                arrays.append(cell.array)
-            else:
+            if active.trace is not None:
                 arrays.append(read(value))
-            return _ARRAY
+                return _ARRAY
+            slot = _ARRAY
+            if cell.viewed and not is_whole(cell, value):
+                slot = permutation_of(cell, value)
+            arrays.append(cell.array if slot is not None else read(value))
+            return _ARRAY if slot is None else slot
         if kind in _NUMBERS:
             if name in self._traced:
                 arrays.append(value)
@@ -268,7 +299,11 @@ class Runner:
                     *filled,
                     **{rule.keyword(n): _fill(v, items) for n, v in keywords.items()},
                 )
-            return result if cast is None else cast_like(result, filled[cast])
+            if cast is None:
+                return result
+            if rule.mutates:
+                return cast_like(result[0], filled[cast]), *result[1:]
+            return cast_like(result, filled[cast])
 
         run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
         dependent = rule.data_dependent
@@ -280,12 +315,19 @@ class Runner:
         if isinstance(value, torch.SymFloat):
             return _SLOT if name in self._traced else value.node.pin()
         if isinstance(value, Tensor):
-            return _SLOT
+            return _slot_of(value)
         if type(value) in _NUMBERS and name in self._traced:
             return _SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _slot_of(tensor: Tensor) -> Slot:
+    cell = getattr(tensor.untyped_storage(), "cell", None)
+    if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
+        return _SLOT
+    return permutation_of(cell, tensor) or _SLOT
 
 
 def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,6 +348,8 @@ def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
 def _fill(template: Any, items: Iterator[Any]) -> Any:
     if template is _SLOT:
         return next(items)
+    if type(template) is Permuted:
+        return jax.numpy.transpose(next(items), template.axes)
     if type(template) is list:
         return [_fill(part, items) for part in template]
     return template

@@ -138,11 +138,24 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     them to the device as they are.
     """
     array = cell.array
-    if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] != array.dtype:
+    if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] is not array.dtype:
         return False
-    if tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
+    if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
         return False
     return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
+
+
+def permuted(cell: Cell, tensor: torch.Tensor) -> geometry.Ints | None:
+    """The axes of the cell's array in the order of a tensor that is a transposition of it.
+
+    None for any other geometry.
+    """
+    array = cell.array
+    if cell.stride is not None or TO_NUMPY[tensor.dtype] is not array.dtype:
+        return None
+    if tensor.is_neg() or tensor.is_conj() or tensor.storage_offset():
+        return None
+    return geometry.permutation(array.shape, tuple(tensor.shape), tensor.stride())
 
 
 def read(tensor: torch.Tensor) -> Array:
@@ -197,9 +210,8 @@ def wrap(array: Array) -> torch.Tensor:
     tensor = _create(array.shape, TO_TORCH.get(dtype) or to_torch(dtype))
     storage = tensor.untyped_storage()
     cell = storage.cell = Cell(array)  # type: ignore[attr-defined]
-    trace = active.trace
-    if trace is not None:
-        trace.created(cell, storage)
+    if active.trace is not None:
+        active.trace.created(cell, storage)
     return tensor
 
 

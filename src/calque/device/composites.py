@@ -263,7 +263,7 @@ def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 
 
 def _on_device(value: Any) -> Any:
-    """The lengths of packed sequences, which PyTorch keeps on the CPU, as an input on the device."""
+    """The lengths of packed sequences, which PyTorch keeps on the CPU, as a tensor of the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))
     return value

@@ -74,6 +74,20 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=1024)
+def permutation(shape: Ints, size: Ints, stride: Ints) -> Ints | None:
+    """The axes of a row-major array that are the dimensions of a view, all of them in some order.
+
+    None for a view that is no transposition, or whose strides leave that open (axes of length 1).
+    """
+    order = sorted(range(len(size)), key=lambda d: -stride[d])
+    if tuple(size[d] for d in order) != shape:
+        return None
+    if tuple(stride[d] for d in order) != contiguous_strides(shape):
+        return None
+    return tuple(order.index(d) for d in range(len(size)))
+
+
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the strides are a permutation of row-major ones: no holes and no overlap."""
     expected = 1

@@ -18,6 +18,7 @@ from calque.device import (
     interop,
     module,
     moves,
+    quotients,
     raised,
     storage,
     views,
@@ -45,7 +46,7 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention, factorizations, composites)
+    by_hand = (views, copies, indices, attention, factorizations, composites, quotients)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.common import wrap_dim
-from calque.ops.dtypes import is_complex, real_dtype
+from calque.ops.dtypes import is_complex, opmath, real_dtype
 from calque.ops.linalg_decompositions import (
     check_square,
     lu_factors,
@@ -199,6 +199,7 @@ def slogdet(A: Array, transposed: bool = False) -> tuple[Array, Array, Array, Ar
 
 
 @op("linalg_matrix_exp")
+@opmath
 def matrix_exp(self: Array) -> Array:
     check_square("linalg.matrix_exp", self)
     if self.size == 0:

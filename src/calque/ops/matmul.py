@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from calque.ops.registry import op
+from calque.ops.taps import widened
 
 _SCALED = ("alpha", "beta")
 
@@ -150,8 +151,11 @@ def baddbmm_dtype(
 
 @op("addbmm", static=_SCALED)
 def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    """The products summed over the batch; half precision is rounded once, at the end."""
     _check_batches(batch1, batch2)
-    return _scaled_sum(self, jnp.einsum("bij,bjk->ik", batch1, batch2), beta, alpha)
+    wide = widened(batch1).dtype
+    product = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=wide)
+    return _scaled_sum(self, product, beta, alpha).astype(batch1.dtype)
 
 
 @op("addmv", static=_SCALED)
@@ -189,4 +193,6 @@ def trilinear(
     axes = [[d for d in range(ndim) if d not in e] for e in (expand1, expand2, expand3)]
     summed = {d % ndim for d in sumdim}
     kept = [d for d in range(ndim) if d not in summed]
-    return jnp.einsum(i1, axes[0], i2, axes[1], i3, axes[2], kept)
+    wide = [widened(i) for i in (i1, i2, i3)]  # two products, one rounding
+    total = jnp.einsum(wide[0], axes[0], wide[1], axes[1], wide[2], axes[2], kept)
+    return total.astype(jnp.result_type(i1, i2, i3))

@@ -131,19 +131,20 @@ def select_backward(grad_output: Array, input_sizes: Any, dim: int, index: Any) 
     return lax.dynamic_update_index_in_dim(zeros, grad_output, where, dim)
 
 
-@op("slice_backward")
+@op("slice_backward", dynamic=("start", "end"))
 def slice_backward(
-    grad_output: Array, input_sizes: Any, dim: int, start: int, end: int, step: int
+    grad_output: Array, input_sizes: Any, dim: int, start: Any, end: Any, step: int
 ) -> Array:
-    dim = wrap_dim(dim, len(input_sizes))
-    size = input_sizes[dim]
-    first, _ = slice_bounds(size, start, end, step)
-    count = grad_output.shape[dim]
-    if count == 0:
-        return jnp.zeros(tuple(input_sizes), grad_output.dtype)
-    after = size - first - ((count - 1) * step + 1)
-    padding = [(first, after, step - 1) if d == dim else (0, 0, 0) for d in range(len(input_sizes))]
-    return lax.pad(grad_output, jnp.zeros((), grad_output.dtype), padding)
+    zeros = jnp.zeros(tuple(input_sizes), grad_output.dtype)
+    dim = wrap_dim(dim, zeros.ndim)
+    if grad_output.shape[dim] == 0:
+        return zeros
+    if step > 1:
+        gaps = [(0, 0, step - 1 if d == dim else 0) for d in range(zeros.ndim)]
+        grad_output = lax.pad(grad_output, jnp.zeros((), grad_output.dtype), gaps)
+    first = jnp.asarray(start, jnp.int32)
+    first = jnp.where(first < 0, first + zeros.shape[dim], first)
+    return lax.dynamic_update_slice_in_dim(zeros, grad_output, jnp.maximum(first, 0), dim)
 
 
 @op("diagonal_backward")

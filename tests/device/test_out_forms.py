@@ -1,0 +1,38 @@
+"""`out=` and in-place forms of operators that also change some of their arguments."""
+
+import pytest
+import torch
+
+import calque  # noqa: F401  (registers the device)
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("op", [aten.native_batch_norm, aten._native_batch_norm_legit], ids=str)
+def test_batch_norm_writes_its_outputs_and_its_statistics(op):
+    x, weight, bias = torch.randn(4, 3, 5), torch.rand(3), torch.rand(3)
+    found = []
+    for device in ("cpu", "jax"):
+        mean, var = torch.zeros(3, device=device), torch.ones(3, device=device)
+        outs = [torch.empty(0, device=device) for _ in range(3)]
+        args = (x.to(device), weight.to(device), bias.to(device), mean, var, True, 0.1, 1e-5)
+        returned = op.out(*args, **dict(zip(("out", "save_mean", "save_invstd"), outs, strict=True)))
+        assert all(a is b for a, b in zip(returned, outs, strict=True))
+        found.append([t.cpu() for t in (*outs, mean, var)])
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_rrelu_with_noise(training):
+    x = torch.randn(64, device="jax")
+    noise = torch.zeros_like(x)
+    out = torch.empty_like(x)
+    aten.rrelu_with_noise.out(x, noise, 0.1, 0.3, training, out=out)
+    slope = noise if training else torch.full_like(x, 0.2)
+    expected = torch.where(x < 0, x * slope, x)
+    torch.testing.assert_close(out, expected)
+    again, noise = x.clone(), torch.zeros_like(x)
+    assert aten.rrelu_with_noise_(again, noise, 0.1, 0.3, training) is again
+    slope = noise if training else torch.full_like(x, 0.2)
+    torch.testing.assert_close(again, torch.where(x < 0, x * slope, x))

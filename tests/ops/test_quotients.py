@@ -1,0 +1,45 @@
+"""Integer division by zero raises like the CPU, where a value is there to look at."""
+
+import pytest
+import torch
+
+import calque
+
+CALLS = [
+    lambda x, y: x // y,
+    lambda x, y: x % y,
+    lambda x, y: x.clone().remainder_(y),
+    lambda x, y: torch.fmod(x, y),
+    lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    lambda x, y: torch.div(x, y, rounding_mode="floor", out=torch.empty_like(x)),
+    lambda x, y: 7 // y,
+    lambda x, y: 7 % y,
+    lambda x, y: x // 0,
+    lambda x, y: x % 0,
+    lambda x, y: torch.fmod(x, 0),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_division_by_an_integer_zero(call, dtype):
+    x, y = torch.tensor([3, 4], dtype=dtype), torch.tensor([1, 0], dtype=dtype)
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            call(x.to(device), y.to(device))
+
+
+def test_what_is_no_division_by_an_integer_zero():
+    x = torch.tensor([3, 4], device="jax")
+    zero = torch.zeros(2, device="jax", dtype=torch.int64)
+    assert (x / zero).isinf().all()
+    assert torch.div(x, zero, rounding_mode=None).isinf().all()
+    assert (x.float() // zero).isinf().all()
+    assert (x % zero.float()).isnan().all()
+    assert (x[:0] // zero[:0]).shape == (0,)
+    assert (x[:0] % 0).shape == (0,)
+
+
+def test_a_program_does_not_raise():
+    zero = torch.zeros(2, device="jax", dtype=torch.int64)
+    assert calque.jit(lambda x: x // zero)(zero + 1).shape == (2,)

@@ -182,3 +182,16 @@ def test_a_function_that_retraces_keeps_few_programs():
         assert run(ones(2)).tolist() == [i, i]
     assert len(run.explain().programs) <= 8
     assert run.compilations == 1
+
+
+def test_code_that_asks_is_told_that_it_is_compiled():
+    def step(x):
+        if not torch.compiler.is_compiling() and x.isnan().any():
+            raise ValueError
+        return x * 2
+
+    assert calque.jit(step)(torch.ones(2, device="jax")).tolist() == [2, 2]
+    assert not torch.compiler.is_compiling()
+    with pytest.raises(calque.TraceError):
+        calque.jit(lambda x: x.item())(torch.ones(1, device="jax"))
+    assert not torch.compiler.is_compiling()

@@ -61,9 +61,15 @@ class _Attention:
         )
 
 
+def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether `nn.TransformerEncoder` may pack a padded batch: the device has no nested tensors."""
+    return False
+
+
 def kernels() -> dict[str, Any]:
     """The attention kernels by operator name."""
     return {
         "_fused_sdp_choice": choose,
+        "_nested_tensor_from_mask_left_aligned": _no_nesting,
         "_scaled_dot_product_fused_attention_overrideable": _Attention(),
     }

@@ -22,6 +22,7 @@ from calque.device.cell import Cell, active, read, x64
 from calque.device.dtypes import to_numpy
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
+from calque.run.compiling import announced_as_compiling
 from calque.run.jaxprs import build
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
@@ -217,7 +218,11 @@ class Lifting:
         """Make this the trace of the thread."""
         previous, active.trace = active.trace, self
         try:
-            with x64(), torch.autograd.set_multithreading_enabled(False):
+            with (
+                x64(),
+                torch.autograd.set_multithreading_enabled(False),
+                announced_as_compiling(),
+            ):
                 yield
         finally:
             active.trace = previous

@@ -38,7 +38,9 @@ def close(
     """Raise Disagreement unless a tensor is the CPU's, relative to its largest element."""
     got = got.detach().to("cpu")
     if got.shape != want.shape or got.dtype != want.dtype:
-        raise Disagreement(f"{name}: {got.dtype}{list(got.shape)} for {want.dtype}{list(want.shape)}")
+        raise Disagreement(
+            f"{name}: {got.dtype}{list(got.shape)} for {want.dtype}{list(want.shape)}"
+        )
     if not want.dtype.is_floating_point and not want.dtype.is_complex:
         if not torch.equal(got, want):
             raise Disagreement(f"{name}: {(got != want).sum()} of {want.numel()} integers differ")

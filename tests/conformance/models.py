@@ -110,7 +110,11 @@ _TEXT = {
     "max_position_embeddings": 32,
 }
 _DECODER = {
-    **_TEXT, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1,
+    **_TEXT,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
     "eos_token_id": 2,
 }
 _SEQ2SEQ = {
@@ -139,12 +143,22 @@ _IMAGE = {
 }
 _CONVS = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8)}
 _SPEECH = {
-    **_TEXT, **_CONVS, "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0, "mask_feature_prob": 0.0,
+    **_TEXT,
+    **_CONVS,
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+    "mask_time_prob": 0.0,
+    "mask_feature_prob": 0.0,
 }
 _MOE = {**_DECODER, "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
 _T5 = {
-    "vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
     "decoder_start_token_id": 0,
 }
 _GPT2 = {"vocab_size": 60, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
@@ -175,7 +189,9 @@ def _classes() -> dict[str, Any]:
 
 def _span() -> dict[str, Any]:
     return {
-        **_masked(), "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([4, 5])
+        **_masked(),
+        "start_positions": torch.tensor([1, 2]),
+        "end_positions": torch.tensor([4, 5]),
     }
 
 
@@ -201,7 +217,9 @@ _CLIP_PARTS = {
     "projection_dim": 16,
 }
 _LINEAR_ATTENTION = {
-    "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
 
@@ -210,7 +228,10 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
     "bert_classes": ("BertForSequenceClassification", "BertConfig", _TEXT, _classes),
     "bert_span": ("BertForQuestionAnswering", "BertConfig", _TEXT, _span),
     "bert_eager_attention": (
-        "BertForMaskedLM", "BertConfig", {**_TEXT, "attn_implementation": "eager"}, _language,
+        "BertForMaskedLM",
+        "BertConfig",
+        {**_TEXT, "attn_implementation": "eager"},
+        _language,
     ),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", _TEXT, _language),
     "distilbert": (
@@ -220,7 +241,10 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         _language,
     ),
     "electra": (
-        "ElectraForMaskedLM", "ElectraConfig", {**_TEXT, "embedding_size": 16}, _language,
+        "ElectraForMaskedLM",
+        "ElectraConfig",
+        {**_TEXT, "embedding_size": 16},
+        _language,
     ),
     "albert": ("AlbertForMaskedLM", "AlbertConfig", {**_TEXT, "embedding_size": 16}, _language),
     "deberta": (
@@ -242,21 +266,33 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "FunnelForMaskedLM",
         "FunnelConfig",
         {
-            "vocab_size": 60, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48,
+            "vocab_size": 60,
+            "d_model": 32,
+            "n_head": 4,
+            "d_head": 8,
+            "d_inner": 48,
             "block_sizes": [1, 1],
         },
         _language,
     ),
     "longformer": (
-        "LongformerForMaskedLM", "LongformerConfig", {**_TEXT, "attention_window": 4}, _language,
-    ),
-    "big_bird": (
-        "BigBirdForMaskedLM", "BigBirdConfig", {**_TEXT, "attention_type": "original_full"},
+        "LongformerForMaskedLM",
+        "LongformerConfig",
+        {**_TEXT, "attention_window": 4},
         _language,
     ),
-    "fnet": ("FNetForMaskedLM", "FNetConfig", _TEXT, lambda: {
-        "input_ids": (ids := _ids()), "labels": ids.clone()
-    }),
+    "big_bird": (
+        "BigBirdForMaskedLM",
+        "BigBirdConfig",
+        {**_TEXT, "attention_type": "original_full"},
+        _language,
+    ),
+    "fnet": (
+        "FNetForMaskedLM",
+        "FNetConfig",
+        _TEXT,
+        lambda: {"input_ids": (ids := _ids()), "labels": ids.clone()},
+    ),
     "xlnet": (
         "XLNetLMHeadModel",
         "XLNetConfig",
@@ -268,8 +304,12 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "GPTNeoForCausalLM",
         "GPTNeoConfig",
         {
-            "vocab_size": 60, "hidden_size": 32, "num_layers": 2, "num_heads": 4,
-            "attention_types": [[["global", "local"], 1]], "window_size": 4,
+            "vocab_size": 60,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 4,
             "max_position_embeddings": 32,
         },
         _language,
@@ -277,13 +317,21 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _TEXT, _language),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**_GPT2, "rotary_dim": 4}, _language),
     "llama": ("LlamaForCausalLM", "LlamaConfig", _DECODER, _language),
-    "mistral": ("MistralForCausalLM", "MistralConfig", {**_DECODER, "sliding_window": 4}, _language),
+    "mistral": (
+        "MistralForCausalLM",
+        "MistralConfig",
+        {**_DECODER, "sliding_window": 4},
+        _language,
+    ),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _DECODER, _language),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", _DECODER, _language),
     "gemma": ("GemmaForCausalLM", "GemmaConfig", _DECODER, _language),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**_DECODER, "sliding_window": 4}, _language),
     "gemma3": (
-        "Gemma3ForCausalLM", "Gemma3TextConfig", {**_DECODER, "sliding_window": 4}, _language,
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {**_DECODER, "sliding_window": 4},
+        _language,
     ),
     "phi": ("PhiForCausalLM", "PhiConfig", _DECODER, _language),
     "phi3": ("Phi3ForCausalLM", "Phi3Config", _DECODER, _language),
@@ -291,7 +339,9 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
     "cohere": ("CohereForCausalLM", "CohereConfig", _DECODER, _language),
     "stablelm": ("StableLmForCausalLM", "StableLmConfig", _DECODER, _language),
     "falcon": (
-        "FalconForCausalLM", "FalconConfig", {**_TEXT, "bos_token_id": 1, "eos_token_id": 2},
+        "FalconForCausalLM",
+        "FalconConfig",
+        {**_TEXT, "bos_token_id": 1, "eos_token_id": 2},
         _language,
     ),
     "falcon_alibi": (
@@ -307,11 +357,14 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         _language,
     ),
     "bloom": (
-        "BloomForCausalLM", "BloomConfig",
-        {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4}, _language,
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+        _language,
     ),
     "mpt": (
-        "MptForCausalLM", "MptConfig",
+        "MptForCausalLM",
+        "MptConfig",
         {"vocab_size": 60, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 32},
         _language,
     ),
@@ -332,8 +385,14 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "Mamba2ForCausalLM",
         "Mamba2Config",
         {
-            "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4,
-            "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4,
+            "vocab_size": 60,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 4,
+            "num_heads": 8,
+            "head_dim": 8,
+            "n_groups": 2,
+            "chunk_size": 4,
         },
         _language,
     ),
@@ -353,7 +412,9 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "Qwen3NextForCausalLM",
         "Qwen3NextConfig",
         {
-            **_MOE, **_LINEAR_ATTENTION, "moe_intermediate_size": 16,
+            **_MOE,
+            **_LINEAR_ATTENTION,
+            "moe_intermediate_size": 16,
             "shared_expert_intermediate_size": 16,
             "layer_types": ["linear_attention", "full_attention"],
         },
@@ -370,8 +431,12 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "SwinForImageClassification",
         "SwinConfig",
         {
-            "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2],
-            "num_heads": [2, 4], "window_size": 4,
+            "image_size": 32,
+            "patch_size": 4,
+            "embed_dim": 16,
+            "depths": [2, 2],
+            "num_heads": [2, 4],
+            "window_size": 4,
         },
         _pixels,
     ),
@@ -379,8 +444,11 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "SegformerForSemanticSegmentation",
         "SegformerConfig",
         {
-            "depths": [1, 1, 1, 1], "hidden_sizes": [16, 16, 32, 32], "decoder_hidden_size": 16,
-            "num_attention_heads": [1, 2, 2, 4], "num_labels": 5,
+            "depths": [1, 1, 1, 1],
+            "hidden_sizes": [16, 16, 32, 32],
+            "decoder_hidden_size": 16,
+            "num_attention_heads": [1, 2, 2, 4],
+            "num_labels": 5,
         },
         lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 5, (2, 64, 64))},
     ),
@@ -390,7 +458,10 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "WhisperForConditionalGeneration",
         "WhisperConfig",
         {
-            **_SEQ2SEQ, "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 16,
+            **_SEQ2SEQ,
+            "num_mel_bins": 8,
+            "max_source_positions": 20,
+            "max_target_positions": 16,
         },
         _spectrum,
     ),
@@ -400,8 +471,11 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "ViTMAEForPreTraining",
         "ViTMAEConfig",
         {
-            **_IMAGE, "decoder_hidden_size": 16, "decoder_num_hidden_layers": 1,
-            "decoder_num_attention_heads": 2, "decoder_intermediate_size": 24,
+            **_IMAGE,
+            "decoder_hidden_size": 16,
+            "decoder_num_hidden_layers": 1,
+            "decoder_num_attention_heads": 2,
+            "decoder_intermediate_size": 24,
         },
         lambda: {"pixel_values": _images(32), "noise": torch.rand(2, 16)},
     ),
@@ -409,8 +483,14 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
         "PatchTSTForPrediction",
         "PatchTSTConfig",
         {
-            "num_input_channels": 2, "context_length": 32, "patch_length": 8, "patch_stride": 8,
-            "d_model": 16, "num_hidden_layers": 2, "ffn_dim": 24, "prediction_length": 4,
+            "num_input_channels": 2,
+            "context_length": 32,
+            "patch_length": 8,
+            "patch_stride": 8,
+            "d_model": 16,
+            "num_hidden_layers": 2,
+            "ffn_dim": 24,
+            "prediction_length": 4,
         },
         lambda: {"past_values": torch.randn(2, 32, 2), "future_values": torch.randn(2, 4, 2)},
     ),
@@ -459,14 +539,16 @@ class _Translator(nn.Module):
         self.head = nn.Linear(32, 60)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(
-            target.shape[1], device=target.device
-        )
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
         padding = source == 3
         return self.head(
             self.body(
-                self.embedding(source), self.embedding(target), tgt_mask=mask, tgt_is_causal=True,
-                src_key_padding_mask=padding, memory_key_padding_mask=padding,
+                self.embedding(source),
+                self.embedding(target),
+                tgt_mask=mask,
+                tgt_is_causal=True,
+                src_key_padding_mask=padding,
+                memory_key_padding_mask=padding,
             )
         )
 

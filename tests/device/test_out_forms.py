@@ -16,7 +16,9 @@ def test_batch_norm_writes_its_outputs_and_its_statistics(op):
         mean, var = torch.zeros(3, device=device), torch.ones(3, device=device)
         outs = [torch.empty(0, device=device) for _ in range(3)]
         args = (x.to(device), weight.to(device), bias.to(device), mean, var, True, 0.1, 1e-5)
-        returned = op.out(*args, **dict(zip(("out", "save_mean", "save_invstd"), outs, strict=True)))
+        returned = op.out(
+            *args, **dict(zip(("out", "save_mean", "save_invstd"), outs, strict=True))
+        )
         assert all(a is b for a, b in zip(returned, outs, strict=True))
         found.append([t.cpu() for t in (*outs, mean, var)])
     for want, got in zip(*found, strict=True):

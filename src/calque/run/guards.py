@@ -5,6 +5,8 @@ A program serves a call only if every guard holds; one that fails names itself, 
 """
 
 from collections.abc import Iterable
+from itertools import repeat
+from operator import attrgetter, is_, is_not
 from typing import Any
 
 import torch
@@ -14,6 +16,11 @@ from calque.device.cell import Cell, regeometries, view_of
 from calque.device.geometry import View
 from calque.run.optimizers import settings_of
 from calque.run.scalars import Watch
+
+# These loops run over every tensor of the state at every call: they are kept in C.
+_storage_of = torch.Tensor.untyped_storage
+_requires_grad = attrgetter("requires_grad")
+_gradient = attrgetter("grad")
 
 
 def ambient() -> tuple[Any, ...]:
@@ -36,15 +43,13 @@ class CellGuard:
         rows = list(rows)
         self.tensors = [tensor for tensor, _, _ in rows]
         self.cells = [cell for _, cell, _ in rows]
+        self.storages = [tensor.untyped_storage() for tensor in self.tensors]
         self.geometries = [(view, cell.array.shape) for _, cell, view in rows]
         self._looked_at = -1
 
     def holds(self) -> bool:
         """Whether every tensor stands where it stood, in the same geometry."""
-        try:
-            if [t.untyped_storage().cell for t in self.tensors] != self.cells:
-                return False
-        except AttributeError:
+        if not all(map(is_, map(_storage_of, self.tensors), self.storages)):
             return False
         count = regeometries.count
         if count != self._looked_at:
@@ -75,16 +80,16 @@ class GradientGuard:
         self.fixed = fixed
         self.leaves = leaves
         self.requires = [leaf.requires_grad for leaf in leaves]
-        self.trainable = [leaf for leaf in leaves if leaf.requires_grad]
-        self.has_gradient = [
-            has for leaf, has in zip(leaves, has_gradient, strict=True) if leaf.requires_grad
-        ]
+        rows = [r for r in zip(leaves, has_gradient, strict=True) if r[0].requires_grad]
+        self.with_gradient = [leaf for leaf, has in rows if has]
+        self.without = [leaf for leaf, has in rows if not has]
 
     def holds(self) -> bool:
         """Whether every flag and every gradient's presence is as it was."""
         return (
-            [leaf.requires_grad for leaf in self.leaves] == self.requires
-            and [leaf.grad is not None for leaf in self.trainable] == self.has_gradient
+            list(map(_requires_grad, self.leaves)) == self.requires
+            and all(map(is_, map(_gradient, self.without), repeat(None)))
+            and all(map(is_not, map(_gradient, self.with_gradient), repeat(None)))
             and all(leaf.grad is gradient for leaf, gradient in self.fixed)
         )
 

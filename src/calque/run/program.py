@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from calque.run.record import Recording
 from calque.run.results import Outputs
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
 
+_array = attrgetter("array")
 _ALONE = 3
 """References to an array that only its cell holds: the cell's, the inputs' list's, the count's."""
 
@@ -75,7 +77,9 @@ class Program:
             self._backward = _taking(late, [recording.inputs[slot].source for slot in slots])
         del recording.jaxpr
         self._inputs = [recording.inputs[i] for i in kept]
-        self._sources = [_source(one) for one in self._inputs]
+        sources = [_source(one) for one in self._inputs]
+        self._cells = [source for source in sources if type(source) is Cell]
+        self._others = [(i, s) for i, s in enumerate(sources) if type(s) is not Cell]
         # A differentiable program's backward may still need what the forward overwrites.
         written = set() if backward is not None else set(recording.written)
         self._donated = [
@@ -83,6 +87,7 @@ class Program:
             for i, one in enumerate(self._inputs)
             if one.kind in ("cell", "argument", "handed") and one.source in written
         ]
+        self._pick_donated = _picker(self._donated)
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
         self._simple_writes = all(type(target) is Cell for target in recording.written)
 
@@ -172,12 +177,13 @@ class Program:
         return self._call_differentiable(leaves)
 
     def _run(self, leaves: list[Any]) -> list[Array]:
-        arrays = [
-            source.array if type(source) is Cell else source(leaves) for source in self._sources
-        ]
-        for index in self._donated:
-            if sys.getrefcount(arrays[index]) > _ALONE:
-                arrays[index] = _copy(arrays[index])
+        arrays = list(map(_array, self._cells))
+        for position, source in self._others:
+            arrays.insert(position, source(leaves))
+        if self._donated and max(map(sys.getrefcount, self._pick_donated(arrays))) > _ALONE + 1:
+            for index in self._donated:
+                if sys.getrefcount(arrays[index]) > _ALONE:
+                    arrays[index] = _copy(arrays[index])
         with x64():
             outputs = self._executable(*arrays)
         self._write(outputs, leaves)
@@ -255,6 +261,11 @@ class _Alias:
 
     def why(self) -> str:
         return self.reason
+
+
+def _picker(indexes: list[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
+    """A function that takes these items out of a list."""
+    return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
 
 
 def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:

@@ -13,11 +13,22 @@ import jax
 import numpy as np
 import torch
 from jax import Array
+from jax._src.array import ArrayImpl
 from jax._src.config import enable_x64 as _enable_x64
 from torch.nn import Parameter
 
 from calque.device import rng
-from calque.device.cell import Cell, active, cell_of, is_whole, permuted, read, wrap, x64
+from calque.device.cell import (
+    Cell,
+    active,
+    cell_of,
+    is_whole,
+    permuted,
+    read,
+    wrap,
+    wrap_untraced,
+    x64,
+)
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.diagnostics import unrepeatable
 from calque.ops import dtypes
@@ -119,9 +130,6 @@ def check_device(device: torch.device | None) -> None:
         )
 
 
-_SEVERAL = frozenset((tuple, list, type(None)))
-
-
 def wrap_result(result: Any) -> Any:
     """Arrays as tensors, in the same tuples and lists; None stays None."""
     if isinstance(result, tuple | list):
@@ -196,7 +204,8 @@ class Runner:
                         result = function(cell.array)
                     finally:
                         restore(previous)
-                    return wrap_result(result) if type(result) in _SEVERAL else wrap(result)
+                    one = type(result) is ArrayImpl
+                    return wrap_untraced(result) if one else wrap_result(result)
             arrays: list[Any] = []
             key: list[Any] = [_default_dtype()]
             for value, is_dynamic in zip(args, dynamic, strict=False):
@@ -233,7 +242,8 @@ class Runner:
                         result = function(*arrays)
                     finally:
                         restore(previous)
-                    return wrap_result(result) if type(result) in _SEVERAL else wrap(result)
+                    one = type(result) is ArrayImpl
+                    return wrap_untraced(result) if one else wrap_result(result)
             return wrap_result(general(args, kwargs))
 
         return kernel

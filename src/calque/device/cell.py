@@ -206,12 +206,18 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 
 def wrap(array: Array) -> torch.Tensor:
     """A fresh row-major tensor of the device over an array."""
+    tensor = wrap_untraced(array)
+    if active.trace is not None:
+        storage = tensor.untyped_storage()
+        active.trace.created(storage.cell, storage)  # type: ignore[attr-defined]
+    return tensor
+
+
+def wrap_untraced(array: Array) -> torch.Tensor:
+    """As `wrap`, where no trace is running."""
     dtype = array.dtype
     tensor = _create(array.shape, TO_TORCH.get(dtype) or to_torch(dtype))
-    storage = tensor.untyped_storage()
-    cell = storage.cell = Cell(array)  # type: ignore[attr-defined]
-    if active.trace is not None:
-        active.trace.created(cell, storage)
+    tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
     return tensor
 
 

@@ -89,3 +89,13 @@ def test_reduction_of_nothing_raises() -> None:
         torch.ones(0, 3).to("jax").amax(0)
     with pytest.raises(RuntimeError, match="Expected reduction dim to be specified"):
         torch.ones(0).to("jax").max()
+
+
+@pytest.mark.parametrize("p", [1, 2, 3.5, float("inf")])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_renorm(p: float, dim: int) -> None:
+    x = torch.randn(3, 4, 2) * 2
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64):
+        given = x.to(dtype)
+        got = torch.renorm(given.to("jax"), p, dim, 1.5).cpu()
+        torch.testing.assert_close(got, torch.renorm(given, p, dim, 1.5))

@@ -1,9 +1,14 @@
 """Distances between rows of two tables, or of one with itself."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.common import wrap_dim
+from calque.ops.dtypes import is_integral, opmath, spoken
+from calque.ops.reduction import p_norm
 from calque.ops.registry import op
 
 _BY_PRODUCT, _NEVER = 1, 2
@@ -81,3 +86,28 @@ def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
     first, second = np.triu_indices(self.shape[0], 1)
     each = grad[:, None] * _slope(self[first] - self[second], pdist, p)
     return jnp.zeros_like(self).at[first].add(each).at[second].add(-each)
+
+
+@op("renorm", static=("p", "maxnorm"))
+@opmath
+def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
+    """Slices along a dimension, those whose p-norm is above `maxnorm` scaled down to it."""
+    if isinstance(p, complex) or isinstance(maxnorm, complex):
+        raise RuntimeError("renorm: p and maxnorm must be real-valued")
+    if p <= 0:
+        raise RuntimeError("renorm: non-positive-norm not supported")
+    if maxnorm < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+    if self.ndim < 2:
+        raise RuntimeError(
+            f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions"
+        )
+    if is_integral(self.dtype):
+        raise RuntimeError(
+            "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
+            f"{spoken(self.dtype)}"
+        )
+    rows = jnp.moveaxis(self, wrap_dim(dim, self.ndim), 0)
+    norm = p_norm(rows, float(p), tuple(range(1, rows.ndim)), keepdim=True)
+    factor = jnp.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1).astype(norm.dtype)
+    return jnp.moveaxis(rows * factor, 0, wrap_dim(dim, self.ndim))

@@ -146,12 +146,12 @@ def averaged_weights(device: str, wrap: Wrap) -> list[torch.Tensor]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        averaged.update_parameters(model)
         return loss
 
     losses = []
     for _ in range(3):
         losses.append(step(data(device, 5, 4)))
+        averaged.update_parameters(model)
         stochastic.update_parameters(model)
     update_bn([data(device, 5, 4) for _ in range(2)], stochastic)
     return [*losses, *averaged.parameters(), *averaged.buffers(), *stochastic.buffers()]
@@ -266,7 +266,8 @@ def policy_gradient(device: str, wrap: Wrap) -> list[torch.Tensor]:
     @wrap
     def step(x: torch.Tensor, action: torch.Tensor, reward: torch.Tensor) -> Any:
         distribution = Categorical(logits=policy(x))
-        sampled = distribution.sample()
+        with torch.random.fork_rng(devices=[]):  # the devices draw different numbers
+            sampled = distribution.sample()
         value = critic(x).squeeze(-1)
         advantage = (reward - value).detach()
         score = distribution.log_prob(action)
@@ -313,15 +314,18 @@ def scaled_gradients(device: str, wrap: Wrap) -> list[torch.Tensor]:
     scaler = torch.amp.GradScaler(device, init_scale=16.0)
 
     @wrap
-    def step(x: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
+    def gradients(x: torch.Tensor) -> torch.Tensor:
         loss = model(x).square().mean()
         scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
         return loss
 
-    return [*[step(data(device, 3, 4)) for _ in range(3)], *model.parameters()]
+    losses = []
+    for _ in range(3):
+        losses.append(gradients(data(device, 3, 4)))
+        scaler.step(optimizer)  # skips the step by the values of the gradients: not in jit
+        scaler.update()
+        optimizer.zero_grad()
+    return [*losses, *model.parameters()]
 
 
 @program

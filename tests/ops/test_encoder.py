@@ -43,9 +43,7 @@ def test_attention_of_itself(masks: dict[str, torch.Tensor], weights: dict[str, 
     ("norm_first", "activation"), list(itertools.product([False, True], ["relu", "gelu"]))
 )
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-def test_encoder_layer(
-    norm_first: bool, activation: str, masks: dict[str, torch.Tensor]
-) -> None:
+def test_encoder_layer(norm_first: bool, activation: str, masks: dict[str, torch.Tensor]) -> None:
     module = nn.TransformerEncoderLayer(
         8, 2, 12, activation=activation, norm_first=norm_first, batch_first=True
     ).eval()

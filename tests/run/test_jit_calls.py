@@ -290,5 +290,3 @@ def test_dicts_keep_their_order():
     assert list(run({"a": ones(1), "b": ones(2)})) == ["a", "b"]
     assert list(run({"b": ones(1), 1: ones(2)})) == ["b", 1]
     assert seen == [["b", "a"], ["a", "b"], ["b", 1]]
-
-

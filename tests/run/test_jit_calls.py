@@ -276,3 +276,17 @@ def test_dtypes_pass(dtype):
     result = calque.jit(lambda x: (x, x.clone(), x.reshape(3, 1)))(x)
     assert all(r.dtype == dtype for r in result)
     assert torch.equal(result[1], x)
+
+
+def test_dicts_keep_their_order():
+    seen = []
+
+    @calque.jit
+    def run(values):
+        seen.append(list(values))
+        return {name: value * 2 for name, value in values.items()}
+
+    assert list(run({"b": ones(1), "a": ones(2)})) == ["b", "a"]
+    assert list(run({"a": ones(1), "b": ones(2)})) == ["a", "b"]
+    assert list(run({"b": ones(1), 1: ones(2)})) == ["b", 1]
+    assert seen == [["b", "a"], ["a", "b"], ["b", 1]]

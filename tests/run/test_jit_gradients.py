@@ -355,3 +355,19 @@ def test_data_assigned_inside():
         step()
         assert p.tolist() == [2 ** (i + 1)] * 2
     assert len(step.history) == 1
+
+
+def test_a_loss_whose_graph_is_used_up_in_part_can_be_returned():
+    w = torch.ones(3, device="jax", requires_grad=True)
+
+    @calque.jit
+    def step(x):
+        a = w * x
+        loss = (a.exp() + a).sum() - 0.5 * (1 + a - a**2).sum()
+        loss.backward()
+        return loss
+
+    x = torch.ones(3, device="jax")
+    first = step(x)
+    assert step(x).item() == first.item()
+    assert len(step.history) <= 2, step.history

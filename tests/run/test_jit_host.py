@@ -195,3 +195,18 @@ def test_code_that_asks_is_told_that_it_is_compiled():
     with pytest.raises(calque.TraceError):
         calque.jit(lambda x: x.item())(torch.ones(1, device="jax"))
     assert not torch.compiler.is_compiling()
+
+
+def test_distributions_do_not_look_at_values_unless_asked():
+    x = torch.tensor([0.5, 1.0], device="jax")
+
+    @calque.jit
+    def run(logits, **settings):
+        return torch.distributions.Categorical(logits=logits, **settings).entropy()
+
+    want = torch.distributions.Categorical(logits=x.cpu()).entropy()
+    torch.testing.assert_close(run(x).cpu(), want)
+    with pytest.raises(calque.TraceError):
+        run(x, validate_args=True)
+    with pytest.raises(ValueError, match="invalid values"):
+        torch.distributions.Categorical(logits=x * float("nan"))

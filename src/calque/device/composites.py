@@ -230,7 +230,7 @@ class _Node(torch.autograd.Function):
             found = ctx.call.gradient(leaves, key, ctx.wanted, gradients)
         else:
             found = _pulled(ctx, leaves, saved[len(ctx.tensors) :], gradients)
-        result = [None] * len(leaves)
+        result: list[Any] = [None] * len(leaves)
         for place, gradient in zip(ctx.wanted, found, strict=True):
             result[place] = gradient
         return None, *result
@@ -263,7 +263,7 @@ def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 
 
 def _on_device(value: Any) -> Any:
-    """The lengths of packed sequences, which PyTorch keeps on the CPU, as a tensor of the device."""
+    """The lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))
     return value
@@ -295,12 +295,12 @@ class _Kernels:
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel below autograd; answers what a node of the graph asks for."""
-        args = [_on_device(a) for a in _positional(self.name, args, kwargs)]
-        key = self._draw(args)
+        values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
+        key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
         if wanted is None:
-            return wrap_result(tuple(self.composite([key, *args])))
-        results, pullback = self.composite.forward([key, *args], wanted)
+            return wrap_result(tuple(self.composite([key, *values])))
+        results, pullback = self.composite.forward([key, *values], wanted)
         _request.answer = key, pullback
         return wrap_result(tuple(results))
 
@@ -313,16 +313,16 @@ class _Kernels:
 
     def in_autograd(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel in autograd: a node of the graph where a gradient is asked for."""
-        args = _positional(self.name, args, kwargs)
-        leaves, spec = pytree.tree_flatten(args)
+        values = _positional(self.name, args, kwargs)
+        leaves, spec = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not _plain(tensors):
-            return self.op.decompose(*args)
+            return self.op.decompose(*values)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             leaves = [_on_device(leaf) for leaf in leaves]
             return _Node.apply(_Call(self.composite, self.op, spec), *leaves)
         with torch._C._AutoDispatchBelowAutograd():
-            return self.op(*args)
+            return self.op(*values)
 
 
 @functools.cache

@@ -10,13 +10,29 @@ import torch
 from calque.device.binding import Kernel, derived
 from calque.device.cell import active, read, x64
 
-_NAMES = """
-floor_divide floor_divide_.Tensor floor_divide.out
-remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
-remainder_.Tensor remainder_.Scalar remainder.Tensor_out remainder.Scalar_out
-fmod.Tensor fmod.Scalar fmod_.Tensor fmod_.Scalar fmod.Tensor_out fmod.Scalar_out
-div.Tensor_mode div.Scalar_mode div_.Tensor_mode div_.Scalar_mode div.out_mode
-""".split()
+_NAMES = (
+    "floor_divide",
+    "floor_divide_.Tensor",
+    "floor_divide.out",
+    "remainder.Tensor",
+    "remainder.Scalar",
+    "remainder.Scalar_Tensor",
+    "remainder_.Tensor",
+    "remainder_.Scalar",
+    "remainder.Tensor_out",
+    "remainder.Scalar_out",
+    "fmod.Tensor",
+    "fmod.Scalar",
+    "fmod_.Tensor",
+    "fmod_.Scalar",
+    "fmod.Tensor_out",
+    "fmod.Scalar_out",
+    "div.Tensor_mode",
+    "div.Scalar_mode",
+    "div_.Tensor_mode",
+    "div_.Scalar_mode",
+    "div.out_mode",
+)
 Tensor = torch.Tensor
 
 

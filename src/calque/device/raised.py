@@ -1,9 +1,9 @@
 """Exceptions raised by hooks during a backward.
 
-When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way asks
-the device's guard, which is Python, for the device's type. CPython takes any call that returns
-with an exception set for a failed one, and C++ would end the process. So the guard takes the
-exception away, and the backward, which then fails without saying why, raises it again.
+When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
+asks the device's guard, which is Python, for the device's type. CPython takes any call that
+returns with an exception set for a failed one, and C++ would end the process. So the guard takes
+the exception away, and the backward, which then fails without saying why, raises it again.
 """
 
 import functools

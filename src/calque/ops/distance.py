@@ -99,9 +99,7 @@ def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     if maxnorm < 0:
         raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
     if self.ndim < 2:
-        raise RuntimeError(
-            f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions"
-        )
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions")
     if is_integral(self.dtype):
         raise RuntimeError(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "

@@ -114,7 +114,8 @@ def _weights(params: Sequence[Array], biases: bool, projected: bool) -> Iterator
     for start in range(0, len(params), size):
         own = list(params[start : start + size])
         projection = own.pop() if projected else None
-        yield _Weights(own[0], own[1], *(own[2:] if biases else (None, None)), projection)
+        input_bias, hidden_bias = own[2:] if biases else (None, None)
+        yield _Weights(own[0], own[1], input_bias, hidden_bias, projection)
 
 
 def _drop(key: Array, x: Array, p: float) -> Array:

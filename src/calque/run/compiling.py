@@ -1,7 +1,9 @@
-"""Tell code that asks, by `torch.compiler.is_compiling()`, that it is being compiled.
+"""Let code that a trace runs leave out its branches on values.
 
-PyTorch's own code and libraries leave out their branches on values then, as they do under
-`torch.compile`. The answer is one for the process, so that it holds until the last trace ends.
+`torch.compiler.is_compiling()` is true, by which PyTorch's own code and libraries decide, as they
+do under `torch.compile`; and `torch.distributions` does not look whether the values of its
+parameters are valid, unless it is asked to by `validate_args=True`. Both are settings of the
+process, so that they hold until the last trace ends.
 """
 
 import threading
@@ -9,20 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.distributions import Distribution
 
 _lock = threading.Lock()
 _running = 0
-_before = False
+_before = (False, True)
 
 
 @contextmanager
 def announced_as_compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true within."""
+    """Within, code that asks is told that it is compiled (see the module)."""
     global _running, _before
     with _lock:
         if not _running:
-            _before = torch.compiler._is_compiling_flag
-        torch.compiler._is_compiling_flag = True
+            _before = torch.compiler._is_compiling_flag, Distribution._validate_args
+        torch.compiler._is_compiling_flag, Distribution._validate_args = True, False
         _running += 1
     try:
         yield
@@ -30,4 +33,4 @@ def announced_as_compiling() -> Iterator[None]:
         with _lock:
             _running -= 1
             if not _running:
-                torch.compiler._is_compiling_flag = _before
+                torch.compiler._is_compiling_flag, Distribution._validate_args = _before

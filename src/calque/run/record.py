@@ -219,12 +219,13 @@ class _Trace:
             place.after.clear()
         self.lending.check_unchanged()
         written = list(self.lifting.written)
+        made = list(self.lifting.fresh.values())
         recording.backward = trace_backward(
             self.lifting, leaves, recording.results, self.tensors.values(), self.stand_ins
         )
         leaves.clear()
         del rebound
-        recording.survivors = self._find_survivors(describer)
+        recording.survivors = self._find_survivors(made, describer)
         recording.written = [self.arguments.get(cell, cell) for cell in written]
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
         recording.n_outputs = len(outputs)
@@ -307,10 +308,10 @@ class _Trace:
                 stand_in.grad = None
         return effects
 
-    def _find_survivors(self, describer: Describer) -> list[tuple[Cell, int]]:
-        if any(ref() is not None for ref in self.lifting.fresh.values()):
+    def _find_survivors(self, made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
+        if any(ref() is not None for ref in made):
             gc.collect()
-        alive = [cell for ref in self.lifting.fresh.values() if (cell := ref()) is not None]
+        alive = [cell for ref in made if (cell := ref()) is not None]
         return [(cell, describer.add(cell.array)) for cell in alive]
 
     def rollback(self) -> None:

@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
+_ORDERED = frozenset((dict, tuple, list))
 _INEXACT = frozenset((float, complex))
 
 
@@ -31,11 +32,27 @@ class Same:
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers."""
+    if type(tree) in _ORDERED and not _in_order(tree):  # JAX would sort the keys of dicts
+        return _pytree.tree_flatten(tree)
     leaves, spec = jax.tree_util.tree_flatten(tree)
     for leaf in leaves:
         if type(leaf) in _pytree.SUPPORTED_NODES:
             return _pytree.tree_flatten(tree)
     return leaves, spec
+
+
+def _in_order(tree: Any) -> bool:
+    """Whether the keys of every dict are sorted as they are."""
+    if type(tree) is dict:
+        if len(tree) > 1:
+            keys = list(tree)
+            try:
+                if keys != sorted(keys):
+                    return False
+            except TypeError:
+                return False
+        tree = tree.values()
+    return all(_in_order(item) for item in tree if type(item) in _ORDERED)
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:

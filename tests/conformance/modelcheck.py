@@ -104,9 +104,10 @@ def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def forward(model: nn.Module, inputs: dict[str, Any], *, jit: bool) -> None:
     reference = model.eval()
     device = copy.deepcopy(reference).to("jax")
-    if jit and getattr(getattr(device, "config", None), "use_cache", False):
+    for module in (*reference.modules(), *device.modules()) if jit else ():
         # A cache is an object of tensors that the trace made: such a call is traced each time.
-        reference.config.use_cache = device.config.use_cache = False
+        if getattr(getattr(module, "config", None), "use_cache", False):
+            module.config.use_cache = False
     run = calque.jit(device) if jit else device
     with torch.no_grad():
         want = tensors_of(reference(**inputs))
@@ -170,12 +171,12 @@ def training_step(model: nn.Module) -> Any:
 
 
 def check_settled(jitted: Any) -> None:
-    """Raise Retraced where repeated calls went on to be traced, or were compiled anew.
+    """Raise Retraced where calls that are alike go on to be traced.
 
-    One trace more is the model's own doing: gradients that are there in the second call, a table
-    that it keeps.
+    One trace more is the model's own doing: gradients that are there in the second call, which
+    need no other program, or something that it keeps from the first.
     """
-    if len(jitted.history) > 2 or jitted.compilations > 1:
+    if len(jitted.history) > 2 or (jitted.compilations > 1 and "gradient" in jitted.history[1]):
         raise Retraced(f"compiled {jitted.compilations} times: {jitted.history}")
 
 

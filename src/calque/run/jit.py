@@ -55,7 +55,7 @@ class Jitted(Generic[P, R]):
             raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        leaves, spec = signature.flatten((args, kwargs))
+        leaves, spec = signature.flatten_call(args, kwargs)
         key = self._key(leaves, spec)
         with self._lock:
             program = self._find(key, leaves) or self._make(key, leaves, spec)
@@ -117,7 +117,7 @@ class Jitted(Generic[P, R]):
 
         Optimizers that the function steps are left with their state initialised.
         """
-        leaves, spec = signature.flatten((args, kwargs))
+        leaves, spec = signature.flatten_call(args, kwargs)
         with self._lock:
             return self._trace(leaves, spec)[1]
 

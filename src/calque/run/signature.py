@@ -33,12 +33,21 @@ class Same:
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers."""
     if type(tree) in _ORDERED and not _in_order(tree):  # JAX would sort the keys of dicts
-        return _pytree.tree_flatten(tree)
+        leaves, ordered = _pytree.tree_flatten(tree)
+        if jax.tree_util.all_leaves(leaves, is_leaf=lambda leaf: leaf is None):
+            return leaves, ordered
     leaves, spec = jax.tree_util.tree_flatten(tree)
     for leaf in leaves:
         if type(leaf) in _pytree.SUPPORTED_NODES:
             return _pytree.tree_flatten(tree)
     return leaves, spec
+
+
+def flatten_call(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """As `flatten`, of a call's arguments; keywords are the same in any order."""
+    if len(kwargs) > 1:
+        kwargs = {name: kwargs[name] for name in sorted(kwargs)}
+    return flatten((args, kwargs))
 
 
 def _in_order(tree: Any) -> bool:

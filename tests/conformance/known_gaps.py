@@ -23,4 +23,8 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
     ("sparse_mm_reduce", "float32", "grad"): _SPARSE,
     ("sparse_sampled_addmm", "float32", "eager"): _SPARSE,
     ("sparse_sampled_addmm", "float32", "grad"): _SPARSE,
+    ("to_sparse", "bool", "eager"): _SPARSE,
+    ("to_sparse", "float32", "eager"): _SPARSE,
+    ("to_sparse", "float32", "grad"): _SPARSE,
+    ("to_sparse", "int64", "eager"): _SPARSE,
 }

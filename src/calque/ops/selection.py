@@ -34,6 +34,8 @@ def nonzero(self: Array) -> Array:
 def nonzero_static(self: Array, size: int, fill_value: int = -1) -> Array:
     if self.ndim == 0:
         return jnp.zeros((size, 0), np.int64)
+    if self.size == 0:
+        return jnp.full((size, self.ndim), fill_value, np.int64)
     found = jnp.nonzero(self, size=size, fill_value=fill_value)
     return jnp.stack(found, axis=1).astype(np.int64)
 

@@ -3,6 +3,7 @@
 PyTorch orders NaN above every number. XLA's sort does too; its top-k is used where that holds.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -85,8 +86,9 @@ def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Arra
     if boundaries.ndim == 1:
         found = one(boundaries, values.reshape(-1)).reshape(values.shape)
     else:
-        rows = boundaries.reshape(-1, boundaries.shape[-1])
-        found = jax.vmap(one)(rows, values.reshape(rows.shape[0], -1)).reshape(values.shape)
+        count = math.prod(boundaries.shape[:-1])
+        rows = boundaries.reshape(count, boundaries.shape[-1])
+        found = jax.vmap(one)(rows, values.reshape(count, values.shape[-1])).reshape(values.shape)
     if jnp.issubdtype(common, jnp.floating):
         # PyTorch's binary search finds no boundary above NaN.
         found = jnp.where(jnp.isnan(values), boundaries.shape[-1], found)

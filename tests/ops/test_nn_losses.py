@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import calque  # noqa: F401  (registers the device)
+import calque
 
 
 def _both(function, *tensors):
@@ -45,9 +45,9 @@ def test_cross_entropy_over_pixels() -> None:
 
 
 @pytest.mark.parametrize("label", [7, -1])
-def test_a_label_that_is_no_class_gives_nan(label: int) -> None:
+def test_a_label_that_is_no_class_gives_nan_in_a_program(label: int) -> None:
     x = torch.randn(2, 4).to("jax")
-    loss = F.cross_entropy(x, torch.tensor([1, label]).to("jax"), reduction="none")
+    loss = calque.jit(F.cross_entropy)(x, torch.tensor([1, label]).to("jax"), reduction="none")
     assert loss.cpu().isnan().tolist() == [False, True]
 
 
@@ -126,3 +126,15 @@ def test_matrix_products_that_do_not_fit_raise_as_pytorch() -> None:
         x @ torch.ones(3, 2, device="jax", dtype=torch.float64)
     beta_zero = torch.addmm(torch.full((2, 2), float("nan"), device="jax"), x, x.t(), beta=0)
     assert beta_zero.cpu().tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3)])
+def test_a_class_label_out_of_range_raises_as_on_the_cpu(shape):
+    scores = torch.zeros(shape)
+    target = torch.zeros((2, *shape[2:]), dtype=torch.int64)
+    target.view(-1)[1] = 9
+    for device in ("cpu", "jax"):
+        with pytest.raises(IndexError, match="Target 9 is out of bounds"):
+            F.cross_entropy(scores.to(device), target.to(device))
+    ignored = F.cross_entropy(scores.to("jax"), target.to("jax"), ignore_index=9)
+    torch.testing.assert_close(ignored.cpu(), F.cross_entropy(scores, target, ignore_index=9))

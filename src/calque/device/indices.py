@@ -207,6 +207,8 @@ _CHECKED = {
     "take": "flat",
     "put": "flat",
     "embedding": "embedding",
+    "nll_loss_forward": "target",
+    "nll_loss2d_forward": "target",
 }
 _IN_PLACE = frozenset(
     (
@@ -236,6 +238,8 @@ def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., 
             _raise_outside("self", indices, 0, weight.shape[0])
 
         check = check_rows
+    elif kind == "target":
+        check = _check_target
     else:
 
         def check_along(self: Tensor, dim: int, index: Tensor, *rest: Any) -> None:
@@ -250,6 +254,21 @@ def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., 
         return kernel(*args, **kwargs)
 
     return checked
+
+
+def _check_target(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> None:
+    """Raise IndexError for a class label that the input has no score of."""
+    if target.device.type != "jax" or target.numel() == 0 or target.dtype.is_floating_point:
+        return
+    values = host_view(read(target))
+    if values is None:
+        return
+    classes = self.shape[0] if self.ndim == 1 else self.shape[1]
+    outside = values[((values < 0) | (values >= classes)) & (values != ignore_index)]
+    if outside.size:
+        raise IndexError(f"Target {outside.flat[0]} is out of bounds.")
 
 
 def _raise_outside(kind: str, index: Tensor, dim: int | None, size: int) -> None:

@@ -25,8 +25,9 @@ from torch.utils import _pytree as pytree
 
 from calque.device import rng
 from calque.device.binding import overload_of, schema_of, traced_parameters, untraced
-from calque.device.call import Runner, host_array, wrap_result
+from calque.device.call import Runner, wrap_result
 from calque.device.cell import read, wrap, x64
+from calque.device.host import host_array
 from calque.diagnostics import CalqueError
 from calque.ops.registry import RULES, Rule
 

@@ -9,7 +9,6 @@ import torch
 from jax import Array
 
 from calque.device import geometry
-from calque.device.call import CARRIERS, check_device, host_array
 from calque.device.cell import (
     META,
     active,
@@ -26,6 +25,7 @@ from calque.device.cell import (
     x64,
 )
 from calque.device.dtypes import to_numpy
+from calque.device.host import CARRIERS, check_device, host_array
 from calque.diagnostics import unrepeatable
 
 

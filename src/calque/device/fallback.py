@@ -15,9 +15,9 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from calque.device.call import array_of, host_array
 from calque.device.cell import active, wrap, wrap_strided, write, x64
 from calque.device.dtypes import to_numpy
+from calque.device.host import array_of, host_array
 from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
 
 logger = logging.getLogger("calque.fallback")

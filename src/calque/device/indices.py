@@ -17,9 +17,9 @@ from jax import Array
 from jax.core import Tracer
 
 from calque.device.binding import functional, in_place
-from calque.device.call import host_array
 from calque.device.cell import active, read, wrap, x64
 from calque.device.copies import concrete
+from calque.device.host import host_array
 from calque.ops.registry import RULES
 from calque.ops.scatter import check_mask
 

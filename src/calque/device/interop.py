@@ -13,10 +13,10 @@ import torch
 from jax import Array
 from torch.overrides import has_torch_function_unary
 
-from calque.device.call import host_array
 from calque.device.cell import read, wrap, x64
 from calque.device.copies import to_host
 from calque.device.dtypes import to_torch as torch_dtype
+from calque.device.host import host_array
 
 
 def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:

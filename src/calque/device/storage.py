@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from calque.device import geometry
-from calque.device.call import host_array
 from calque.device.cell import Cell, active, current, layout_of, replace, share, wrap, x64
 from calque.device.copies import to_host
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import Layout
+from calque.device.host import host_array
 
 Storage = torch.UntypedStorage
 _UINT8 = np.dtype("uint8")

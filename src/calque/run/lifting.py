@@ -17,9 +17,9 @@ from jax import Array
 from jax._src.core import eval_context
 from jax.extend.core import ClosedJaxpr, Primitive
 
-from calque.device.call import host_array
 from calque.device.cell import Cell, active, read, x64
 from calque.device.dtypes import to_numpy
+from calque.device.host import host_array
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
 from calque.run.compiling import announced_as_compiling

@@ -13,8 +13,8 @@ from jax.extend.core import jaxpr_as_fun
 from torch.autograd.graph import increment_version
 
 from calque.device import rng
-from calque.device.call import host_array
 from calque.device.cell import Cell, read, write, x64
+from calque.device.host import host_array
 from calque.run.differentiable import Replay
 from calque.run.guards import HostGuard
 from calque.run.jaxprs import prune, split

@@ -1,0 +1,58 @@
+"""Tensors that are not the device's, where an operator of the device meets them."""
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from torch import Tensor
+
+from calque.device.cell import active, cell_of, read, x64
+from calque.device.dtypes import TO_NUMPY, to_numpy
+
+CARRIERS = {
+    dtype: torch.uint8 if dtype.itemsize == 1 else torch.uint16
+    for dtype, numpy in TO_NUMPY.items()
+    if numpy.isbuiltin != 1
+}
+
+
+def array_of(tensor: Tensor) -> Array:
+    """The array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+
+    Raises:
+        RuntimeError: the tensor is on another device.
+    """
+    if tensor.device.type == "jax":
+        return read(tensor)
+    if tensor.device.type == "cpu" and tensor.ndim == 0:
+        return host_array(tensor)
+    cell_of(tensor)
+    raise AssertionError("unreachable")
+
+
+def host_array(tensor: Tensor) -> Array:
+    """A CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    trace = active.trace
+    if trace is not None:
+        return trace.constant(tensor)
+    with x64():
+        return jax.numpy.array(host_view(tensor), copy=True)
+
+
+def host_view(tensor: Tensor) -> np.ndarray:
+    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain._is_zerotensor():  # forward-mode autograd's zeros, which have no memory
+        plain = plain.clone()
+    carrier = CARRIERS.get(plain.dtype)
+    dtype = to_numpy(plain.dtype)
+    return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
+
+
+def check_device(device: torch.device | None) -> None:
+    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
+            "several of JAX's devices by a mesh)"
+        )

@@ -174,6 +174,6 @@ print("alive")
 def test_what_needs_a_pointer_raises_and_never_crashes(pytestconfig: pytest.Config) -> None:
     program = CRASHES.format(path=str(pytestconfig.rootpath))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=280
     )
     assert done.stdout.split("\n") == ["alive", ""], done.stdout + done.stderr[-2000:]

@@ -11,6 +11,7 @@ _TIES = "the index of one of several equal values is another"
 _HOST_INDICES = "the comparison moves the indices, which PyTorch wants on the CPU"
 
 KNOWN_GAPS: dict[tuple[str, str, str], str] = {
+    ("argsort", "bool", "eager"): _TIES,
     ("as_strided_partial_views", "bool", "eager"): _STORAGE,
     ("as_strided_partial_views", "float32", "eager"): _STORAGE,
     ("as_strided_partial_views", "float32", "grad"): _STORAGE,
@@ -24,6 +25,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
     ("mode", "int64", "eager"): _TIES,
     ("nn_functional_fractional_max_pool3d", "float32", "eager"): "fails on an empty batch",
     ("nn_functional_fractional_max_pool3d", "float32", "grad"): "fails on an empty batch",
+    ("sort", "bool", "eager"): _TIES,
     ("sparse_mm_reduce", "float32", "eager"): _SPARSE,
     ("sparse_mm_reduce", "float32", "grad"): _SPARSE,
     ("sparse_sampled_addmm", "float32", "eager"): _SPARSE,
@@ -32,6 +34,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
     ("to_sparse", "float32", "eager"): _SPARSE,
     ("to_sparse", "float32", "grad"): _SPARSE,
     ("to_sparse", "int64", "eager"): _SPARSE,
+    ("topk", "int64", "eager"): _TIES,
     ("tensor_split", "bool", "eager"): _HOST_INDICES,
     ("tensor_split", "float32", "eager"): _HOST_INDICES,
     ("tensor_split", "float32", "grad"): _HOST_INDICES,

@@ -1,18 +1,9 @@
-"""What the benchmarks share: one core for everybody, interleaved rounds, and a table.
-
-Import this module before torch and JAX: their thread pools are sized when they start.
-"""
+"""What the benchmarks share: interleaved rounds, and a table."""
 
 import argparse
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-
-# XLA has no setting for its number of threads: it takes the cores it finds when it starts.
-if hasattr(os, "sched_setaffinity") and "torch" not in sys.modules:
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import torch
 

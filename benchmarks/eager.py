@@ -2,12 +2,11 @@
 
     python -m benchmarks.eager [--quick]
 
-Calls are dispatched in a row, and the last result of each kind is waited for.
+Calls are dispatched in a row, and the last result of each kind is waited for. XLA's worker may have
+a core of its own: on a single one, whoever dispatches more slowly than the worker computes pays
+for a switch of threads at every call, which would measure the scheduler.
 """
 
-from benchmarks import common  # first: it chooses the core
-
-# isort: split
 from collections.abc import Callable
 
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import torch
 
 import calque
+from benchmarks import common
 
 CALLS = 200
 OPERATORS: dict[str, tuple[Callable, Callable]] = {

@@ -6,7 +6,10 @@ All four start from equal weights on one batch; their first losses must agree be
 timed. Dropout is off: its random streams differ. A call ends when its loss is a Python float.
 """
 
-from benchmarks import common, handwritten  # first: it chooses the core
+from benchmarks import one_core  # noqa: F401  (first)
+
+# isort: split
+from benchmarks import common, handwritten
 from benchmarks.models import CASES, OPTIMIZERS, Case, build, make_step
 
 # isort: split

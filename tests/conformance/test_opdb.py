@@ -11,6 +11,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
+from tests.conformance.checks import supports
 from tests.conformance.known_gaps import KNOWN_GAPS
 from tests.conformance.opdb import run_one
 
@@ -24,12 +25,6 @@ RUNS = (
 )
 SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))
 SEED = os.environ.get("CALQUE_SEED", "0")
-
-
-def supports(op: OpInfo, dtype: torch.dtype, mode: str) -> bool:
-    if mode == "grad":
-        return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    return dtype in op.supported_dtypes("cpu")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -38,9 +38,9 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
         RuntimeError: `copy=False`, and the memory of the tensor cannot be shared.
         TypeError: JAX has no such dtype.
     """
+    if tensor.device.type == "jax":
+        return read(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.device.type == "jax":
-        return read(plain)
     if copy or plain.device.type != "cpu":
         return host_array(plain.cpu())
     if not plain.is_contiguous():

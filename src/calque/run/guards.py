@@ -49,7 +49,7 @@ class CellGuard:
 
     def holds(self) -> bool:
         """Whether every tensor stands where it stood, in the same geometry."""
-        if not all(map(is_, map(_storage_of, self.tensors), self.storages)):
+        if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
             return False
         count = regeometries.count
         if count != self._looked_at:
@@ -78,8 +78,8 @@ class GradientGuard:
         fixed: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         self.fixed = fixed
-        self.leaves = leaves
-        self.requires = [leaf.requires_grad for leaf in leaves]
+        self.requiring = [leaf for leaf in leaves if leaf.requires_grad]
+        self.constant = [leaf for leaf in leaves if not leaf.requires_grad]
         rows = [r for r in zip(leaves, has_gradient, strict=True) if r[0].requires_grad]
         self.with_gradient = [leaf for leaf, has in rows if has]
         self.without = [leaf for leaf, has in rows if not has]
@@ -87,7 +87,8 @@ class GradientGuard:
     def holds(self) -> bool:
         """Whether every flag and every gradient's presence is as it was."""
         return (
-            list(map(_requires_grad, self.leaves)) == self.requires
+            not any(map(_requires_grad, self.constant))
+            and all(map(_requires_grad, self.requiring))
             and all(map(is_, map(_gradient, self.without), repeat(None)))
             and all(map(is_not, map(_gradient, self.with_gradient), repeat(None)))
             and all(leaf.grad is gradient for leaf, gradient in self.fixed)
@@ -95,7 +96,7 @@ class GradientGuard:
 
     def why(self) -> str:
         """What differs."""
-        if [leaf.requires_grad for leaf in self.leaves] != self.requires:
+        if any(map(_requires_grad, self.constant)) or not all(map(_requires_grad, self.requiring)):
             return "requires_grad of a tensor changed"
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
             return "a gradient that is also a variable is another tensor"

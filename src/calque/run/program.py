@@ -16,6 +16,7 @@ from calque.device import rng
 from calque.device.cell import Cell, read, write, x64
 from calque.device.host import host_array
 from calque.run.differentiable import Replay
+from calque.run.direct import direct
 from calque.run.guards import HostGuard
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
@@ -100,7 +101,8 @@ class Program:
     def compile_with(self, compiler: Callable[[Any], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program."""
         with x64():
-            self._executable = compiler(lowered)
+            numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
+            self._executable = direct(compiler(lowered), numbers)
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""
@@ -185,7 +187,7 @@ class Program:
                 if sys.getrefcount(arrays[index]) > _ALONE:
                     arrays[index] = _copy(arrays[index])
         with x64():
-            outputs = self._executable(*arrays)
+            outputs = self._executable(arrays)
         self._write(outputs, leaves)
         return outputs
 

@@ -1,0 +1,370 @@
+"""One check for each way of calling an operator: on the device as on the CPU.
+
+Each takes an entry of PyTorch's operator database and a dtype, yields once for every sample that
+it compared, and raises where the device differs from CPU PyTorch.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+import calque
+
+RANDOM_NAMES = (
+    "dropout",
+    "rand",
+    "normal",
+    "bernoulli",
+    "multinomial",
+    "uniform",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "log_normal",
+    "rrelu",
+    "empty",
+    "poisson",
+    "gumbel",
+    "fractional",
+    "multi_head_attention_forward",
+)
+AMBIGUOUS_NAMES = ("linalg", "svd", "pca_lowrank", "symeig", "geqrf", "qr", "lu", "ormqr")
+"""Factorizations: only what `output_process_fn_grad` keeps of the results is unique."""
+
+TOLERANCE = {
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (3e-2, 3e-2),
+    torch.float32: (2e-4, 2e-4),
+    torch.complex64: (2e-4, 2e-4),
+    torch.float64: (1e-7, 1e-7),
+    torch.complex128: (1e-7, 1e-7),
+}
+
+Samples = Iterator[SampleInput]
+Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+# Moving and comparing ---------------------------------------------------------------------------
+
+
+def to_device(tree: Any, grad: bool = False) -> Any:
+    """Copies of the tensors in a tree on the device, leaves of autograd if `grad` and floating."""
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            named = isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu")
+            return torch.device("jax") if named else x
+        moved = x.detach().to("jax")
+        return moved.requires_grad_(x.requires_grad) if grad else moved
+
+    return pytree.tree_map(move, tree)
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """The tensors in a tree."""
+    return [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+
+def is_random(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether values cannot be compared (only shapes and dtypes are)."""
+    return any(part in op.name for part in RANDOM_NAMES) or bool(sample.kwargs.get("dropout_p"))
+
+
+def compare(expected: Any, actual: Any, values: bool = True) -> None:
+    """Raise AssertionError where two results differ in structure, dtype, shape or value."""
+    left, left_spec = pytree.tree_flatten(expected)
+    right, right_spec = pytree.tree_flatten(actual)
+    assert len(left) == len(right), f"{left_spec} != {right_spec}"
+    for a, b in zip(left, right, strict=True):
+        if not isinstance(a, torch.Tensor):
+            assert type(a) is type(b), (a, b)
+            continue
+        assert b.device.type == "jax", f"the result is on {b.device}"
+        assert a.dtype == b.dtype, f"dtype {b.dtype}, not {a.dtype}"
+        assert a.shape == b.shape, f"shape {tuple(b.shape)}, not {tuple(a.shape)}"
+        if values:
+            rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
+            host = b.detach().cpu().resolve_conj().resolve_neg()
+            torch.testing.assert_close(host, a.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _arguments(sample: SampleInput) -> Arguments:
+    return sample.input, sample.args, sample.kwargs
+
+
+def _moved(arguments: Arguments, grad: bool = False) -> Arguments:
+    """The arguments on the device; creation operators are told of it."""
+    first, rest, named = to_device(arguments, grad)
+    if not tensors_of(arguments):
+        named = {"device": torch.device("jax"), **named}
+    return first, rest, named
+
+
+def _call(function: Callable[..., Any], arguments: Arguments) -> Any:
+    first, rest, named = arguments
+    return function(first, *rest, **named)
+
+
+def _on_cpu(op: OpInfo, arguments: Arguments) -> Any:
+    """What the CPU gives; `_REFUSED` for samples that it refuses itself."""
+    try:
+        return _call(op, arguments)
+    except Exception:
+        return _REFUSED
+
+
+_REFUSED = object()
+
+
+def _unique(op: OpInfo, sample: SampleInput, result: Any) -> Any:
+    """The part of a result that has one right value."""
+    process = sample.output_process_fn_grad
+    if process is None or not any(part in op.name for part in AMBIGUOUS_NAMES):
+        return result
+    return process(result)
+
+
+# Checks -----------------------------------------------------------------------------------------
+
+
+def eager(op: OpInfo, dtype: torch.dtype, strided: bool = False) -> Iterator[None]:
+    """The values of a plain call; of samples with gaps in memory if `strided`."""
+    for sample in op.sample_inputs("cpu", dtype):
+        sample = sample.noncontiguous() if strided else sample
+        expected = _on_cpu(op, _arguments(sample))
+        if expected is _REFUSED:
+            continue
+        moved = to_device_strided(_arguments(sample)) if strided else _moved(_arguments(sample))
+        actual = _call(op, moved)
+        values = not is_random(op, sample)
+        compare(_unique(op, sample, expected), _unique(op, sample, actual), values)
+        yield
+
+
+def to_device_strided(arguments: Arguments) -> Arguments:
+    """As `_moved`, keeping the strides of the tensors."""
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.is_contiguous():
+            return to_device(x)
+        gaps = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="jax")
+        return gaps.copy_(x.detach())
+
+    first, rest, named = pytree.tree_map(move, arguments)
+    if not tensors_of(arguments):
+        named = {"device": torch.device("jax"), **named}
+    return first, rest, named
+
+
+def jit(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
+    """The values of a call inside `calque.jit`, the tensors its arguments."""
+    for sample in op.sample_inputs("cpu", dtype):
+        expected = _on_cpu(op, _arguments(sample))
+        if expected is _REFUSED:
+            continue
+        actual = calque.jit(functools.partial(_call, op))(_moved(_arguments(sample)))
+        values = not is_random(op, sample)
+        compare(_unique(op, sample, expected), _unique(op, sample, actual), values)
+        yield
+
+
+def grad(op: OpInfo, dtype: torch.dtype, order: int = 1) -> Iterator[None]:
+    """The values, and the gradients of the sum of all results weighted at random."""
+    for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
+        arguments = _arguments(sample)
+        expected = _on_cpu(op, arguments)
+        if expected is _REFUSED:
+            continue
+        moved = _moved(arguments, grad=True)
+        actual = _call(op, moved)
+        if sample.output_process_fn_grad is not None:
+            expected = sample.output_process_fn_grad(expected)
+            actual = sample.output_process_fn_grad(actual)
+        values = not is_random(op, sample)
+        compare(expected, actual, values)
+        if values:
+            _compare_gradients(
+                _requiring(expected),
+                _requiring(actual),
+                _requiring(arguments),
+                _requiring(moved),
+                order,
+            )
+        yield
+
+
+def _requiring(tree: Any) -> list[torch.Tensor]:
+    return [t for t in tensors_of(tree) if t.requires_grad]
+
+
+def _compare_gradients(
+    outputs: list[torch.Tensor],
+    device_outputs: list[torch.Tensor],
+    leaves: list[torch.Tensor],
+    device_leaves: list[torch.Tensor],
+    order: int,
+) -> None:
+    if not outputs or not leaves:
+        return
+    assert len(outputs) == len(device_outputs), "requires_grad of the results differs"
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(o.shape, dtype=o.dtype, generator=generator) for o in outputs]
+    more = order > 1
+    want = torch.autograd.grad(outputs, leaves, weights, allow_unused=True, create_graph=more)
+    got = torch.autograd.grad(
+        device_outputs,
+        device_leaves,
+        [w.to("jax") for w in weights],
+        allow_unused=True,
+        create_graph=more,
+    )
+    for a, b in zip(want, got, strict=True):
+        assert (a is None) == (b is None), "a gradient is missing"
+        if a is not None:
+            compare(a, b)
+    if more:
+        rows = [(a, b) for a, b in zip(want, got, strict=True) if a is not None and a.requires_grad]
+        assert all(b.requires_grad for _, b in rows), "a gradient cannot be differentiated"
+        first, second = [a for a, _ in rows], [b for _, b in rows]
+        _compare_gradients(first, second, leaves, device_leaves, order - 1)
+
+
+def inplace(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
+    """The in-place form: the value, the very tensor returned, a base that the write reached."""
+    variant = op.inplace_variant
+    for sample in op.sample_inputs("cpu", dtype):
+        if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
+            continue
+        _, rest, named = _arguments(sample)
+        base = torch.stack([sample.input.detach(), sample.input.detach()])
+        moved_base = to_device(base)
+        moved_rest, moved_named = to_device((rest, named))
+        try:
+            variant(base[1], *rest, **named)
+        except Exception as refused:
+            try:
+                variant(moved_base[1], *moved_rest, **moved_named)
+            except type(refused):
+                compare(torch.stack([sample.input.detach()] * 2), moved_base)
+                yield
+                continue
+            raise AssertionError(f"no error where the CPU says: {refused}") from None
+        view = moved_base[1]
+        result = variant(view, *moved_rest, **moved_named)
+        assert result is view, "an in-place operator returns its argument"
+        compare(base, moved_base, not is_random(op, sample))
+        yield
+
+
+def out(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
+    """`out=`: into tensors of the right size, with gaps in memory, and empty ones to be resized."""
+    for sample in op.sample_inputs("cpu", dtype):
+        expected = _on_cpu(op, _arguments(sample))
+        if expected is _REFUSED or not tensors_of(expected):
+            continue
+        for prepare in (_filled, _with_gaps, _empty):
+            outs = pytree.tree_map(prepare, expected)
+            kept = [(t, t.stride()) for t in tensors_of(outs)]
+            first, rest, named = _moved(_arguments(sample))
+            place = outs if isinstance(outs, torch.Tensor) else tuple(tensors_of(outs))
+            result = op(first, *rest, **{**named, "out": place})
+            for (given, stride), returned in zip(kept, tensors_of(result), strict=True):
+                assert returned is given, "out= is not what is returned"
+                assert prepare is _empty or given.stride() == stride, "out= has other strides"
+            unique = _unique(op, sample, expected), _unique(op, sample, result)
+            compare(*unique, not is_random(op, sample))
+        yield
+
+
+def _filled(x: Any) -> Any:
+    return torch.ones(x.shape, dtype=x.dtype, device="jax") if isinstance(x, torch.Tensor) else x
+
+
+def _with_gaps(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor) or not x.ndim:
+        return _filled(x)
+    return torch.ones((*x.shape, 2), dtype=x.dtype, device="jax")[..., 1]
+
+
+def _empty(x: Any) -> Any:
+    return torch.empty(0, dtype=x.dtype, device="jax") if isinstance(x, torch.Tensor) else x
+
+
+def errors(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
+    """Bad arguments raise what the CPU raises."""
+    for bad in op.error_inputs("cpu"):
+        sample = bad.sample_input
+        try:
+            _call(op, copy.deepcopy(_arguments(sample)))
+        except Exception as raised:
+            expected = raised
+        else:
+            continue
+        try:
+            _call(op, _moved(_arguments(sample)))
+        except type(expected):
+            yield
+        except Exception as error:
+            raise AssertionError(
+                f"{type(error).__name__}, not {type(expected).__name__}: {expected}"
+            ) from error
+        else:
+            raise AssertionError(f"no {type(expected).__name__}: {expected}")
+
+
+def layout(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
+    """Which results share memory with an argument, and the strides of all results."""
+    for sample in op.sample_inputs("cpu", dtype):
+        arguments = _arguments(sample)
+        expected = _on_cpu(op, arguments)
+        if expected is _REFUSED:
+            continue
+        moved = to_device_strided(arguments)
+        actual = _call(op, moved)
+        given, ours = tensors_of(arguments), tensors_of(moved)
+        for a, b in zip(tensors_of(expected), tensors_of(actual), strict=True):
+            if a.layout != torch.strided:
+                continue
+            want, got = _sharing(a, given), _sharing(b, ours)
+            assert want == got, f"shares memory with arguments {got}, not {want}"
+            assert a.stride() == b.stride(), f"strides {b.stride()}, not {a.stride()} {a.shape}"
+        yield
+
+
+def _sharing(result: torch.Tensor, given: list[torch.Tensor]) -> list[int]:
+    storage = result.untyped_storage()._cdata
+    if not result.numel():
+        return []
+    return [i for i, tensor in enumerate(given) if tensor.untyped_storage()._cdata == storage]
+
+
+CHECKS: dict[str, Callable[[OpInfo, torch.dtype], Iterator[None]]] = {
+    "eager": eager,
+    "strided": functools.partial(eager, strided=True),
+    "jit": jit,
+    "grad": grad,
+    "grad2": functools.partial(grad, order=2),
+    "inplace": inplace,
+    "out": out,
+    "layout": layout,
+    "errors": errors,
+}
+
+
+def supports(op: OpInfo, dtype: torch.dtype, mode: str) -> bool:
+    """Whether the CPU has an operator in a dtype, called in a mode."""
+    if mode in ("grad", "grad2"):
+        able = op.supports_autograd and (mode == "grad" or op.supports_gradgrad)
+        return able and dtype in op.supported_backward_dtypes("cpu")
+    if mode == "errors":
+        return op.error_inputs_func is not None and dtype == torch.float32
+    if mode == "inplace" and op.inplace_variant is None:
+        return False
+    if mode == "out" and not op.supports_out:
+        return False
+    return dtype in op.supported_dtypes("cpu")

@@ -1,13 +1,13 @@
 """Few samples of named operators of PyTorch's database, against CPU PyTorch."""
 
-import warnings
 from collections.abc import Iterable
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance.opdb import check
+from tests.conformance.checks import supports
+from tests.conformance.opdb import run_one
 
 SAMPLES = 3
 
@@ -24,10 +24,7 @@ def cases(names: Iterable[str]) -> list[object]:
             (torch.int64, "eager"),
             (torch.float32, "grad"),
         ):
-            supported = op.supported_dtypes("cpu")
-            if mode == "grad":
-                supported = op.supported_backward_dtypes("cpu") if op.supports_autograd else ()
-            if dtype in supported:
+            if supports(op, dtype, mode):
                 label = f"{op.formatted_name}-{str(dtype).removeprefix('torch.')}-{mode}"
                 found.append(pytest.param(op, dtype, mode, id=label))
     missing = wanted - {op.name for op in op_db}
@@ -36,7 +33,7 @@ def cases(names: Iterable[str]) -> list[object]:
 
 
 def compare_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
-    """Compare the first samples of an operator; PyTorch's own warnings are no matter here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check(op, dtype, mode, SAMPLES)
+    """Compare the first samples of an operator."""
+    error = run_one(op, dtype, mode, SAMPLES)
+    if error is not None:
+        raise error

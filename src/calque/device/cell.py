@@ -42,6 +42,8 @@ class Cell:
 class Trace(Protocol):
     """What the cells ask of a running trace (see `calque.run.state`)."""
 
+    failures: list[Any] | None  # what `calque.device.checks` collects; None if nobody wants it
+
     def read(self, cell: Cell) -> Array: ...
 
     def write(self, cell: Cell, array: Array) -> None: ...

@@ -1,16 +1,18 @@
 """Errors of matrix decompositions, and the convention their gradients rely on.
 
 A decomposition reports failure in an integer tensor that the host must read to raise. A trace
-cannot read it: there, a matrix that cannot be factored gives NaN or infinity.
+reads it only where that is asked for: else, a matrix that cannot be factored gives NaN or infinity.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
+from calque.device import checks
 from calque.device.binding import functional
-from calque.device.cell import active
+from calque.device.cell import read
 from calque.ops.registry import RULES
 
 Tensor = torch.Tensor
@@ -27,9 +29,22 @@ _BY_CONTIGUITY = frozenset(("_linalg_det", "_linalg_slogdet"))
 
 
 def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
-    """Raise torch.linalg.LinAlgError where a decomposition failed; nothing in a trace."""
-    if active.trace is None:
+    """Raise torch.linalg.LinAlgError where a decomposition failed."""
+    if not checks.looking():
+        return
+    array = read(info)
+    if not isinstance(array, Tracer):
         _check.redispatch(_COMPOSITE, info.cpu(), api_name, is_matrix=is_matrix)
+        return
+
+    def failed(code: int) -> Exception:
+        try:
+            _check(torch.tensor(code, dtype=torch.int32), api_name, is_matrix=True)
+        except Exception as error:
+            return error
+        raise AssertionError(f"{api_name} does not fail with {code}")
+
+    checks.collect(array != 0, array, failed)
 
 
 def _kernel(name: str) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import torch
 from jax import Array
 from jax.core import Tracer
 
+from calque.device import checks
 from calque.device.binding import functional, in_place
 from calque.device.cell import active, read, wrap, x64
 from calque.device.copies import concrete
@@ -73,28 +74,35 @@ def _is_mask(index: Tensor | None) -> bool:
 
 def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
     """Raise IndexError for an index out of range, where the values are at hand."""
-    if active.trace is not None or len(indices) > self.ndim:
+    if not checks.looking() or len(indices) > self.ndim:
         return
     for dim, index in enumerate(indices):
         if index is not None and not _is_mask(index):
-            bad = out_of_range(index, self.shape[dim], wrap=True)
-            if bad is not None:
-                raise IndexError(
-                    f"index {bad} is out of bounds for dimension {dim} with size {self.shape[dim]}"
-                )
+            error, text = _OUTSIDE["fill"]
+            _check_range(index, self.shape[dim], True, error, text, dim)
 
 
-def out_of_range(index: Tensor, size: int, wrap: bool) -> int | None:
-    """The first index that an axis does not have; None if there is none, or it is not known."""
+def _check_range(
+    index: Tensor, size: int, wrap: bool, error: type[Exception], text: str, dim: int | None = None
+) -> None:
+    """Raise for an index that an axis of a size does not have; where that is known."""
     if index.numel() == 0 or index.dtype.is_floating_point:
-        return None
-    values = host_view(read(index))
+        return
+    array = read(index)
+    least = -size if wrap else 0
+
+    def outside(bad: int) -> Exception:
+        return error(text.format(bad=bad, dim=dim, size=size))
+
+    if isinstance(array, Tracer):
+        checks.collect((array < least) | (array >= size), array, outside)
+        return
+    values = host_view(array)
     if values is None:
-        return None
+        return
     low, high = int(values.min()), int(values.max())
-    if high >= size:
-        return high
-    return low if low < (-size if wrap else 0) else None
+    if high >= size or low < least:
+        raise outside(high if high >= size else low)
 
 
 # index --------------------------------------------------------------------------------------------
@@ -249,7 +257,7 @@ def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., 
         check = check_along
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if active.trace is None:
+        if checks.looking():
             check(*args)
         return kernel(*args, **kwargs)
 
@@ -262,22 +270,27 @@ def _check_target(
     """Raise IndexError for a class label that the input has no score of."""
     if target.device.type != "jax" or target.numel() == 0 or target.dtype.is_floating_point:
         return
-    values = host_view(read(target))
+    array = read(target)
+    values = array if isinstance(array, Tracer) else host_view(array)
     if values is None:
         return
     classes = self.shape[0] if self.ndim == 1 else self.shape[1]
-    outside = values[((values < 0) | (values >= classes)) & (values != ignore_index)]
-    if outside.size:
-        raise IndexError(f"Target {outside.flat[0]} is out of bounds.")
+    outside = ((values < 0) | (values >= classes)) & (values != ignore_index)
+    if isinstance(array, Tracer):
+        checks.collect(outside, array, _no_class)
+    elif outside.any():
+        raise _no_class(values[outside].flat[0])
+
+
+def _no_class(label: int) -> Exception:
+    return IndexError(f"Target {label} is out of bounds.")
 
 
 def _raise_outside(kind: str, index: Tensor, dim: int | None, size: int) -> None:
     if index.device.type != "jax":
         return
-    bad = out_of_range(index, size, wrap=kind in ("fill", "flat"))
-    if bad is not None:
-        error, text = _OUTSIDE[kind]
-        raise error(text.format(bad=bad, dim=dim, size=size))
+    error, text = _OUTSIDE[kind]
+    _check_range(index, size, kind in ("fill", "flat"), error, text, dim)
 
 
 def kernels() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Integer division by zero raises, as on the CPU; in a trace the result is unspecified.
+"""Integer division by zero raises, as on the CPU; in a trace only where that is asked for.
 
 A divisor that is a tensor is read by the host for that: integer divisions wait for their operands.
 """
@@ -6,9 +6,11 @@ A divisor that is a tensor is read by the host for that: integer divisions wait 
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
+from calque.device import checks
 from calque.device.binding import Kernel, derived
-from calque.device.cell import active, read, x64
+from calque.device.cell import read, x64
 
 _NAMES = (
     "floor_divide",
@@ -43,19 +45,27 @@ def _integral(value: Any) -> bool:
 
 
 def _check(self: Any, other: Any) -> None:
-    if not _integral(other) or not _integral(self) or active.trace is not None:
+    if not _integral(other) or not _integral(self) or not checks.looking():
         return
     if any(isinstance(x, Tensor) and not x.numel() for x in (self, other)):
         return
     if not isinstance(other, Tensor):
         divides = other != 0
     elif other.device.type == "jax":
+        array = read(other)
+        if isinstance(array, Tracer):
+            checks.collect(array == 0, array, _zero_division)
+            return
         with x64():
-            divides = bool(read(other).all())
+            divides = bool(array.all())
     else:
         divides = bool(other.all())
     if not divides:
-        raise RuntimeError("ZeroDivisionError")
+        raise _zero_division(0)
+
+
+def _zero_division(divisor: int) -> Exception:
+    return RuntimeError("ZeroDivisionError")
 
 
 def _checked(name: str) -> Kernel:

@@ -7,7 +7,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -37,8 +37,9 @@ class Jitted(Generic[P, R]):
         history: why each trace was made.
     """
 
-    def __init__(self, fn: Callable[P, R]) -> None:
+    def __init__(self, fn: Callable[P, R], checks: bool = False) -> None:
         self._fn = fn
+        self._checks = checks
         self.programs: dict[Any, list[Program]] = {}
         self.history: list[str] = []
         self.compilations = 0
@@ -87,7 +88,7 @@ class Jitted(Generic[P, R]):
 
     def _trace(self, leaves: list[Any], spec: Any) -> tuple[Program, Any]:
         started = time.perf_counter()
-        program = Program(record(self._fn, leaves, spec))
+        program = Program(record(self._fn, leaves, spec, self._checks))
         lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
@@ -134,10 +135,10 @@ class Jitted(Generic[P, R]):
         return getattr(self._fn, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
-        return Jitted(copy.deepcopy(self._fn, memo))
+        return Jitted(copy.deepcopy(self._fn, memo), self._checks)
 
     def __reduce__(self) -> Any:
-        return Jitted, (self._fn,)
+        return Jitted, (self._fn, self._checks)
 
     def __str__(self) -> str:
         return getattr(self._fn, "__qualname__", type(self._fn).__name__)
@@ -146,7 +147,15 @@ class Jitted(Generic[P, R]):
         return f"<calque.jit of {self}>"
 
 
-def jit(fn: Callable[P, R]) -> Jitted[P, R]:
+@overload
+def jit(fn: Callable[P, R], *, checks: bool = False) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(*, checks: bool = False) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+
+
+def jit(fn: Any = None, *, checks: bool = False) -> Any:
     """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
     The function is run once with traced tensors. Tensors it reads that are not arguments
@@ -157,7 +166,14 @@ def jit(fn: Callable[P, R]) -> Jitted[P, R]:
     Args:
         fn: a function, method or module; its arguments and results are pytrees of tensors (any
             shape and dtype) and Python values. Python values are compiled in: another value is
-            another program.
+            another program. Without it, `jit` gives a decorator.
+        checks: whether the program checks values as PyTorch does eagerly: indices and class labels
+            in bounds, integer divisors that are not zero, matrices that can be factored. The first
+            check that fails raises PyTorch's exception, with the line it stands for, and nothing
+            has changed then. Such a program is waited for at every call, and its memory is not
+            donated. Without the checks a read out of bounds gives NaN (the smallest number, of
+            integers; the largest, of unsigned ones), a write out of bounds is left out, and a
+            matrix that cannot be factored gives NaN.
 
     Raises:
         TraceError: the function needs a tensor's value while it is traced (`if`, `.item()`), or
@@ -172,4 +188,4 @@ def jit(fn: Callable[P, R]) -> Jitted[P, R]:
     >>> step(torch.ones(3, device="jax")).item(), w.tolist()
     (6.0, [2.0, 2.0, 2.0])
     """
-    return Jitted(fn)
+    return functools.partial(Jitted, checks=checks) if fn is None else Jitted(fn, checks)

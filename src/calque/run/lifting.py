@@ -18,6 +18,7 @@ from jax._src.core import eval_context
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from calque.device.cell import Cell, active, read, x64
+from calque.device.checks import Failure
 from calque.device.dtypes import to_numpy
 from calque.device.host import host_array
 from calque.device.rng import pack
@@ -70,7 +71,8 @@ class Input:
 class Lifting:
     """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
 
-    def __init__(self) -> None:
+    def __init__(self, checks: bool = False) -> None:
+        self.failures: list[Failure] | None = [] if checks else None
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}
         self.cell_slots: dict[Cell, int] = {}

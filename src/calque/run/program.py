@@ -81,8 +81,10 @@ class Program:
         sources = [_source(one) for one in self._inputs]
         self._cells = [source for source in sources if type(source) is Cell]
         self._others = [(i, s) for i, s in enumerate(sources) if type(s) is not Cell]
-        # A differentiable program's backward may still need what the forward overwrites.
-        written = set() if backward is not None else set(recording.written)
+        # A differentiable program's backward may still need what the forward overwrites, and after
+        # a check that failed everything must be as it was.
+        keep = backward is not None or recording.checks.failures
+        written = set() if keep else set(recording.written)
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
@@ -179,6 +181,7 @@ class Program:
         return self._call_differentiable(leaves)
 
     def _run(self, leaves: list[Any]) -> list[Array]:
+        recording = self.recording
         arrays = list(map(_array, self._cells))
         for position, source in self._others:
             arrays.insert(position, source(leaves))
@@ -188,6 +191,7 @@ class Program:
                     arrays[index] = _copy(arrays[index])
         with x64():
             outputs = self._executable(arrays)
+        recording.checks.look(outputs, self._n_written)
         self._write(outputs, leaves)
         return outputs
 

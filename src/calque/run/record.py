@@ -26,6 +26,7 @@ from calque.device.cell import (
 from calque.device.geometry import is_dense
 from calque.diagnostics import TraceError
 from calque.run import signature
+from calque.run.checking import Checks
 from calque.run.differentiable import Backward, trace_backward
 from calque.run.effects import PythonState, Rebound
 from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
@@ -42,12 +43,14 @@ from calque.run.witness import Witness
 Target = Existing | Argument
 
 
-def record(fn: Callable[..., Any], leaves: list[Any], spec: Any) -> "Recording":
-    """Trace a function for the leaves of a call's arguments."""
+def record(
+    fn: Callable[..., Any], leaves: list[Any], spec: Any, checks: bool = False
+) -> "Recording":
+    """Trace a function for the leaves of a call's arguments; with the checks of values if asked."""
     pinned: frozenset[int] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, pinned)
+            return Recording(fn, leaves, spec, pinned, checks)
         except Inseparable as error:
             if error.indexes <= pinned:
                 raise
@@ -72,11 +75,17 @@ class Recording:
         sharing: how the implicit ones share storages.
         pinned, pinned_hosts: arguments that are also part of the state.
         optimizers: those that stepped.
+        checks: the checks of values that were asked for.
         guards: what must hold for the program to serve a call.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], leaves: list[Any], spec: Any, pinned: frozenset[int]
+        self,
+        fn: Callable[..., Any],
+        leaves: list[Any],
+        spec: Any,
+        pinned: frozenset[int],
+        checks: bool,
     ) -> None:
         self.pinned: dict[int, tuple[Cell, int]] = {}
         self.pinned_hosts: list[tuple[int, torch.Tensor]] = []
@@ -84,7 +93,8 @@ class Recording:
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.backward: Backward | None = None
-        trace = _Trace(self, fn, leaves, pinned)
+        self.checks = Checks()
+        trace = _Trace(self, fn, leaves, pinned, checks)
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
@@ -102,10 +112,11 @@ class _Trace:
         fn: Callable[..., Any],
         leaves: list[Any],
         pinned: frozenset[int],
+        checks: bool,
     ) -> None:
         self.recording = recording
         self.leaves = leaves
-        self.lifting = Lifting()
+        self.lifting = Lifting(checks)
         self.lending = OptimizerLending(self.lifting)
         self.witness = Witness(self.lifting, self._know)
         self.reach = reach = Reach(fn)
@@ -218,6 +229,7 @@ class _Trace:
         for place in rebound:
             place.after.clear()
         self.lending.check_unchanged()
+        recording.checks = Checks.of(self.lifting, describer)
         written = list(self.lifting.written)
         made = list(self.lifting.fresh.values())
         recording.backward = trace_backward(

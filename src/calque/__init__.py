@@ -4,6 +4,7 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
@@ -21,6 +22,7 @@ __all__ = [
     "from_jax",
     "functional",
     "jit",
+    "op",
     "to_jax",
     "to_torch",
 ]

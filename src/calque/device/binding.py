@@ -48,7 +48,8 @@ def overload_of(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
-def _written(argument: torch._C.Argument) -> bool:
+def is_written(argument: torch._C.Argument) -> bool:
+    """Whether an operator writes to an argument."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
@@ -202,7 +203,7 @@ def functional_of(name: str) -> Rule | None:
     if (
         exact is not None
         and name != exact.name
-        and not any(_written(a) for a in schema_of(exact.name).arguments)
+        and not any(is_written(a) for a in schema_of(exact.name).arguments)
     ):
         return exact
     outs = [a.name for a in schema.arguments if a.is_out]
@@ -215,6 +216,12 @@ def functional_of(name: str) -> Rule | None:
 
 def _typed(schema: torch._C.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
+
+
+def forget_derived() -> None:
+    """Look the table up again: a rule in it is another one now."""
+    functional_of.cache_clear()
+    _by_base.cache_clear()
 
 
 @lru_cache(maxsize=1)

@@ -47,7 +47,7 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
-def _vjp(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
+def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
     """`jax.vjp` with respect to the leaves of the arguments that are wanted."""
     leaves, tree = jax.tree.flatten(list(args), is_leaf=_is_none)
 
@@ -60,7 +60,7 @@ def _vjp(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> A
     return jax.vjp(of, *[leaves[place] for place in wanted])
 
 
-def _cotangent(result: Any, gradient: Array | None) -> Any:
+def cotangent(result: Any, gradient: Array | None) -> Any:
     """An incoming gradient as JAX takes it: zeros if there is none, float0 for integers."""
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)
@@ -99,7 +99,7 @@ def _pull(pullback: _Pullback, arguments: list[Array | None], gradients: list[An
     residuals = iter(pullback.residuals)
     arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
     pull = jax.tree.unflatten(pullback.tree, arrays)
-    return list(pull(tuple(map(_cotangent, pullback.results, gradients))))
+    return list(pull(tuple(map(cotangent, pullback.results, gradients))))
 
 
 class Composite:
@@ -131,7 +131,7 @@ class Composite:
 
         @functools.wraps(function)
         def run(*args: Any) -> tuple[Any, _Pullback]:
-            results, pull = _vjp(function, wanted, args)
+            results, pull = pullback_of(function, wanted, args)
             leaves = jax.tree.leaves(list(args), is_leaf=_is_none)
             known = {id(leaf): place for place, leaf in enumerate(leaves)}
             arrays, tree = jax.tree.flatten(pull)
@@ -149,8 +149,8 @@ class Composite:
 
         def run(*args: Any) -> tuple[Array, ...]:
             *own, gradients = args
-            results, pull = _vjp(function, wanted, own)
-            return pull(tuple(map(_cotangent, results, gradients)))
+            results, pull = pullback_of(function, wanted, own)
+            return pull(tuple(map(cotangent, results, gradients)))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = (*self.rule.parameters, "gradients")
@@ -274,10 +274,11 @@ def _with_key(rule: Rule) -> Rule:
     """The rule with the packed key as its first parameter, None where nothing is drawn."""
     function = rule.function
 
-    def run(key: Array | None, *args: Any) -> Any:
-        if not rule.random:
-            return function(*args)
-        return function(None if key is None else rng.key_of(key), *args)
+    def run(key: Array | None, *args: Any) -> tuple[Any, ...]:
+        if rule.random:
+            args = (None if key is None else rng.key_of(key), *args)
+        results = function(*args)
+        return results if isinstance(results, tuple) else (results,)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = ("key", *rule.parameters)
@@ -293,6 +294,7 @@ class _Kernels:
         self.rule = RULES[name]
         self.composite = Composite(_with_key(self.rule), traced_parameters(self.rule))
         self.op = overload_of(name)
+        self._single = len(schema_of(name).returns) == 1
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel below autograd; answers what a node of the graph asks for."""
@@ -300,10 +302,13 @@ class _Kernels:
         key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
         if wanted is None:
-            return wrap_result(tuple(self.composite([key, *values])))
+            return self._returned(self.composite([key, *values]))
         results, pullback = self.composite.forward([key, *values], wanted)
         _request.answer = key, pullback
-        return wrap_result(tuple(results))
+        return self._returned(results)
+
+    def _returned(self, results: Sequence[Array]) -> Any:
+        return wrap_result(results[0] if self._single else tuple(results))
 
     def _draw(self, args: Sequence[Any]) -> Tensor | None:
         random = self.rule.random
@@ -334,6 +339,16 @@ def _kernels() -> dict[str, _Kernels]:
 def kernels() -> dict[str, Any]:
     """The kernels on the device, by operator name."""
     return {name: kernel.on_device for name, kernel in _kernels().items()}
+
+
+def override(name: str, library: torch.library.Library) -> None:
+    """Register a new rule of an operator that PyTorch composes of others."""
+    kernel, short = _Kernels(name), name.partition("::")[2]
+    for key, function in (
+        ("PrivateUse1", kernel.on_device),
+        ("AutogradPrivateUse1", kernel.in_autograd),
+    ):
+        library.impl(short, untraced(function), key, allow_override=True)
 
 
 def install(aten: torch.library.Library) -> None:

@@ -1,0 +1,256 @@
+"""`calque.op`: rules that users give, for operators of their own and of ATen."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+import torch.nn.functional as F
+from jax.experimental import pallas as pl
+
+import calque
+from calque.device import binding
+from calque.ops.registry import RULES
+
+LIBRARY = torch.library.Library("calquetest", "FRAGMENT")
+LIBRARY.define("scaled(Tensor x, Scalar factor=2, *, bool negate=False) -> Tensor")
+LIBRARY.define("undifferentiable(Tensor x) -> Tensor")
+LIBRARY.define("noise(Tensor x) -> Tensor")
+
+
+@torch.library.custom_op("calquetest::soft_sign", mutates_args=())
+def soft_sign(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x / (scale + x.abs())
+
+
+@calque.op("calquetest::soft_sign")
+def soft_sign_rule(x, scale):
+    return x / (scale + jnp.abs(x))
+
+
+@torch.library.custom_op("calquetest::blend", mutates_args=())
+def blend(
+    xs: Sequence[torch.Tensor], weight: torch.Tensor | None, power: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total = sum(xs) if weight is None else sum(xs) * weight
+    return total**power, total.argmax()
+
+
+@calque.op("calquetest::blend")
+def blend_rule(xs, weight, power):
+    total = sum(xs) if weight is None else sum(xs) * weight
+    return total**power, total.argmax()
+
+
+@torch.library.custom_op("calquetest::push", mutates_args=("buffer",))
+def push(buffer: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    buffer.copy_(torch.cat([buffer[1:], row[None]]))
+    return buffer.sum()
+
+
+@calque.op("calquetest::push")
+def push_rule(buffer, row):
+    new = jnp.concatenate([buffer[1:], row[None]])
+    return new.sum(), new
+
+
+@torch.library.custom_op("calquetest::straight_through", mutates_args=())
+def straight_through(x: torch.Tensor) -> torch.Tensor:
+    return x.round()
+
+
+straight_through.register_autograd(lambda ctx, gradient: gradient * 10)
+calque.op("calquetest::straight_through")(lambda x: jnp.round(x))
+
+
+@calque.op("calquetest::scaled")
+def scaled_rule(x, factor=2, negate=False):
+    return (-x if negate else x) * jnp.asarray(factor, x.dtype)
+
+
+@calque.op("calquetest::noise", random=True)
+def noise_rule(key, x):
+    return jax.random.uniform(key, x.shape, x.dtype)
+
+
+def leaf(*values: float, device: str = "jax") -> torch.Tensor:
+    return torch.tensor(values, device=device, requires_grad=True)
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return soft_sign(self.linear(x), 1.5).sum()
+
+
+def test_the_gradient_is_that_of_the_rule():
+    x = leaf(0.5, -2.0)
+    soft_sign(x, 1.0).sum().backward()
+    assert torch.allclose(x.grad.cpu(), 1 / (1 + x.detach().cpu().abs()) ** 2)
+
+
+def test_the_gradient_can_be_differentiated():
+    x = leaf(0.5, 2.0)
+    (first,) = torch.autograd.grad(soft_sign(x, 1.0).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
+    (third,) = torch.autograd.grad(second.sum(), x)
+    assert torch.allclose(second.cpu(), -2 / (1 + x.detach().cpu()) ** 3)
+    assert torch.allclose(third.cpu(), 6 / (1 + x.detach().cpu()) ** 4)
+
+
+@pytest.mark.parametrize("how", ["eager", "jit", "compile"])
+def test_a_module_with_an_operator_of_its_own_trains(how):
+    torch.manual_seed(0)
+    model = Model()
+    x = torch.randn(3, 4)
+
+    def train(model: torch.nn.Module, forward: object, x: torch.Tensor) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+        def step(x):
+            loss = forward(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        step = calque.jit(step) if how == "jit" and x.device.type == "jax" else step
+        return [step(x).item() for _ in range(4)]
+
+    def expected(x):
+        y = model.linear(x)
+        return (y / (1.5 + y.abs())).sum()
+
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    want = train(model, expected, x)
+    model.load_state_dict(state)
+    model.to("jax")
+    forward = torch.compile(model, backend="aot_eager", fullgraph=True)
+    got = train(model, forward if how == "compile" else model, x.to("jax"))
+    assert got == pytest.approx(want, rel=1e-5)
+
+
+def test_lists_of_tensors_several_results_and_missing_tensors():
+    a, b, w = leaf(1.0, 2.0), leaf(3.0, 4.0), leaf(0.5, 2.0)
+    power, index = blend([a, b], w, 2)
+    assert power.tolist() == [4.0, 144.0]
+    assert (index.item(), index.dtype) == (1, torch.int64)
+    power.sum().backward()
+    assert a.grad.tolist() == b.grad.tolist() == [2 * 4 * 0.25, 2 * 6 * 4.0]
+    assert w.grad.tolist() == [2 * 4 * 4 * 0.5, 2 * 6 * 6 * 2.0]
+    c = leaf(1.0, 2.0)
+    blend([c, b], None, 1)[0].sum().backward()
+    assert c.grad.tolist() == [1.0, 1.0]
+
+
+def test_an_operator_that_writes_to_its_argument():
+    buffer = torch.zeros(2, 2, device="jax")
+    view = buffer[0]
+
+    def call(row):
+        return push(buffer, row)
+
+    assert call(torch.ones(2, device="jax")).item() == 2
+    assert calque.jit(call)(torch.full((2,), 3.0, device="jax")).item() == 8
+    assert buffer.tolist() == [[1, 1], [3, 3]]
+    assert view.tolist() == [1, 1]
+
+
+def test_a_formula_of_the_users_is_kept():
+    x = leaf(0.4)
+    straight_through(x).backward()
+    assert x.grad.tolist() == [10.0]
+
+
+def test_operators_of_a_library_with_defaults_and_keywords():
+    x = leaf(1.0, 2.0)
+    assert torch.ops.calquetest.scaled(x).tolist() == [2.0, 4.0]
+    y = torch.ops.calquetest.scaled(x, 5, negate=True)
+    y.sum().backward()
+    assert y.tolist() == [-5.0, -10.0]
+    assert x.grad.tolist() == [-5.0, -5.0]
+
+
+def test_random_rules_follow_the_seed():
+    x = torch.zeros(3, device="jax")
+    torch.manual_seed(3)
+    first, second = (torch.ops.calquetest.noise(x) for _ in range(2))
+    torch.manual_seed(3)
+    assert torch.equal(torch.ops.calquetest.noise(x), first)
+    assert not torch.equal(first, second)
+
+
+def test_shapes_come_from_the_rule():
+    with torch._subclasses.FakeTensorMode():
+        x = torch.empty(3, 2, dtype=torch.bfloat16, device="jax")
+        y = soft_sign(x, 1.0)
+    assert (y.shape, y.dtype, y.device.type) == (x.shape, x.dtype, "jax")
+
+
+def test_pallas_kernels():
+    LIBRARY.define("twice(Tensor x) -> Tensor")
+
+    def double(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    @calque.op("calquetest::twice")
+    def twice(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(double, out_shape=shape, interpret=True)(x)
+
+    x = torch.arange(3.0, device="jax")
+    assert torch.ops.calquetest.twice(x).tolist() == [0, 2, 4]
+    assert calque.jit(torch.ops.calquetest.twice)(x).tolist() == [0, 2, 4]
+
+
+@pytest.fixture
+def restored():
+    """Puts replaced rules of ATen back."""
+    before = dict(RULES)
+    yield
+    for name in [n for n, rule in before.items() if RULES[n] is not rule]:
+        rule = before[name]
+        calque.op(name, static=tuple(rule.static), random=rule.random)(rule.function)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_rule_of_aten_can_be_replaced():
+    calque.op("aten::softplus")(lambda self, beta=1, threshold=20: jnp.full_like(self, 7))
+    x = leaf(0.0)
+    assert F.softplus(x).tolist() == [7.0]
+    assert torch.nn.Softplus()(x).tolist() == [7.0]
+    assert torch.ops.aten.softplus.out(x.detach(), out=torch.empty(1, device="jax")).item() == 7.0
+    F.softplus(x).backward()
+    assert x.grad.tolist() == [0.5]  # PyTorch's own formula
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_replaced_rule_serves_the_in_place_form():
+    calque.op("aten::neg")(lambda self: self + 100)
+    x = torch.zeros(2, device="jax")
+    assert x.neg_() is x
+    assert x.tolist() == [100.0, 100.0]
+
+
+def test_an_operator_that_pytorch_composes_can_be_given_a_rule():
+    calque.op("aten::pairwise_distance")(
+        lambda x1, x2, p=2, eps=1e-6, keepdim=False: jnp.abs(x1 - x2).sum(-1) * 3
+    )
+    x, y = leaf(1.0, 5.0), leaf(2.0, 2.0)
+    distance = torch.pairwise_distance(x, y)
+    distance.backward()
+    assert distance.item() == 12
+    assert x.grad.tolist() == [-3.0, 3.0]
+
+
+def test_mistakes_are_named():
+    with pytest.raises(LookupError, match="torch.library"):
+        calque.op("calquetest::nothing")(lambda x: x)
+    with pytest.raises(TypeError, match=r"takes \(y\), but calquetest::undifferentiable takes \(x"):
+        calque.op("calquetest::undifferentiable")(lambda y: y)
+    assert "calquetest::undifferentiable" not in RULES
+    assert binding.schema_of("calquetest::scaled").name == "calquetest::scaled"

@@ -3,7 +3,16 @@
 import subprocess
 import sys
 
-NAMES = ("train_step", "eager", "host_overhead", "trace_time", "memory", "import_time")
+NAMES = (
+    "train_step",
+    "eager",
+    "ops",
+    "hlo",
+    "host_overhead",
+    "trace_time",
+    "memory",
+    "import_time",
+)
 
 
 def main() -> int:

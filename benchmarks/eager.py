@@ -47,20 +47,26 @@ def repeat(call: Callable[[], object], wait: Callable[[object], object]) -> Call
     return run
 
 
-def measure(name: str, size: int, rounds: int) -> tuple[float, float]:
-    """Seconds of one call on the device, and of jax.numpy's."""
-    ours, theirs = OPERATORS[name]
-    a, b = (torch.randn(size, size, device="jax") for _ in range(2))
-    x, y = (jnp.array(calque.to_jax(t)) for t in (a, b))
+def measure(
+    ours: Callable, theirs: Callable, tensors: list[torch.Tensor], rounds: int
+) -> tuple[float, float]:
+    """Seconds of one call on the device, and of JAX's on copies of the same arrays."""
+    arrays = [jnp.array(calque.to_jax(t)) for t in tensors]
     times = common.interleave(
         {
-            "calque": repeat(lambda: ours(a, b), lambda r: calque.to_jax(r).block_until_ready()),
-            "JAX": repeat(lambda: theirs(x, y), lambda r: r.block_until_ready()),
+            "calque": repeat(lambda: ours(*tensors), _wait),
+            "JAX": repeat(lambda: theirs(*arrays), jax.block_until_ready),
         },
         rounds,
         calls=1,
     )
     return times["calque"] / CALLS, times["JAX"] / CALLS
+
+
+def _wait(result: object) -> None:
+    """Wait for a tensor, or the first of several."""
+    first = result[0] if isinstance(result, tuple) else result
+    calque.to_jax(first).block_until_ready()
 
 
 def main() -> None:
@@ -70,7 +76,8 @@ def main() -> None:
         for name in OPERATORS:
             row = [name]
             for size in (8, 256):
-                ours, theirs = measure(name, size, rounds)
+                tensors = [torch.randn(size, size, device="jax") for _ in range(2)]
+                ours, theirs = measure(*OPERATORS[name], tensors, rounds)
                 row += [
                     common.microseconds(ours),
                     common.microseconds(theirs),

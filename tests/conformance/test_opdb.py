@@ -1,10 +1,13 @@
 """Every operator of PyTorch's own database, against CPU PyTorch.
 
-`CALQUE_SAMPLE` (a fraction) and `CALQUE_SEED` choose a part of the entries.
+`CALQUE_SAMPLE` (a fraction) and `CALQUE_SEED` choose a part of the entries; `CALQUE_COVERAGE` names
+a file to which the results are written (`coverage.py`).
 """
 
 import os
 import random
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,16 +15,41 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 from tests.conformance.checks import supports
+from tests.conformance.coverage import family_of, served
 from tests.conformance.known_gaps import KNOWN_GAPS
 from tests.conformance.opdb import run_one
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 
+
+class Run(NamedTuple):
+    """A way of calling every operator: at most `limit` samples of each, or all."""
+
+    mode: str
+    dtype: torch.dtype
+    limit: int = 0
+
+
 RUNS = (
-    (torch.float32, "eager"),
-    (torch.int64, "eager"),
-    (torch.bool, "eager"),
-    (torch.float32, "grad"),
+    Run("eager", torch.float32),
+    Run("eager", torch.int64),
+    Run("eager", torch.bool),
+    Run("eager", torch.float64, 10),
+    Run("eager", torch.bfloat16, 10),
+    Run("eager", torch.int32, 10),
+    Run("eager", torch.complex64, 10),
+    Run("jit", torch.float32, 4),
+    Run("jit", torch.int64, 2),
+    Run("jit", torch.bool, 2),
+    Run("grad", torch.float32),
+    Run("grad", torch.complex64, 5),
+    Run("grad2", torch.float64, 3),
+    Run("strided", torch.float32, 6),
+    Run("inplace", torch.float32, 6),
+    Run("inplace", torch.int64, 6),
+    Run("out", torch.float32, 6),
+    Run("layout", torch.float32, 10),
+    Run("errors", torch.float32),
 )
 SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))
 SEED = os.environ.get("CALQUE_SEED", "0")
@@ -32,10 +60,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 ENTRIES = [
-    pytest.param(op, dtype, mode, id=f"{op.formatted_name}-{dtype_name(dtype)}-{mode}")
+    pytest.param(op, run, id=f"{op.formatted_name}-{dtype_name(run.dtype)}-{run.mode}")
     for op in op_db
-    for dtype, mode in RUNS
-    if supports(op, dtype, mode)
+    for run in RUNS
+    if supports(op, run.dtype, run.mode)
 ]
 
 
@@ -46,10 +74,16 @@ def sampled() -> list:
     return [ENTRIES[i] for i in sorted(chosen)]
 
 
-@pytest.mark.parametrize(("op", "dtype", "mode"), sampled())
-def test_agrees_with_the_cpu(op: OpInfo, dtype: torch.dtype, mode: str) -> None:
-    reason = KNOWN_GAPS.get((op.formatted_name, dtype_name(dtype), mode))
-    error = run_one(op, dtype, mode)
+@pytest.mark.parametrize(("op", "run"), sampled())
+def test_agrees_with_the_cpu(
+    op: OpInfo, run: Run, record_property: Callable[[str, object], None]
+) -> None:
+    key = (op.formatted_name, dtype_name(run.dtype), run.mode)
+    with served() as by:
+        error = run_one(op, run.dtype, run.mode, run.limit)
+    reason = KNOWN_GAPS.get(key)
+    failed = None if error is None else reason or f"{type(error).__name__}: {error}"
+    record_property("operator", [*key, family_of(op), *by, failed])
     if reason is not None:
         assert error is not None, f"passes now: take it out of known_gaps.py ({reason})"
         pytest.xfail(reason)

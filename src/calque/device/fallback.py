@@ -25,6 +25,9 @@ logger = logging.getLogger("calque.fallback")
 SERVED: Counter[str] = Counter()
 """How often each operator was served by its CPU kernel, by name."""
 
+DECOMPOSED: Counter[str] = Counter()
+"""How often each operator was served by PyTorch's decomposition, by name."""
+
 _decomposing = threading.local()
 
 _MIXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
@@ -41,6 +44,7 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     if decomposition is not None:
         result = _decompose(op, decomposition, args, kwargs)
         if result is not NotImplemented:
+            DECOMPOSED[op.name()] += 1
             return result
     _warn_once(op)
     if active.trace is not None:

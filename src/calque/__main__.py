@@ -1,0 +1,7 @@
+"""`python -m calque`."""
+
+import sys
+
+from calque.cli import main
+
+sys.exit(main())

@@ -1,0 +1,61 @@
+"""What the conformance suite found about each operator of PyTorch's database (`coverage.json`)."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+MODES = {
+    "eager": "values",
+    "jit": "values inside calque.jit",
+    "grad": "gradients",
+    "grad2": "second gradients",
+    "strided": "arguments with gaps in memory",
+    "inplace": "the in-place form",
+    "out": "the out= form",
+    "layout": "views and strides",
+    "errors": "errors for bad arguments",
+}
+"""The ways in which an operator is compared with CPU PyTorch."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known about one operator.
+
+    Attributes:
+        name: its name in PyTorch's operator database.
+        family: the file of the op table that has its rule; empty for what PyTorch composes.
+        served: "rule", "decomposition" (PyTorch's, into operators that have rules) or "CPU".
+        through: the ATen operators for which a decomposition or the CPU was needed.
+        passed: for each mode, the dtypes in which it agrees with the CPU.
+        failed: for each mode, the dtypes in which it does not, with the reason.
+    """
+
+    name: str
+    family: str
+    served: str
+    through: list[str]
+    passed: dict[str, list[str]]
+    failed: dict[str, dict[str, str]]
+
+    def summary(self, mode: str) -> str:
+        """`yes`, `no`, `partly`, or an empty string where the mode does not apply."""
+        passed, failed = self.passed.get(mode), self.failed.get(mode)
+        if not failed:
+            return "yes" if passed else ""
+        return "partly" if passed else "no"
+
+
+@cache
+def statuses() -> list[Status]:
+    """All operators, sorted by name."""
+    found = json.loads(files("calque").joinpath("coverage.json").read_text())
+    return [_status(name, row) for name, row in sorted(found["operators"].items())]
+
+
+def _status(name: str, row: dict[str, Any]) -> Status:
+    served = "CPU" if row["cpu"] else "decomposition" if row["decomposed"] else "rule"
+    through = sorted({*row["cpu"], *row["decomposed"]})
+    return Status(name, row["family"], served, through, row["passed"], row.get("failed", {}))

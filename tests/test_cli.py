@@ -1,0 +1,44 @@
+"""The command line, and the file of results behind it."""
+
+import json
+
+import pytest
+
+from calque.cli import main
+from calque.coverage import MODES, statuses
+
+
+def test_operators_are_listed(capsys):
+    assert main(["ops", "svd"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["operator", "family", "served", "by", "eager", "jit", "grad"]
+    assert lines[1].split()[0] == "svd"
+    assert lines[-1] == "1 operators: 1 by rule"
+
+
+def test_the_same_as_json(capsys):
+    assert main(["ops", "svd", "trac*", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found] == ["svd", "trace"]
+    assert found[1]["family"]
+    assert "float32" in found[1]["passed"]["eager"]
+
+
+def test_operators_can_be_chosen_by_how_they_are_served(capsys):
+    assert main(["ops", "--served", "rule", "--json"]) == 0
+    assert {row["served"] for row in json.loads(capsys.readouterr().out)} == {"rule"}
+
+
+def test_what_matches_nothing_is_an_error(capsys):
+    assert main(["ops", "nosuch"]) == 1
+    assert "no operator" in capsys.readouterr().err
+
+
+def test_a_verb_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    assert "ops" in capsys.readouterr().err
+
+
+def test_results_are_of_known_modes():
+    assert {mode for s in statuses() for mode in (*s.passed, *s.failed)} <= set(MODES)

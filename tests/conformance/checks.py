@@ -238,6 +238,9 @@ def inplace(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
     """The in-place form: the value, the very tensor returned, a base that the write reached."""
     variant = op.inplace_variant
     for sample in op.sample_inputs("cpu", dtype):
+        if isinstance(sample.input, list):
+            _inplace_of_list(variant, sample)
+            yield
         if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
             continue
         _, rest, named = _arguments(sample)
@@ -259,6 +262,24 @@ def inplace(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
         assert result is view, "an in-place operator returns its argument"
         compare(base, moved_base, not is_random(op, sample))
         yield
+
+
+def _inplace_of_list(variant: Callable[..., Any], sample: SampleInput) -> None:
+    own = [t.detach().clone() for t in sample.input]
+    moved = to_device((own, sample.args, sample.kwargs))
+    try:
+        variant(own, *sample.args, **sample.kwargs)
+    except Exception as refused:
+        own = sample.input
+        try:
+            _call(variant, moved)
+        except type(refused):
+            pass
+        else:
+            raise AssertionError(f"no error where the CPU says: {refused}") from None
+    else:
+        _call(variant, moved)
+    compare(own, moved[0])
 
 
 def out(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:

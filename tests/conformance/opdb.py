@@ -17,15 +17,32 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_methods_invocations import (
+    foreach_binary_op_db,
+    foreach_other_op_db,
+    foreach_pointwise_op_db,
+    foreach_reduce_op_db,
+    foreach_unary_op_db,
+    op_db,
+)
 from torch.testing._internal.opinfo.core import OpInfo
 
 from tests.conformance.checks import CHECKS, supports
 
+OPERATORS = [
+    *op_db,
+    *foreach_binary_op_db,
+    *foreach_other_op_db,
+    *foreach_pointwise_op_db,
+    *foreach_reduce_op_db,
+    *foreach_unary_op_db,
+]
+"""PyTorch's database, with its operators on lists of tensors."""
+
 
 def matching(patterns: list[str]) -> Iterator[OpInfo]:
     """The entries of the database whose name matches one of the patterns."""
-    for op in op_db:
+    for op in OPERATORS:
         if not patterns or any(fnmatch.fnmatch(op.name, p) for p in patterns):
             yield op
 

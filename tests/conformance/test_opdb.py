@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 from tests.conformance.checks import supports
 from tests.conformance.coverage import family_of, served
 from tests.conformance.known_gaps import KNOWN_GAPS
-from tests.conformance.opdb import run_one
+from tests.conformance.opdb import OPERATORS, run_one
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 
@@ -61,7 +60,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 ENTRIES = [
     pytest.param(op, run, id=f"{op.formatted_name}-{dtype_name(run.dtype)}-{run.mode}")
-    for op in op_db
+    for op in OPERATORS
     for run in RUNS
     if supports(op, run.dtype, run.mode)
 ]

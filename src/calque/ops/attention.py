@@ -150,6 +150,41 @@ def fused_attention_backward(
     return tuple(g if m else None for g, m in zip(grads, grad_input_mask, strict=True))
 
 
+@op("_scaled_dot_product_flash_attention_for_cpu")
+def flash_attention_for_cpu(
+    query: Array,
+    key: Array,
+    value: Array,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Array | None = None,
+    scale: float | None = None,
+) -> tuple[Array, Array]:
+    """What graphs traced for the CPU call; it has no dropout there either."""
+    _check(query, key, value)
+    return attend(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
+
+
+@op("_scaled_dot_product_flash_attention_for_cpu_backward")
+def flash_attention_for_cpu_backward(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    logsumexp: Array,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Array | None = None,
+    scale: float | None = None,
+) -> tuple[Array, ...]:
+    def forward(q: Array, k: Array, v: Array) -> Array:
+        return attend(q, k, v, attn_mask, is_causal, scale, None, dropout_p)[0]
+
+    _, pull = jax.vjp(forward, query, key, value)
+    return pull(grad_out)
+
+
 @op("_transform_bias_rescale_qkv")
 def transform_bias_rescale_qkv(
     qkv: Array, qkv_bias: Array, num_heads: int

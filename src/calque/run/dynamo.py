@@ -1,0 +1,60 @@
+"""The backend of `torch.compile(model, backend="calque")`.
+
+PyTorch finds it by the entry point `torch_dynamo_backends`. Dynamo captures the user's Python,
+AOTAutograd makes one graph of the forward and one of the backward; each becomes one XLA program.
+Tensors of the device are handed over as they are; those of the CPU share their memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from functorch.compile import min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+import calque  # noqa: F401  (registers the device)
+from calque.run.graphs import compiled
+
+_OPTIONS = {"max_programs": 64}
+
+
+def backend(
+    graph: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of dynamo's.
+
+    Args:
+        graph: what dynamo captured.
+        example_inputs: the inputs it captured it with.
+        mode: only "default": XLA has no such modes.
+        options: `max_programs`, for how many sets of shapes a graph with dynamic shapes keeps
+            programs (64).
+
+    Raises:
+        ValueError: a mode or an option that this backend does not have.
+    """
+    if mode not in (None, "default"):
+        raise ValueError(f"backend 'calque' has no mode {mode!r}: XLA optimizes in one way")
+    unknown = set(options or {}) - set(_OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"backend 'calque' has no option {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(_OPTIONS)}"
+        )
+    most = {**_OPTIONS, **(options or {})}["max_programs"]
+
+    def compile_graph(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return compiled(graph, most)
+
+    compiler = aot_autograd(
+        fw_compiler=compile_graph,
+        bw_compiler=compile_graph,
+        inference_compiler=compile_graph,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(graph, example_inputs)

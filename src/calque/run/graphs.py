@@ -1,0 +1,248 @@
+"""Compile an ATen-level graph to one XLA program for each set of shapes it is called with."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax import Array
+from jax.extend.core import jaxpr_as_fun
+from torch import fx
+
+from calque.device import rng
+from calque.device.cell import (
+    Cell,
+    cell_of,
+    is_whole,
+    layout_of,
+    read,
+    view_of,
+    wrap_strided,
+    wrap_untraced,
+    write,
+    x64,
+)
+from calque.device.dtypes import to_numpy
+from calque.device.geometry import View, contiguous_strides
+from calque.device.host import host_array
+from calque.run.direct import direct
+from calque.run.interpreter import Nodes
+from calque.run.jaxprs import prune
+from calque.run.lifting import Lifting, close
+
+Tensor = torch.Tensor
+
+
+def compiled(graph: fx.GraphModule, most: int = 64) -> Callable[[list[Any]], list[Any]]:
+    """A graph as a function of one list, in the calling convention of AOTAutograd; see below."""
+    run = CompiledGraph(graph, most)
+
+    def call(inputs: list[Any]) -> list[Any]:
+        return run(inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  (takes one list, which it empties)
+    return call
+
+
+class CompiledGraph:
+    """A graph as a function of a list of tensors and Python numbers.
+
+    Args:
+        graph: what AOTAutograd gives: functional, but for `copy_` to inputs at its end.
+        most: for how many sets of shapes programs are kept.
+    """
+
+    def __init__(self, graph: fx.GraphModule, most: int = 64) -> None:
+        self._nodes = Nodes(graph)
+        self._programs: OrderedDict[Any, _Program] = OrderedDict()
+        self._most = most
+        inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        self._dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
+        (output,) = (n for n in graph.graph.nodes if n.op == "output")
+        found = output.args[0] if isinstance(output.args[0], tuple | list) else [output.args[0]]
+        self._devices = [_device_of(node) for node in found]
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """The graph's results, on the devices it was traced for."""
+        key = tuple(map(_shape_key, inputs)) if self._dynamic else None
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = _Program(self._nodes, inputs, self._devices)
+            if len(self._programs) > self._most:
+                self._programs.popitem(last=False)
+        return program(inputs)
+
+
+def _is_dynamic(value: Any) -> bool:
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return True
+    return isinstance(value, Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape)
+
+
+def _shape_key(value: Any) -> Any:
+    return (value.shape, value.stride()) if isinstance(value, Tensor) else value
+
+
+def _device_of(node: Any) -> torch.device | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value.device if isinstance(value, Tensor) else None
+
+
+class _Program:
+    """A graph compiled for some shapes."""
+
+    def __init__(
+        self, nodes: Nodes, inputs: Sequence[Any], devices: Sequence[torch.device | None]
+    ) -> None:
+        self._lifting = Lifting()
+        self._devices = devices
+        with self._lifting.activated():
+            traced = jax.make_jaxpr(lambda: self._body(nodes, inputs))()
+        closed, sources = close(traced, self._lifting.inputs)
+        pruned, kept = prune(closed)
+        self._draws = self._lifting.draws
+        self._sources = [_source(sources[i]) for i in kept]
+        random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
+        with x64():
+            avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
+            compiled = jax.jit(jaxpr_as_fun(pruned)).lower(*avals).compile()
+            self._run = direct(compiled, random)
+        self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
+            isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
+        )
+        del self._lifting
+
+    def _body(self, nodes: Nodes, inputs: Sequence[Any]) -> list[Array]:
+        given, before = [], []
+        for index, value in enumerate(inputs):
+            if not isinstance(value, Tensor):
+                given.append(value)
+                before.append(None)
+                continue
+            dtype = to_numpy(value.dtype)
+            array = self._lifting.new_input("argument", index, value.shape, dtype)
+            given.append(wrap_strided(array, value.stride()))
+            before.append(read(given[-1]))
+        found = nodes.results(given)
+        arrays: list[Array] = []
+        self.written: list[int] = []
+        for index, array in enumerate(before):
+            if array is not None and (now := read(given[index])) is not array:
+                self.written.append(index)
+                arrays.append(now)
+        places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
+        cells = Counter(cell_of(v) for v in found if isinstance(v, Tensor) and id(v) not in places)
+        bases: dict[Cell, int] = {}
+        self.bases: list[_Base] = []
+        self.results: list[Callable[[list[Any], list[Tensor]], Any]] = []
+        for value, device in zip(found, self._devices, strict=True):
+            if not isinstance(value, Tensor):
+                self.results.append(_constant(value))
+                continue
+            if id(value) in places:
+                self.results.append(_argument(places[id(value)]))
+                continue
+            cell, view = cell_of(value), None
+            if cells[cell] > 1 and to_numpy(value.dtype) == cell.array.dtype:
+                view = view_of(value)
+            else:  # no other result shares its memory
+                cell = None
+            if cell is None or cell not in bases:
+                stride = value.stride() if cell is None else layout_of(cell).stride
+                self.bases.append(_Base(len(arrays), stride, device))
+                arrays.append(read(value) if cell is None else cell.array)
+            if cell is not None:
+                bases.setdefault(cell, len(self.bases) - 1)
+            base = len(self.bases) - 1 if cell is None else bases[cell]
+            self.results.append(_result(base, view))
+        return arrays
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        arrays = [source(inputs) for source in self._sources]
+        with x64():
+            outputs = self._run(arrays)
+        if self._host:  # the program may still read memory that PyTorch is free to write next
+            jax.block_until_ready(outputs)
+        if self._draws:
+            rng.state.take(self._draws)
+        for index, array in zip(self.written, outputs, strict=False):
+            target = inputs[index]
+            if target.device.type == "jax":
+                write(target, array)
+                torch.autograd.graph.increment_version(target)
+            else:
+                target.copy_(torch.from_dlpack(array))
+        made = [base(outputs) for base in self.bases]
+        results = [result(inputs, made) for result in self.results]
+        inputs.clear()
+        return results
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda inputs, made: value
+
+
+def _argument(index: int) -> Callable[..., Any]:
+    return lambda inputs, made: inputs[index]
+
+
+def _result(base: int, view: View | None) -> Callable[..., Any]:
+    if view is None:
+        return lambda inputs, made: made[base]
+    return lambda inputs, made: made[base].as_strided(view.size, view.stride, view.offset)
+
+
+class _Base:
+    """How a tensor with memory of its own is made of an output of the program."""
+
+    def __init__(self, output: int, stride: tuple[int, ...], device: torch.device | None) -> None:
+        self._output, self._stride = output, stride
+        self._on_host = device is not None and device.type == "cpu"
+
+    def __call__(self, outputs: list[Array]) -> Tensor:
+        array, stride = outputs[self._output], self._stride
+        if self._on_host:
+            made = torch.from_dlpack(array)
+            return made if made.stride() == stride else _restrided(made, stride)
+        if len(stride) < 2 or stride == contiguous_strides(array.shape):
+            return wrap_untraced(array)
+        return wrap_strided(array, stride)
+
+
+def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def _source(one: Any) -> Callable[[list[Any]], Any]:
+    """A function from the list of inputs to the array."""
+    source = one.source
+    if one.kind == "argument":
+        return lambda inputs: _array(inputs[source])
+    if one.kind == "cell":
+        return lambda inputs: source.array
+    if one.kind == "host":
+        return lambda inputs: host_array(source)
+    return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
+
+
+_ALIGNMENT = 64
+
+
+def _array(tensor: Tensor) -> Array:
+    """A tensor's array, without a copy where its memory can be shared."""
+    if tensor.device.type == "jax":
+        cell = cell_of(tensor)
+        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+    tensor = tensor.detach()
+    shareable = (
+        tensor.is_contiguous()
+        and tensor.numel()
+        and tensor.data_ptr() % _ALIGNMENT == 0
+        and not (tensor.is_conj() or tensor.is_neg())
+        and tensor.dtype != torch.bool
+    )
+    if not shareable:
+        return host_array(tensor)
+    with x64():
+        return jax.dlpack.from_dlpack(tensor)

@@ -1,0 +1,268 @@
+"""Run an ATen-level graph of `torch.fx` on JAX arrays."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array, lax
+from jax._src.core import eval_context
+from torch import fx
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from calque.device.cell import active, read, wrap, x64
+from calque.device.host import host_array
+from calque.run.lifting import Lifting
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
+
+
+class JaxInterpreter:
+    """An ATen-level graph as a pure JAX function.
+
+    It takes and gives arrays: what the graph takes and gives, in the same order; for an
+    `ExportedProgram`, the user's inputs and outputs, in their own containers. It can be given to
+    `jax.jit`, `jax.vmap` and the like. Writes to inputs stay inside.
+
+    >>> import torch, jax, calque
+    >>> from calque.run import JaxInterpreter
+    >>> program = torch.export.export(torch.nn.Softplus(), (torch.zeros(3),))
+    >>> jax.jit(JaxInterpreter(program))(jax.numpy.zeros(3)).tolist()
+    [0.6931471824645996, 0.6931471824645996, 0.6931471824645996]
+
+    Args:
+        graph: the graph; its nodes call ATen operators, operators of `torch.library` and PyTorch's
+            higher-order operators (`cond`, `while_loop`, `scan`, `map`).
+
+    Raises:
+        UnsupportedOpError: when called, if an operator has no rule, decomposition or CPU kernel.
+    """
+
+    def __init__(self, graph: fx.GraphModule | ExportedProgram) -> None:
+        self._program = graph if isinstance(graph, ExportedProgram) else None
+        module = graph.graph_module if isinstance(graph, ExportedProgram) else graph
+        self._nodes = Nodes(module)
+
+    def __call__(self, *args: Any, rng: Array | None = None, **kwargs: Any) -> Any:
+        """The graph's results.
+
+        Args:
+            *args: arrays (or Python values, where the graph takes some).
+            rng: a JAX key, for graphs that draw random numbers.
+            **kwargs: the named inputs of an `ExportedProgram`.
+        """
+        lifting = Lifting()
+        lifting.random_source = lambda: _packed(rng)
+        with lifting.activated():
+            leaves = [wrap(jnp.asarray(x)) if _is_array(x) else x for x in self._flat(args, kwargs)]
+            results = self._nodes.results(leaves)
+        arrays = [read(r) if isinstance(r, torch.Tensor) else r for r in results]
+        return self._unflat(arrays)
+
+    def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        program = self._program
+        if program is None:
+            return list(args)
+        given = iter(pytree.tree_leaves((tuple(args), kwargs)))
+        leaves: list[Any] = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind.name == "USER_INPUT":
+                leaves.append(next(given))
+            elif spec.target in program.constants:
+                leaves.append(_array(program.constants[spec.target]))
+            else:
+                leaves.append(_array(program.state_dict[spec.target]))
+        return leaves
+
+    def _unflat(self, arrays: list[Any]) -> Any:
+        program = self._program
+        if program is None:
+            return arrays[0] if self._nodes.single else tuple(arrays)
+        specs = program.graph_signature.output_specs
+        pairs = zip(specs, arrays, strict=True)
+        own = [array for spec, array in pairs if spec.kind.name == "USER_OUTPUT"]
+        return pytree.tree_unflatten(own, program.call_spec.out_spec)
+
+
+class Nodes(fx.Interpreter):
+    """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
+
+    Attributes:
+        single: whether the graph gives one value that is not in a tuple.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self.extra_traceback = False
+        (output,) = (n for n in module.graph.nodes if n.op == "output")
+        self.single = not isinstance(output.args[0], tuple | list)
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        """The graph's results, one after another."""
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            found = self.run(*inputs, enable_io_processing=False)
+        return [found] if self.single else list(found)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the base class does; an error names the line of the user's that the node is from."""
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            raise _located(error, n)  # noqa: B904 (the same error)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph, on the device."""
+        value = self.fetch_attr(target)
+        if isinstance(value, torch.Tensor):
+            return wrap(_array(value))
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """One operator."""
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            run = _HIGHER_ORDER.get(target.name())
+            if run is None:
+                raise NotImplementedError(f"torch.ops.higher_order.{target.name()} has no rule")
+            return run(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(torch.device, _on_device, (tuple(args), kwargs))
+        return target(*args, **kwargs)
+
+
+def _on_device(device: torch.device) -> torch.device:
+    return device if device.type == "meta" else torch.device("jax")
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
+    trace, active.trace = active.trace, None
+    try:
+        with eval_context():
+            tensor = tensor.detach()
+            return read(tensor) if tensor.device.type == "jax" else host_array(tensor)
+    finally:
+        active.trace = trace
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
+
+
+def _packed(key: Array | None) -> Array:
+    if key is None:
+        raise ValueError("the graph draws random numbers: pass rng=jax.random.key(...)")
+    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    with x64():
+        wide = data.reshape(-1)[-2:].astype(jnp.uint64)
+        return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
+
+
+_LOCATED = "_calque_located"
+
+
+def _located(error: Exception, node: fx.Node) -> Exception:
+    """An error of a node with the user's line in front, once."""
+    places = _PLACE.findall(node.stack_trace or "")
+    if getattr(error, _LOCATED, False) or not places:
+        return error
+    file, line, function = places[-1]
+    text = f"{file}:{line} in {function}: {error}"
+    try:
+        found = type(error)(text)
+    except Exception:
+        error.add_note(text)
+        found = error
+    with contextlib.suppress(AttributeError):
+        setattr(found, _LOCATED, True)
+    return found.with_traceback(error.__traceback__)
+
+
+# Higher-order operators -------------------------------------------------------------------------
+
+
+def _higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _HIGHER_ORDER[name] = function
+        return function
+
+    return register
+
+
+def _as_jax(graph: Any, captured: Sequence[Any] = ()) -> Callable[..., Any]:
+    """A subgraph as a function of arrays; gives a tuple of arrays (None where the graph does)."""
+    nodes = Nodes(graph)
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        found = nodes.results([*_wrapped(arrays), *captured])
+        return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
+
+    return run
+
+
+def _wrapped(arrays: Sequence[Any]) -> list[Any]:
+    return [wrap(a) if isinstance(a, jax.Array) else a for a in arrays]
+
+
+def _reads(values: Sequence[Any]) -> list[Any]:
+    return [read(v) if isinstance(v, torch.Tensor) else v for v in values]
+
+
+@_higher_order("cond")
+def _cond(predicate: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    if not isinstance(predicate, torch.Tensor):
+        return tuple(Nodes(true if predicate else false).results(list(operands)))
+    branches = [_as_jax(graph, operands) for graph in (true, false)]
+    return tuple(_wrapped(lax.cond(read(predicate).reshape(()), *branches)))
+
+
+@_higher_order("while_loop")
+def _while_loop(condition: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
+    carry = tuple(jnp.asarray(v) for v in _reads(carried))
+    test, step = _as_jax(condition, captured), _as_jax(body, captured)
+
+    def next_carry(values: tuple[Array, ...]) -> tuple[Array, ...]:
+        pairs = zip(step(*values), values, strict=True)
+        return tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
+
+    result = lax.while_loop(lambda values: test(*values)[0].reshape(()), next_carry, carry)
+    return tuple(_wrapped(result))
+
+
+@_higher_order("scan")
+def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    step = _as_jax(combine, captured)
+
+    def body(carry: tuple[Array, ...], items: tuple[Array, ...]) -> Any:
+        found = step(*carry, *items)
+        return found[: len(carry)], found[len(carry) :]
+
+    carry, outputs = lax.scan(body, tuple(_reads(init)), tuple(_reads(xs)))
+    return (*_wrapped(carry), *_wrapped(outputs))
+
+
+@_higher_order("map_impl")
+def _map(body: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    step = _as_jax(body, captured)
+    return tuple(_wrapped(lax.map(lambda items: step(*items), tuple(_reads(xs)))))
+
+
+@_higher_order("associative_scan")
+def _associative_scan(combine: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    step = _as_jax(combine, captured)
+    found = lax.associative_scan(lambda a, b: step(*a, *b), tuple(_reads(xs)))
+    return tuple(_wrapped(found))
+
+
+@_higher_order("invoke_subgraph")
+def _invoke_subgraph(graph: Any, identifier: Any, *operands: Any) -> Any:
+    return tuple(Nodes(graph).results(list(operands)))
+
+
+@_higher_order("with_effects")
+def _with_effects(token: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    return token, target(*args, **kwargs)

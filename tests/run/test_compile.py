@@ -1,0 +1,239 @@
+"""`torch.compile(..., backend="calque")`."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import nn
+
+import calque
+from calque.device import copies
+from calque.run import graphs
+
+DEVICES = ("jax", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+
+
+def compile(fn, **settings):
+    return torch.compile(fn, backend="calque", **settings)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8 * 16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.norm(self.conv(x)))
+        return self.linear(F.max_pool2d(h, 2).flatten(1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_model_trains_as_it_does_uncompiled(device):
+    reference = Net()
+    model = copy.deepcopy(reference).to(device)
+    forward = compile(model, fullgraph=True)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, reference)]
+    x, y = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    for _ in range(3):
+        losses = []
+        for run, optimizer, where in zip((forward, reference), optimizers, (device, "cpu")):
+            loss = F.cross_entropy(run(x.to(where)), y.to(where))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert loss.device.type == where
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    torch.testing.assert_close(model.norm.running_var.cpu(), reference.norm.running_var)
+    assert model.norm.num_batches_tracked.item() == 3
+    model.eval()
+    reference.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(forward(x.to(device)).cpu(), reference(x), rtol=1e-3, atol=1e-3)
+
+
+def test_the_backend_is_found_without_importing_calque():
+    program = """
+import torch
+f = torch.compile(lambda x: x.sin() + 1, backend="calque")
+assert torch.equal(f(torch.zeros(3)), torch.ones(3))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+
+
+def test_tensors_of_the_device_are_not_copied(monkeypatch):
+    x = torch.randn(4, 4, device="jax")
+    weight = torch.randn(4, 4, device="jax", requires_grad=True)
+    seen = []
+    forward = compile(lambda x: (x @ weight).relu())
+    forward(x).sum().backward()
+    original = graphs._array
+    monkeypatch.setattr(graphs, "_array", lambda t: seen.append(original(t)) or seen[-1])
+    for module, name in ((copies, "to_host"), (graphs, "host_array")):
+        monkeypatch.setattr(module, name, lambda *a, **k: pytest.fail("a copy"))
+    pointers = {calque.to_jax(t).unsafe_buffer_pointer() for t in (x, weight)}
+    forward(x).sum().backward()
+    assert pointers <= {array.unsafe_buffer_pointer() for array in seen}
+
+
+def test_memory_of_the_cpu_is_shared():
+    x = torch.randn(64, 64)
+    forward = compile(lambda x: x * 2)
+    y = forward(x)
+    x.mul_(0)  # the program has ended
+    assert y.abs().sum() > 0
+    y.add_(1)
+    assert forward(x).sum() == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arguments_that_are_written(device):
+    def update(x, y):
+        x.mul_(2)
+        x[0] += y
+        return x.sum()
+
+    x, y = torch.ones(3, device=device), torch.full((), 5.0, device=device)
+    base = torch.zeros(2, 3, device=device)
+    assert compile(update)(x, y).item() == 11
+    assert x.tolist() == [7, 2, 2]
+    compile(update)(base[1], y)
+    assert base.tolist() == [[0, 0, 0], [5, 0, 0]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dropout_differs_from_call_to_call_and_follows_the_seed(device):
+    forward = compile(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(64, device=device, requires_grad=True)
+    torch.manual_seed(1)
+    first, second = forward(x), forward(x)
+    torch.manual_seed(1)
+    assert torch.equal(forward(x), first)
+    assert not torch.equal(first, second)
+    first.sum().backward()
+    assert torch.equal(x.grad, first.detach())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_that_are_views_or_arguments(device):
+    def parts(x):
+        y = x + 1
+        return x, y, y[1:], y.t(), x[0], 7, None
+
+    x = torch.arange(6.0, device=device).reshape(2, 3)
+    same, y, rows, transposed, row, seven, nothing = compile(parts)(x)
+    assert same is x
+    assert (seven, nothing) == (7, None)
+    assert transposed.stride() == (1, 3)
+    y[1, 1] = 100
+    assert rows[0, 1] == transposed[1, 1] == 100
+    row[0] = -1
+    assert x[0, 0] == -1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamic_shapes_do_not_capture_again(device):
+    counter = torch._dynamo.testing.CompileCounterWithBackend("calque")
+    forward = torch.compile(lambda x: (x * x.shape[0]).sum(0), backend=counter, dynamic=True)
+    for length in (2, 3, 5, 9):
+        x = torch.ones(length, 4, device=device)
+        assert forward(x).tolist() == [length**2] * 4
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_graph_breaks(device):
+    def f(x):
+        y = x.sin()
+        if y.sum().item() > 0:
+            return y * 2
+        return y - 1
+
+    x = torch.ones(3, device=device)
+    torch.testing.assert_close(compile(f)(x), f(x))
+    torch.testing.assert_close(compile(f)(-x), f(-x))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_control_flow(device):
+    def f(x):
+        def grow(i, v):
+            return i + 1, v * 2
+
+        y = torch.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, (x,))
+        _, z = torch.while_loop(
+            lambda i, v: i < 3, grow, (torch.zeros((), dtype=torch.int64, device=x.device), y)
+        )
+        return z
+
+    x = torch.ones(2, device=device)
+    forward = compile(f, fullgraph=True)
+    with torch.no_grad():
+        assert forward(x).tolist() == [16, 16]
+        assert forward(-x).tolist() == [-16, -16]
+
+
+def test_scans():
+    from torch._higher_order_ops import associative_scan, scan
+
+    def f(x):
+        total, rows = scan(lambda c, row: (c + row, c * row), torch.zeros_like(x[0]), x, dim=0)
+        running = associative_scan(torch.add, x, 0, combine_mode="generic")
+        return total, rows, running
+
+    x = torch.arange(6.0, device="jax").reshape(3, 2)
+    with torch.no_grad():
+        total, rows, running = compile(f, fullgraph=True)(x)
+    assert total.tolist() == [6, 9]
+    assert rows.tolist() == [[0, 0], [0, 3], [8, 20]]
+    assert torch.equal(running.cpu(), x.cpu().cumsum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.complex64])
+@pytest.mark.parametrize("device", DEVICES)
+def test_dtypes_are_kept(device, dtype):
+    x = torch.arange(4, device=device).to(dtype)
+    y = compile(lambda x: x * 2 + 1)(x)
+    assert y.dtype == dtype
+    assert torch.equal(y.cpu(), torch.arange(4).to(dtype) * 2 + 1)
+
+
+def test_attention_of_the_cpu():
+    attention = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 5, 16, requires_grad=True)
+    want = attention(x)
+    got = compile(attention)(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    expected = torch.autograd.grad(want.sum(), x)[0]
+    torch.testing.assert_close(torch.autograd.grad(got.sum(), x)[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_modes_and_options_are_refused_with_a_reason():
+    f = compile(lambda x: x + 1, mode="max-autotune")
+    with pytest.raises(Exception, match="no mode 'max-autotune'"):
+        f(torch.ones(2))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="no option 'triton'|no option triton"):
+        compile(lambda x: x + 1, options={"triton": True})(torch.ones(2))
+
+
+def test_an_error_names_the_users_line():
+    torch.library.define("calquetest::unserved", "(Tensor x) -> Tensor")
+    torch.library.register_fake("calquetest::unserved")(lambda x: torch.empty_like(x))
+
+    def f(x):
+        return torch.ops.calquetest.unserved(x + 1)
+
+    with pytest.raises(Exception, match=r"test_compile.py:\d+ in f: .*calquetest::unserved"):
+        compile(f)(torch.ones(2, device="jax"))

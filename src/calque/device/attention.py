@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from calque.device.binding import traced_parameters, wrap_result
-from calque.device.call import Runner
+from calque.device.binding import traced_parameters
+from calque.device.call import Runner, wrap_result
 from calque.ops.registry import RULES
 
 _NAME = "aten::_scaled_dot_product_fused_attention_overrideable"

@@ -13,7 +13,7 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, check_castable, wrap_result
+from calque.device.call import Runner, check_castable
 from calque.device.cell import check_writable, read, write, x64
 from calque.device.fallback import fall_back
 from calque.ops.registry import RULES, Rule
@@ -76,7 +76,8 @@ def mutating(rule: Rule) -> Kernel:
         nonlocal run
         if run is None:
             run = Runner(rule, traced_parameters(rule))
-        fresh = wrap_result(_without_updates(rule, args, kwargs, run(args, kwargs)))
+        fresh = _without_updates(rule, args, kwargs, run(args, kwargs))
+        fresh = run.wrapped(fresh, args, kwargs)
         if returned == 0:
             return None
         if updated:

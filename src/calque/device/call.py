@@ -126,7 +126,7 @@ class Runner:
         self._dynamic = tuple(name in self._traced for name in self._names)
         self._guarded = rule.random or rule.check is not None
         self._cache: dict[Any, Callable[..., Any]] = {}
-        self._lay: strides.Layer | None | type = Slot  # until a call asks
+        self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""

@@ -116,6 +116,39 @@ def _column_major(shape: Ints) -> Ints:
     return (*outer, first, last)
 
 
+def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """The table of `nonzero`, which is made axis by axis."""
+    return [(1, r.shape[0]) for r in results if r is not None]
+
+
+def transforms(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Fourier transforms: the transformed axes innermost, the others in the argument's order."""
+    (result,), self, given = results, args[0], args[1]
+    if result is None or not result.size or not given:
+        return None
+    dims = [d % self.ndim for d in given]
+    stride: Ints = self.stride()
+    if not self.is_complex():  # the half axis comes last
+        dims = [*_sorted(dims[:-1], stride), dims[-1]]
+    elif not isinstance(args[3], bool):  # to real numbers: the last axis in a pass of its own
+        if len(dims) > 1:
+            stride = _transformed(self.shape, stride, _sorted(dims[:-1], stride))
+        dims = dims[-1:]
+    else:
+        dims = _sorted(dims, stride)
+    return [_transformed(result.shape, stride, dims)]
+
+
+def _sorted(dims: Iterable[int], stride: Ints) -> list[int]:
+    return sorted(dims, key=lambda d: -stride[d])
+
+
+def _transformed(shape: Ints, stride: Ints, dims: list[int]) -> Ints:
+    order = [*_sorted(set(range(len(shape))) - set(dims), stride), *dims]
+    steps = contiguous_strides([shape[d] for d in order])
+    return tuple(steps[order.index(d)] for d in range(len(shape)))
+
+
 def asked(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
     """As PyTorch's own Meta kernel of the operator lays them."""
     return _ask(name, tuple(map(_key, args)), tuple((n, _key(v)) for n, v in kwargs.items()))
@@ -158,52 +191,64 @@ def _overload(name: str) -> torch._ops.OpOverload:
 
 # The tables ---------------------------------------------------------------------------------------
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OWN: dict[str, Layer] = {
+    "_fft_c2c": transforms,
+    "_fft_c2r": transforms,
+    "_fft_r2c": transforms,
+    "nonzero": positions,
+}
 _COLUMNS = {
     "_linalg_svd": (0, 2),
     "geqrf": (0,),
     "linalg_eig": (1,),
     "linalg_lstsq": (0,),
-    "nonzero": (0,),
 }
 """Results that are column-major whatever the arguments are."""
 
-_ASKED = frozenset(
-    """_fft_c2c _fft_c2r _fft_r2c _linalg_eigh _linalg_solve_ex cholesky_inverse cholesky_solve
+_ASKED = _words(
+    """_linalg_eigh _linalg_solve_ex cholesky_inverse cholesky_solve
     linalg_cholesky_ex linalg_householder_product linalg_inv_ex linalg_lu linalg_lu_factor_ex
-    linalg_lu_solve linalg_qr linalg_solve_triangular ormqr rot90 triangular_solve""".split()
+    linalg_lu_solve linalg_qr linalg_solve_triangular ormqr rot90 triangular_solve"""
 )
 """Operators whose results need not be row-major where their arguments are."""
 
-_FOLLOWED = frozenset(
+_FOLLOWED = _words(
     """_adaptive_avg_pool2d _adaptive_avg_pool3d _unsafe_index.Tensor _unsafe_index_put
     _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa _upsample_bilinear2d_aa
-    _upsample_nearest_exact2d _upsample_nearest_exact3d
-    adaptive_max_pool2d adaptive_max_pool3d addr as_strided_scatter avg_pool2d avg_pool3d
-    binary_cross_entropy binary_cross_entropy_with_logits cat constant_pad_nd diagonal_scatter flip
-    glu index.Tensor index_fill.int_Scalar index_fill.int_Tensor index_put max_pool2d_with_indices
-    max_pool3d_with_indices put roll select_scatter slice_scatter
-    sort sort.stable stack upsample_bicubic2d upsample_bilinear2d upsample_nearest2d
-    upsample_nearest3d upsample_trilinear3d""".split()
+    _upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_max_pool2d
+    adaptive_max_pool3d addr as_strided_scatter avg_pool2d avg_pool3d binary_cross_entropy
+    binary_cross_entropy_with_logits cat constant_pad_nd diagonal_scatter flip glu
+    index.Tensor index_fill.int_Scalar index_fill.int_Tensor index_put max_pool2d_with_indices
+    max_pool3d_with_indices put roll select_scatter slice_scatter sort sort.stable stack
+    upsample_bicubic2d upsample_bilinear2d upsample_nearest2d upsample_nearest3d
+    upsample_trilinear3d"""
 )
 """Operators whose results follow their arguments in a way of their own."""
 
-_IMAGES_KEPT = frozenset(
+_IMAGES_KEPT = _words(
     """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
-    _native_batch_norm_legit _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
-    _native_batch_norm_legit_no_training channel_shuffle max_unpool2d native_batch_norm
-    native_group_norm pixel_shuffle reflection_pad2d replication_pad2d""".split()
+    _native_batch_norm_legit _native_batch_norm_legit.no_stats
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training channel_shuffle
+    max_unpool2d native_batch_norm native_group_norm pixel_shuffle reflection_pad2d
+    replication_pad2d"""
 )
-_CONVOLUTIONS = frozenset(
-    """convolution convolution_backward convolution_backward_overrideable convolution_overrideable
-    native_batch_norm_backward batch_norm_backward avg_pool2d_backward avg_pool3d_backward
-    max_pool2d_with_indices_backward max_pool3d_with_indices_backward""".split()
+_CONVOLUTIONS = _words(
+    """avg_pool2d_backward avg_pool3d_backward batch_norm_backward convolution
+    convolution_backward convolution_backward_overrideable convolution_overrideable
+    max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+    native_batch_norm_backward"""
 )
-_ELEMENTWISE = frozenset(
-    """_add_relu.Scalar _add_relu.Tensor _prelu_kernel complex elu_backward fill.Scalar fill.Tensor
-    floor_divide floor_divide.Scalar hardshrink_backward hardsigmoid_backward hardswish
-    hardswish_backward hardtanh_backward huber_loss leaky_relu_backward
+_ELEMENTWISE = _words(
+    """_add_relu.Scalar _add_relu.Tensor _prelu_kernel complex elu_backward fill.Scalar
+    fill.Tensor floor_divide floor_divide.Scalar hardshrink_backward hardsigmoid_backward
+    hardswish hardswish_backward hardtanh_backward huber_loss leaky_relu_backward
     mish_backward mse_loss native_dropout polar rsub.Tensor smooth_l1_loss soft_margin_loss
-    softplus_backward softshrink_backward""".split()
+    softplus_backward softshrink_backward"""
 )
 """Elementwise operators without PyTorch's tag of that name."""
 
@@ -215,6 +260,8 @@ def layer_of(name: str) -> Layer | None:
     if not name.startswith("aten::"):
         return None
     short = name.removeprefix("aten::")
+    if short in _OWN:
+        return _OWN[short]
     if short in _COLUMNS:
         return partial(columns, _COLUMNS[short])
     if short in _ASKED:
@@ -234,4 +281,5 @@ def layer_of(name: str) -> Layer | None:
 def always(name: str) -> bool:
     """Whether an operator's results need not be row-major where its arguments are."""
     short = name.removeprefix("aten::")
-    return name.startswith("aten::") and (short in _COLUMNS or short in _ASKED)
+    own = short in _OWN or short in _COLUMNS or short in _ASKED
+    return own and name.startswith("aten::")

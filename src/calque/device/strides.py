@@ -121,6 +121,23 @@ def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return [(1, r.shape[0]) for r in results if r is not None]
 
 
+def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """A recurrent layer's outputs, which are made step by step also where the batch is first."""
+    out, *others = results
+    if out is None or args[-1] is not True:
+        return None
+    batch, _, width = out.shape
+    return [(width, batch * width, 1), *[None] * len(others)]
+
+
+def of_attention(result: Array, query: Tensor) -> Ints:
+    """Attention's result in the order of the query's axes."""
+    if query.is_contiguous():
+        return contiguous_strides(result.shape)
+    like = _elementwise(((query.shape, query.stride()),))
+    return _transformed(result.shape, like, [])
+
+
 def transforms(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """Fourier transforms: the transformed axes innermost, the others in the argument's order."""
     (result,), self, given = results, args[0], args[1]
@@ -200,7 +217,11 @@ _OWN: dict[str, Layer] = {
     "_fft_c2c": transforms,
     "_fft_c2r": transforms,
     "_fft_r2c": transforms,
+    "gru.input": sequences,
+    "lstm.input": sequences,
     "nonzero": positions,
+    "rnn_relu.input": sequences,
+    "rnn_tanh.input": sequences,
 }
 _COLUMNS = {
     "_linalg_svd": (0, 2),
@@ -224,7 +245,7 @@ _FOLLOWED = _words(
     adaptive_max_pool3d addr as_strided_scatter avg_pool2d avg_pool3d binary_cross_entropy
     binary_cross_entropy_with_logits cat constant_pad_nd diagonal_scatter flip glu
     index.Tensor index_fill.int_Scalar index_fill.int_Tensor index_put max_pool2d_with_indices
-    max_pool3d_with_indices put roll select_scatter slice_scatter sort sort.stable stack
+    max_pool3d_with_indices put select_scatter slice_scatter sort sort.stable stack
     upsample_bicubic2d upsample_bilinear2d upsample_nearest2d upsample_nearest3d
     upsample_trilinear3d"""
 )
@@ -234,8 +255,8 @@ _IMAGES_KEPT = _words(
     """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
     _native_batch_norm_legit _native_batch_norm_legit.no_stats
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training channel_shuffle
-    max_unpool2d native_batch_norm native_group_norm pixel_shuffle reflection_pad2d
-    replication_pad2d"""
+    max_unpool2d native_batch_norm native_group_norm pixel_shuffle pixel_unshuffle
+    reflection_pad2d replication_pad2d roll"""
 )
 _CONVOLUTIONS = _words(
     """avg_pool2d_backward avg_pool3d_backward batch_norm_backward convolution

@@ -129,7 +129,6 @@ EMPTIES: dict[str, Callable[[Any, str], Tensor]] = {
     "zeros_like": lambda s, d: torch.zeros_like(torch.zeros(s, device=d)),
     "moved": lambda s, d: torch.zeros(s).to(d),
     "jitted": lambda s, d: _jitted(torch.cos)(torch.zeros(s, device=d)),
-    "transposed": lambda s, d: torch.zeros(s, device=d).transpose(0, -1) * 2,
 }
 
 

@@ -259,17 +259,21 @@ _IMAGES_KEPT = _words(
     reflection_pad2d replication_pad2d roll"""
 )
 _CONVOLUTIONS = _words(
-    """avg_pool2d_backward avg_pool3d_backward batch_norm_backward convolution
+    """_adaptive_avg_pool2d_backward _upsample_bicubic2d_aa_backward
+    _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d_backward
+    adaptive_max_pool2d_backward avg_pool2d_backward batch_norm_backward convolution
     convolution_backward convolution_backward_overrideable convolution_overrideable
     max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-    native_batch_norm_backward"""
+    native_batch_norm_backward reflection_pad2d_backward replication_pad2d_backward
+    upsample_bilinear2d_backward upsample_nearest2d_backward upsample_trilinear3d_backward"""
 )
 _ELEMENTWISE = _words(
-    """_add_relu.Scalar _add_relu.Tensor _prelu_kernel complex elu_backward fill.Scalar
-    fill.Tensor floor_divide floor_divide.Scalar hardshrink_backward hardsigmoid_backward
-    hardswish hardswish_backward hardtanh_backward huber_loss leaky_relu_backward
-    mish_backward mse_loss native_dropout polar rsub.Tensor smooth_l1_loss soft_margin_loss
-    softplus_backward softshrink_backward"""
+    """_add_relu.Scalar _add_relu.Tensor _prelu_kernel _prelu_kernel_backward complex
+    elu_backward fill.Scalar fill.Tensor floor_divide floor_divide.Scalar hardshrink_backward
+    hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss
+    leaky_relu_backward mish_backward mse_loss native_dropout polar rrelu_with_noise
+    rrelu_with_noise_backward rsub.Tensor smooth_l1_loss soft_margin_loss softplus_backward
+    softshrink_backward"""
 )
 """Elementwise operators without PyTorch's tag of that name."""
 

@@ -5,7 +5,6 @@ import torch
 
 import calque  # noqa: F401  (registers the device)
 from calque.device import geometry
-from calque.device.geometry import Layout
 
 VIEWS = [
     lambda x: x.transpose(0, 1),
@@ -48,11 +47,10 @@ def test_square_matrices_are_told_from_their_transposes():
 
 
 def test_permutations():
-    row_major = Layout((2, 3, 4), (12, 4, 1))
-    assert geometry.permutation(Layout((2, 3), (3, 1)), (3, 2), (1, 3)) == (1, 0)
-    assert geometry.permutation(row_major, (4, 2, 3), (1, 12, 4)) == (2, 0, 1)
-    assert geometry.permutation(Layout((2, 3), (3, 1)), (2, 2), (1, 3)) is None
-    assert geometry.permutation(Layout((4, 4), (4, 1)), (4, 4), (0, 1)) is None
-    assert geometry.permutation(Layout((2, 3), (1, 2)), (3, 2), (2, 1)) == (1, 0)
-    assert geometry.permutation(Layout((2, 1, 3), (3, 3, 1)), (1, 3, 2), (9, 1, 3)) == (1, 2, 0)
-    assert geometry.permutation(Layout((0, 3), (3, 1)), (3, 0), (1, 3)) is None
+    assert geometry.permutation((2, 3), None, (3, 2), (1, 3)) == (1, 0)
+    assert geometry.permutation((2, 3, 4), None, (4, 2, 3), (1, 12, 4)) == (2, 0, 1)
+    assert geometry.permutation((2, 3), None, (2, 2), (1, 3)) is None
+    assert geometry.permutation((4, 4), None, (4, 4), (0, 1)) is None
+    assert geometry.permutation((2, 3), (1, 2), (3, 2), (2, 1)) == (1, 0)
+    assert geometry.permutation((2, 1, 3), None, (1, 3, 2), (9, 1, 3)) == (1, 2, 0)
+    assert geometry.permutation((0, 3), None, (3, 0), (1, 3)) is None

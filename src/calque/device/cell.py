@@ -7,6 +7,7 @@ a trace that fails has changed nothing.
 """
 
 import threading
+from functools import lru_cache
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ def permuted(cell: Cell, tensor: torch.Tensor) -> geometry.Ints | None:
         return None
     if tensor.is_neg() or tensor.is_conj() or tensor.storage_offset():
         return None
-    return geometry.permutation(layout_of(cell), tuple(tensor.shape), tensor.stride())
+    return geometry.permutation(cell.array.shape, cell.stride, tensor.shape, tensor.stride())
 
 
 def read(tensor: torch.Tensor) -> Array:
@@ -227,9 +228,10 @@ def wrap_untraced(array: Array) -> torch.Tensor:
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
     """A fresh tensor over an array, with the given strides."""
     stride = tuple(stride)
-    if stride == geometry.contiguous_strides(array.shape):
+    row_major, dense = _kind(array.shape, stride)
+    if row_major:
         return wrap(array)
-    if not geometry.is_dense(array.shape, stride):
+    if not dense:
         return _wrap_sparse(array, stride)
     tensor = wrap(array)
     if array.size:
@@ -238,6 +240,12 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
         cell.viewed = True
     _set_geometry(tensor, View(array.shape, stride, 0))
     return tensor
+
+
+@lru_cache(maxsize=4096)
+def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
+    """Whether strides are row-major, and whether they are dense."""
+    return stride == geometry.contiguous_strides(shape), geometry.is_dense(shape, stride)
 
 
 def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:

@@ -75,18 +75,19 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
 
 
 @lru_cache(maxsize=1024)
-def permutation(layout: Layout, size: Ints, stride: Ints) -> Ints | None:
+def permutation(shape: Ints, own: Ints | None, size: Ints, stride: Ints) -> Ints | None:
     """The axes of an array that are the dimensions of a view, all of them in some order.
 
-    None for a view that is no transposition.
+    None for a view that is no transposition. `own` are the array's strides; None for row-major.
     """
-    axes, dims = _long_axes(*layout), _long_axes(size, stride)
-    if len(size) != len(layout.shape) or 0 in size:
+    if len(size) != len(shape) or 0 in size:
         return None
+    axes = _long_axes(shape, own or contiguous_strides(shape))
+    dims = _long_axes(size, stride)
     if [(s, n) for s, n, _ in axes] != [(s, n) for s, n, _ in dims]:
         return None
     source = {dim: axis for (_, _, axis), (_, _, dim) in zip(axes, dims, strict=True)}
-    ones = (axis for axis, n in enumerate(layout.shape) if n == 1)
+    ones = (axis for axis, n in enumerate(shape) if n == 1)
     return tuple(source[dim] if dim in source else next(ones) for dim in range(len(size)))
 
 

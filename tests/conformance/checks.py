@@ -311,15 +311,16 @@ def out(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
             for a, b in zip(tensors_of(outs), tensors_of(moved), strict=True):
                 kept = prepare is _empty or a.stride() == b.stride()
                 assert kept, f"strides {b.stride()} of out=, not {a.stride()}"
-            unique = _unique(op, sample, outs), _unique(op, sample, moved)
-            compare(*unique, not is_random(op, sample) and _agree(expected, outs))
+            if is_random(op, sample) or _agree(expected, outs):
+                unique = _unique(op, sample, outs), _unique(op, sample, moved)
+                compare(*unique, not is_random(op, sample))
         yield
 
 
 def _agree(expected: Any, outs: Any) -> bool:
-    """Whether the CPU's `out=` holds what it returns without; `narrow_copy`'s need not."""
+    """Whether the CPU's `out=` holds what it returns without; `ihfft2`'s need not."""
     pairs = zip(tensors_of(expected), tensors_of(outs), strict=True)
-    return all(torch.allclose(a, b, equal_nan=True) for a, b in pairs)
+    return all(a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in pairs)
 
 
 def _into(op: OpInfo, arguments: Arguments, outs: Any, refusable: bool = True) -> Any:

@@ -24,7 +24,6 @@ from calque.device.cell import (
     permuted,
     read,
     wrap,
-    wrap_strided,
     wrap_untraced,
     x64,
 )
@@ -90,23 +89,6 @@ def wrap_result(result: Any) -> Any:
     return None if result is None else wrap(result)
 
 
-def _leaves(result: Any) -> list[Any]:
-    if isinstance(result, tuple | list):
-        return [leaf for part in result for leaf in _leaves(part)]
-    return [result]
-
-
-def _wrap_laid(result: Any, laid: Iterator[Any]) -> Any:
-    """As `wrap_result`, each array with strides of its own (None for row-major)."""
-    if isinstance(result, tuple | list):
-        return type(result)([_wrap_laid(part, laid) for part in result])
-    stride = next(laid)
-    if result is None:
-        return None
-    fits = stride is not None and len(stride) == result.ndim
-    return wrap_strided(result, stride) if fits else wrap(result)
-
-
 class Runner:
     """Calls one rule.
 
@@ -155,8 +137,8 @@ class Runner:
             lay = self._lay = strides.layer_of(self.rule.name)
         if lay is None:
             return wrap_result(result)
-        laid = lay(_leaves(result), args, kwargs)
-        return wrap_result(result) if laid is None else _wrap_laid(result, iter(laid))
+        laid = lay(strides.leaves(result), args, kwargs)
+        return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
 
     def kernel(self) -> Callable[..., Any]:
         """The kernel of a functional operator: tensors in, tensors out."""

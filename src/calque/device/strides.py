@@ -6,7 +6,7 @@ operators keep the order of their arguments' axes, images keep `channels_last`, 
 decompositions are column-major. Row-major arguments, the common case, are told apart first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from jax import Array
 
-from calque.device.cell import META
+from calque.device.cell import META, wrap, wrap_strided
 from calque.device.geometry import Ints, contiguous_strides
 
 Strides = Iterable[Ints | None] | None
 """The strides of each result; None for row-major ones."""
-Results = Sequence[Array | None]
+Results = Sequence[Any]
+"""Arrays, or None."""
 Layer = Callable[[Results, Sequence[Any], dict[str, Any]], Strides]
 """The strides of an operator's results, given the results and the arguments."""
 
@@ -55,6 +56,25 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
 
 def _row_major(tensors: Iterable[Tensor]) -> bool:
     return all(t.is_contiguous() for t in tensors)
+
+
+def leaves(result: Any) -> list[Any]:
+    """The arrays in a rule's result, and None where there is none."""
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in leaves(part)]
+    return [result]
+
+
+def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
+    """The arrays of a rule's result as tensors, in the same tuples and lists, with strides."""
+    if isinstance(result, tuple | list):
+        return type(result)([wrap_laid(part, laid) for part in result])
+    stride = next(laid)
+    if result is None:
+        return None
+    if stride is None or len(stride) != result.ndim:
+        return wrap(result)
+    return wrap_strided(result, stride)
 
 
 # The rules ----------------------------------------------------------------------------------------

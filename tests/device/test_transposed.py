@@ -47,7 +47,10 @@ def test_square_matrices_are_told_from_their_transposes():
 
 
 def test_permutations():
-    assert geometry.permutation((2, 3), (3, 2), (1, 3)) == (1, 0)
-    assert geometry.permutation((2, 3, 4), (4, 2, 3), (1, 12, 4)) == (2, 0, 1)
-    assert geometry.permutation((2, 3), (2, 2), (1, 3)) is None
-    assert geometry.permutation((4, 4), (4, 4), (0, 1)) is None
+    assert geometry.permutation((2, 3), None, (3, 2), (1, 3)) == (1, 0)
+    assert geometry.permutation((2, 3, 4), None, (4, 2, 3), (1, 12, 4)) == (2, 0, 1)
+    assert geometry.permutation((2, 3), None, (2, 2), (1, 3)) is None
+    assert geometry.permutation((4, 4), None, (4, 4), (0, 1)) is None
+    assert geometry.permutation((2, 3), (1, 2), (3, 2), (2, 1)) == (1, 0)
+    assert geometry.permutation((2, 1, 3), None, (1, 3, 2), (9, 1, 3)) == (1, 2, 0)
+    assert geometry.permutation((0, 3), None, (3, 0), (1, 3)) is None

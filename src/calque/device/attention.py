@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from calque.device.binding import traced_parameters, wrap_result
-from calque.device.call import Runner
+from calque.device.binding import traced_parameters
+from calque.device.call import Runner, wrap_result
+from calque.device.cell import wrap_strided
+from calque.device.strides import of_attention
 from calque.ops.registry import RULES
 
 _NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
@@ -53,11 +55,11 @@ class _Attention:
             if not drops:
                 rule = replace(rule, function=partial(rule.function, None), random=False)
             runner = self._runners[drops] = Runner(rule, traced)
-        results = list(runner(args, kwargs))
+        attended, *results = runner(args, kwargs)
         query, key = list(args)[:2]
         lengths = {4: query.size(2), 5: key.size(2)}
-        return tuple(
-            lengths[i] if i in _MAX_LENGTHS else wrap_result(r) for i, r in enumerate(results)
+        return wrap_strided(attended, of_attention(attended, query)), *(
+            lengths[i] if i in _MAX_LENGTHS else wrap_result(r) for i, r in enumerate(results, 1)
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, check_castable, wrap_result
+from calque.device.call import Runner, check_castable
 from calque.device.cell import check_writable, read, write, x64
 from calque.device.fallback import fall_back
 from calque.ops.registry import RULES, Rule
@@ -76,7 +76,8 @@ def mutating(rule: Rule) -> Kernel:
         nonlocal run
         if run is None:
             run = Runner(rule, traced_parameters(rule))
-        fresh = wrap_result(_without_updates(rule, args, kwargs, run(args, kwargs)))
+        fresh = _without_updates(rule, args, kwargs, run(args, kwargs))
+        fresh = run.wrapped(fresh, args, kwargs)
         if returned == 0:
             return None
         if updated:
@@ -114,15 +115,18 @@ def _write_back(target: Any, value: Any) -> None:
 def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
     run: Runner | None = None
+    place = -1  # of `self` in the rule: polygamma has another argument before it
 
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        nonlocal run
+        nonlocal run, place
         if run is None:
-            run = Runner(rule, traced_parameters(rule), cast=0)
+            place = _place_of_self(rule)
+            run = Runner(rule, traced_parameters(rule), cast=place)
         check_writable(self)
-        result = run((self, *args), kwargs)
+        args = (*args[:place], self, *args[place:])
+        result = run(args, kwargs)
         if rule.mutates:
-            (result,) = _without_updates(rule, (self, *args), kwargs, result)
+            (result,) = _without_updates(rule, args, kwargs, result)
         write(self, result)
         return self
 
@@ -135,6 +139,10 @@ def in_place(name: str, rule: Rule) -> Kernel:
         _write_back(self, run((self, *args), kwargs))
 
     return kernel if schema_of(name).returns else list_kernel
+
+
+def _place_of_self(rule: Rule) -> int:
+    return rule.parameters.index("self") if "self" in rule.parameters else 0
 
 
 def out_form(name: str) -> Kernel:

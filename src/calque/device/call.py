@@ -16,7 +16,7 @@ from jax._src.array import ArrayImpl
 from jax._src.config import enable_x64 as _enable_x64
 from torch.nn import Parameter
 
-from calque.device import rng
+from calque.device import rng, strides
 from calque.device.cell import (
     Cell,
     active,
@@ -98,7 +98,7 @@ class Runner:
             in-place forms); None otherwise.
     """
 
-    __slots__ = ("_cache", "_dynamic", "_guarded", "_names", "_traced", "cast", "rule")
+    __slots__ = ("_cache", "_dynamic", "_guarded", "_lay", "_names", "_traced", "cast", "rule")
 
     def __init__(self, rule: Rule, traced: frozenset[str], cast: int | None = None) -> None:
         self.rule = rule
@@ -108,6 +108,7 @@ class Runner:
         self._dynamic = tuple(name in self._traced for name in self._names)
         self._guarded = rule.random or rule.check is not None
         self._cache: dict[Any, Callable[..., Any]] = {}
+        self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""
@@ -129,27 +130,48 @@ class Runner:
         with x64():
             return function(*arrays)
 
-    def kernel(self) -> Callable[..., Any]:
-        """The kernel of a functional operator: tensors in, tensors out.
+    def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Arrays that the rule gave for some arguments as tensors (see `strides`)."""
+        lay = self._lay
+        if lay is Slot:
+            lay = self._lay = strides.layer_of(self.rule.name)
+        if lay is None:
+            return wrap_result(result)
+        laid = lay(strides.leaves(result), args, kwargs)
+        return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
 
-        The calls that matter for speed (eager, whole tensors and numbers, nothing by keyword) are
-        served by one loop, with the cells and the precision written out; `benchmarks/eager.py`
-        measures it. It keys the same executables as `__call__`, which serves all others.
+    def kernel(self) -> Callable[..., Any]:
+        """The kernel of a functional operator: tensors in, tensors out."""
+        return self._general() if strides.always(self.rule.name) else self._fast()
+
+    def _general(self) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            return self.wrapped(self(args, kwargs), args, kwargs)
+
+        return kernel
+
+    def _fast(self) -> Callable[..., Any]:
+        """A kernel fast at the calls that matter: eager, whole tensors and numbers.
+
+        They are served by one loop, with the cells and the precision written out;
+        `benchmarks/eager.py` measures it. It keys the same executables as `__call__`, which serves
+        all others.
         """
-        general, cache, dynamic = self.__call__, self._cache, self._dynamic
+        general, cache, dynamic = self._general(), self._cache, self._dynamic
+        wrapped = self.wrapped
         guarded, swap, restore = self._guarded, _enable_x64.swap_local, _enable_x64.set_local
         unary: dict[torch.dtype, Callable[..., Any]] = {}
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if kwargs or guarded or active.trace is not None:
-                return wrap_result(general(args, kwargs))
+                return general(*args, **kwargs)
             if len(args) == 1 and type(args[0]) is Tensor:
                 cell = getattr(args[0].untyped_storage(), "cell", None)
                 function = unary.get(_default_dtype())
                 if (
                     function is not None
                     and cell is not None
-                    and not (cell.viewed and not is_whole(cell, args[0]))
+                    and not (cell.viewed and (cell.stride or not is_whole(cell, args[0])))
                 ):
                     previous = swap(True)
                     try:
@@ -160,6 +182,7 @@ class Runner:
                     return wrap_untraced(result) if one else wrap_result(result)
             arrays: list[Any] = []
             key: list[Any] = [_default_dtype()]
+            row_major = True
             for value, is_dynamic in zip(args, dynamic, strict=False):
                 kind = type(value)
                 if kind is Tensor or kind is Parameter:
@@ -167,10 +190,14 @@ class Runner:
                     if cell is None:
                         break
                     slot = _ARRAY
-                    if cell.viewed and not is_whole(cell, value):
-                        slot = permutation_of(cell, value)
-                        if slot is None:
-                            break
+                    if cell.viewed:
+                        if not is_whole(cell, value):
+                            slot = permutation_of(cell, value)
+                            if slot is None:
+                                break
+                            row_major = False
+                        elif cell.stride is not None:
+                            row_major = False
                     arrays.append(cell.array)
                     key.append(slot)
                 elif kind in _NUMBERS:
@@ -194,9 +221,11 @@ class Runner:
                         result = function(*arrays)
                     finally:
                         restore(previous)
+                    if not row_major:
+                        return wrapped(result, args, kwargs)
                     one = type(result) is ArrayImpl
                     return wrap_untraced(result) if one else wrap_result(result)
-            return wrap_result(general(args, kwargs))
+            return general(*args, **kwargs)
 
         return kernel
 

@@ -7,6 +7,7 @@ a trace that fails has changed nothing.
 """
 
 import threading
+from functools import lru_cache
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ class Cell:
     Attributes:
         array: the elements; its shape and `stride` together say where each stands in memory.
         stride: the strides the array stands for; None for row-major ones.
-        viewed: whether a tensor may see this storage through any other geometry.
+        viewed: whether a tensor may see this storage through any geometry but the row-major one.
     """
 
     __slots__ = ("__weakref__", "array", "stride", "viewed")
@@ -152,12 +153,11 @@ def permuted(cell: Cell, tensor: torch.Tensor) -> geometry.Ints | None:
 
     None for any other geometry.
     """
-    array = cell.array
-    if cell.stride is not None or TO_NUMPY[tensor.dtype] is not array.dtype:
+    if TO_NUMPY[tensor.dtype] is not cell.array.dtype:
         return None
     if tensor.is_neg() or tensor.is_conj() or tensor.storage_offset():
         return None
-    return geometry.permutation(array.shape, tuple(tensor.shape), tensor.stride())
+    return geometry.permutation(cell.array.shape, cell.stride, tensor.shape, tensor.stride())
 
 
 def read(tensor: torch.Tensor) -> Array:
@@ -217,23 +217,35 @@ def wrap(array: Array) -> torch.Tensor:
 
 def wrap_untraced(array: Array) -> torch.Tensor:
     """As `wrap`, where no trace is running."""
-    dtype = array.dtype
-    tensor = _create(array.shape, TO_TORCH.get(dtype) or to_torch(dtype))
+    dtype, shape = array.dtype, array.shape
+    tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))
     tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
+    if 0 in shape:
+        _set_geometry(tensor, View(shape, geometry.contiguous_strides(shape), 0))
     return tensor
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
     """A fresh tensor over an array, with the given strides."""
     stride = tuple(stride)
-    if stride == geometry.contiguous_strides(array.shape):
+    row_major, dense = _kind(array.shape, stride)
+    if row_major:
         return wrap(array)
-    if not geometry.is_dense(array.shape, stride):
+    if not dense:
         return _wrap_sparse(array, stride)
     tensor = wrap(array)
-    cell_of(tensor).stride = stride
+    if array.size:
+        cell = cell_of(tensor)
+        cell.stride = stride
+        cell.viewed = True
     _set_geometry(tensor, View(array.shape, stride, 0))
     return tensor
+
+
+@lru_cache(maxsize=4096)
+def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
+    """Whether strides are row-major, and whether they are dense."""
+    return stride == geometry.contiguous_strides(shape), geometry.is_dense(shape, stride)
 
 
 def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:

@@ -119,6 +119,10 @@ class Composite:
         """The results."""
         return self._run(args, {})
 
+    def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
+        """The results for arguments without the key, as tensors."""
+        return self._run.wrapped(results, args, {})
+
     def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, _Pullback]:
         """The results, and the pullback for the leaves of the arguments that are wanted."""
         runner = self._forward.get(wanted)
@@ -302,13 +306,14 @@ class _Kernels:
         key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
         if wanted is None:
-            return self._returned(self.composite([key, *values]))
+            return self._returned(self.composite([key, *values]), values)
         results, pullback = self.composite.forward([key, *values], wanted)
         _request.answer = key, pullback
-        return self._returned(results)
+        return self._returned(results, values)
 
-    def _returned(self, results: Sequence[Array]) -> Any:
-        return wrap_result(results[0] if self._single else tuple(results))
+    def _returned(self, results: Sequence[Array], args: Sequence[Any]) -> Any:
+        found = results[0] if self._single else tuple(results)
+        return self.composite.wrapped(found, args)
 
     def _draw(self, args: Sequence[Any]) -> Tensor | None:
         random = self.rule.random

@@ -174,9 +174,14 @@ def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
 def resize_(
     tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """`Tensor.resize_`: keeps the elements in memory order; new ones are zero."""
+    """`Tensor.resize_`: keeps the elements in memory order; new ones are zero.
+
+    A tensor that has the size already keeps its strides, unless a memory format is asked for.
+    """
     cell = cell_of(tensor)
     shape = tuple(size)
+    if tensor.shape == shape and memory_format is None:
+        return tensor
     fake = torch.empty(shape, device="meta", memory_format=memory_format or torch.contiguous_format)
     needed = tensor.storage_offset() + fake.numel()
     layout = layout_of(cell)

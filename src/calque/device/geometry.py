@@ -75,21 +75,32 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
 
 
 @lru_cache(maxsize=1024)
-def permutation(shape: Ints, size: Ints, stride: Ints) -> Ints | None:
-    """The axes of a row-major array that are the dimensions of a view, all of them in some order.
+def permutation(shape: Ints, own: Ints | None, size: Ints, stride: Ints) -> Ints | None:
+    """The axes of an array that are the dimensions of a view, all of them in some order.
 
-    None for a view that is no transposition, or whose strides leave that open (axes of length 1).
+    None for a view that is no transposition. `own` are the array's strides; None for row-major.
     """
-    order = sorted(range(len(size)), key=lambda d: -stride[d])
-    if tuple(size[d] for d in order) != shape:
+    if len(size) != len(shape) or 0 in size:
         return None
-    if tuple(stride[d] for d in order) != contiguous_strides(shape):
+    axes = _long_axes(shape, own or contiguous_strides(shape))
+    dims = _long_axes(size, stride)
+    if [(s, n) for s, n, _ in axes] != [(s, n) for s, n, _ in dims]:
         return None
-    return tuple(order.index(d) for d in range(len(size)))
+    source = {dim: axis for (_, _, axis), (_, _, dim) in zip(axes, dims, strict=True)}
+    ones = (axis for axis, n in enumerate(shape) if n == 1)
+    return tuple(source[dim] if dim in source else next(ones) for dim in range(len(size)))
+
+
+def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
+    """(stride, size, axis) of the axes with more than one element, by stride."""
+    rows = zip(stride, shape, range(len(shape)), strict=True)
+    return sorted((s, n, axis) for s, n, axis in rows if n > 1)
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the strides are a permutation of row-major ones: no holes and no overlap."""
+    if 0 in shape:
+        return True
     expected = 1
     for step, size in sorted(zip(stride, shape, strict=True)):
         if size == 1:

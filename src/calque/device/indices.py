@@ -16,9 +16,9 @@ import torch
 from jax import Array
 from jax.core import Tracer
 
-from calque.device import checks
+from calque.device import checks, strides
 from calque.device.binding import functional, in_place
-from calque.device.cell import active, read, wrap, x64
+from calque.device.cell import active, read, wrap, wrap_strided, x64
 from calque.device.copies import concrete
 from calque.device.host import host_array
 from calque.ops.registry import RULES
@@ -132,7 +132,9 @@ def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | No
         return None
     _check(self, indices)
     with x64():
-        return wrap(jnp.asarray(values[tuple(keys)]))
+        found = jnp.asarray(values[tuple(keys)])
+    laid = strides.followed("aten::index.Tensor", [found], (self, indices), {})
+    return wrap(found) if laid is None else wrap_strided(found, next(iter(laid)))
 
 
 # index_put ----------------------------------------------------------------------------------------

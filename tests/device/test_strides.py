@@ -1,0 +1,206 @@
+"""Results lie in memory as on the CPU: strides, offsets, sharing and memory formats."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+import calque
+
+Tensor = torch.Tensor
+CL = torch.channels_last
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row-major": lambda x: x,
+    "channels_last": lambda x: x.contiguous(memory_format=CL),
+    "transposed": _transposed,
+    "a view": lambda x: torch.stack([x.mT, x.mT])[1].mT,
+    "gaps": lambda x: torch.stack([x, x], -1)[..., 0],
+    "expanded": lambda x: x[:1].expand(x.shape),
+}
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "unary": lambda x: (x.exp(), -x, x.relu(), x.isnan(), torch.frexp(x), x.double()),
+    "numbers": lambda x: (x + 1, 2 * x, x**2, x > 0, x // 2, x.clamp(min=0)),
+    "binary": lambda x: (x + x, x * torch.ones_like(x).contiguous(), x.contiguous() - x),
+    "broadcast": lambda x: (x - x.mean(1, keepdim=True), x + x[0], x * x[:, :1, :1, :1]),
+    "ternary": lambda x: (torch.where(x > 0, x, 0), torch.addcmul(x, x, x), x.lerp(x, 0.5)),
+    "activations": lambda x: (F.gelu(x), F.silu(x), F.hardswish(x), F.elu(x), F.glu(x, 1)),
+    "losses": lambda x: (F.mse_loss(x, -x, reduction="none"), F.l1_loss(x, -x, reduction="none")),
+    "reductions": lambda x: (x.sum(1), x.mean((2, 3), keepdim=True), x.amax(0), x.max(1)),
+    "scans": lambda x: (x.cumsum(1), x.sort(1), x.softmax(1), x.log_softmax(-1)),
+    "reshape": lambda x: (x.reshape(2, -1), x.flatten(), x.ravel(), x.reshape(-1, 6)),
+    "contiguous": lambda x: (x.contiguous(), x.contiguous(memory_format=CL)),
+    "views": lambda x: (x.detach(), x.chunk(2, 1), x.unbind(2), x.mT, x.movedim(0, 2), x[None]),
+    "more views": lambda x: (x.diagonal(), x.unfold(2, 2, 2), x.narrow(1, 1, 2), x.squeeze()),
+    "casts": lambda x: (x.to(torch.float32), x.float(), x.to(torch.int64), x.to(memory_format=CL)),
+    "clones": lambda x: (x.clone(), x.clone(memory_format=CL), x.to(x.dtype, copy=True)),
+    "like": lambda x: (torch.zeros_like(x), torch.rand_like(x), torch.empty_like(x)),
+    "like, in a format": lambda x: torch.ones_like(x, memory_format=CL),
+    "complex": lambda x: (torch.complex(x, x).real, torch.view_as_real(torch.complex(x, x))),
+    "slices": lambda x: (x[1], x[:, 1:], x[..., 0], x[:, ::2], x[:, None], x[-1:]),
+    "indices": lambda x: (x[[0, 1]], x[:, [0, 1]], x[x > 0], x[1, [0, 1]]),
+    "index operators": lambda x: (x.take_along_dim(x.argsort(1), 1), x.masked_fill(x > 0, 0)),
+    "joined": lambda x: (torch.cat([x, x], 1), torch.stack([x, x]), x.repeat(2, 1, 1, 1)),
+    "joined unlike": lambda x: torch.cat([x, x.contiguous()]),
+    "moved": lambda x: (x.flip(1), x.roll(1, 1), torch.rot90(x), F.pad(x, (1, 1))),
+    "products": lambda x: (x @ x.mT, x.mT @ x, torch.einsum("bcij,bdij->bdc", x, x)),
+    "convolution": lambda x: F.conv2d(x, torch.ones(8, 4, 3, 3, device=x.device)),
+    "depthwise": lambda x: F.conv2d(x, torch.ones(4, 1, 3, 3, device=x.device), groups=4),
+    "upwards": lambda x: F.conv_transpose2d(x, torch.ones(4, 8, 3, 3, device=x.device)),
+    "norms": lambda x: (F.batch_norm(x, None, None, training=True), F.group_norm(x, 2)),
+    "pools": lambda x: (F.max_pool2d(x, 2, return_indices=True), F.adaptive_avg_pool2d(x, 2)),
+    "resized": lambda x: (F.interpolate(x, scale_factor=2), F.pixel_shuffle(x, 2)),
+    "solved": lambda x: (torch.linalg.qr(x), torch.linalg.svd(x), torch.linalg.solve(_hill(x), x)),
+    "factored": lambda x: (torch.linalg.cholesky(_hill(x)), torch.linalg.inv(_hill(x))),
+    "spectra": lambda x: (torch.fft.fft(x, dim=1), torch.fft.rfft2(x), torch.fft.hfft(x, dim=2)),
+    "found": lambda x: (x.nonzero(), torch.argwhere(x > 0), torch.where(x > 0)),
+}
+
+
+def _hill(x: Tensor) -> Tensor:
+    """A well-conditioned positive matrix that lies as `x` does not."""
+    return x @ x.mT + 9 * torch.eye(x.shape[-2], device=x.device)
+
+
+def described(result: Any, given: Tensor) -> list[Any]:
+    """All that a program can see of where results lie (the strides of long axes only)."""
+    rows = []
+    for x in pytree.tree_leaves(result):
+        shared = x.untyped_storage()._cdata == given.untyped_storage()._cdata
+        strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
+        images = x.ndim == 4 and x.is_contiguous(memory_format=CL)
+        place = x._base is given, x.storage_offset() if shared else 0
+        rows.append((tuple(x.shape), strides, shared, place, x.is_contiguous(), images))
+    return rows
+
+
+def _image() -> Tensor:
+    return torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_results_lie_as_on_the_cpu(program, layout):
+    theirs, ours = layout(_image()), layout(_image().to("jax"))
+    assert ours.stride() == theirs.stride()
+    expected = described(program(theirs), theirs)
+    for _ in range(2):  # the second call takes the fast path
+        assert described(program(ours), ours) == expected
+
+
+@pytest.mark.parametrize("name", ["unary", "convolution", "clones", "solved", "spectra"])
+@pytest.mark.parametrize("layout", ["channels_last", "transposed"])
+def test_a_jitted_function_gives_what_it_gives_eagerly(name, layout):
+    ours = LAYOUTS[layout](_image().to("jax"))
+    program = PROGRAMS[name]
+    expected = program(ours)
+    actual = calque.jit(program)(ours)
+    assert described(actual, ours) == described(expected, ours)
+    for a, b in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_values_are_right_whatever_the_strides(layout):
+    def program(x):
+        y = torch.relu(x + x.mean(1, keepdim=True)).permute(0, 2, 3, 1)
+        z = y * y.flip(1)
+        z[0].mul_(2)
+        return z.reshape(2, -1) @ z.reshape(2, -1).t(), z.mT.exp()[1:], z.transpose(1, 3) - x
+
+    ours, theirs = program(layout(_image().to("jax"))), program(layout(_image()))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-4)
+
+
+SHAPES = [(1, 0, 3), (0,), (2, 0), (0, 2), (0, 5, 0)]
+EMPTIES: dict[str, Callable[[Any, str], Tensor]] = {
+    "empty": lambda s, d: torch.empty(s, device=d),
+    "exp": lambda s, d: torch.zeros(s, device=d).exp(),
+    "zeros_like": lambda s, d: torch.zeros_like(torch.zeros(s, device=d)),
+    "moved": lambda s, d: torch.zeros(s).to(d),
+    "jitted": lambda s, d: _jitted(torch.cos)(torch.zeros(s, device=d)),
+}
+
+
+def _jitted(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: calque.jit(function)(x) if x.device.type == "jax" else function(x)
+
+
+@pytest.mark.parametrize("make", EMPTIES.values(), ids=EMPTIES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_empty_axis_counts_as_one(make, shape):
+    ours, theirs = make(shape, "jax"), make(shape, "cpu")
+    assert ours.stride() == theirs.stride()
+    assert ours.view(-1).shape == (0,)
+    assert ours.untyped_storage().nbytes() == 0
+
+
+def test_a_model_in_channels_last_stays_so():
+    def train(device):
+        torch.manual_seed(0)
+        conv, norm = torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8)
+        model = torch.nn.Sequential(conv, norm, torch.nn.ReLU(), torch.nn.MaxPool2d(2))
+        model = model.to(device, memory_format=CL)
+        x = _image().to(device).to(memory_format=CL).requires_grad_()
+        y = model(x)
+        y.square().sum().backward()
+        return y, x.grad, conv.weight, conv.weight.grad
+
+    for a, b in zip(train("jax"), train("cpu"), strict=True):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_channels_last_images_can_be_viewed_as_rows():
+    x = _image().to("jax").to(memory_format=CL)
+    assert x.sigmoid().permute(0, 2, 3, 1).view(-1, 4).shape == (72, 4)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.sigmoid().view(-1)
+
+
+def test_recurrent_layers_make_their_outputs_step_by_step():
+    for device in ("cpu", "jax"):
+        layer = torch.nn.GRU(3, 4, batch_first=True).to(device)
+        output, _ = layer(torch.zeros(2, 5, 3, device=device))
+        assert output.stride() == (4, 8, 1)
+
+
+OUT: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, out: torch.softmax(x, 1, out=out),
+    "matmul": lambda x, out: torch.matmul(x, x, out=out),
+    "inv": lambda x, out: torch.linalg.inv(x, out=out),
+    "randn": lambda x, out: torch.randn(3, 3, out=out),
+    "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+}
+
+
+@pytest.mark.parametrize("call", OUT.values(), ids=OUT)
+def test_out_keeps_its_strides(call):
+    x = torch.eye(3, device="jax") + torch.ones(3, 3, device="jax")
+    base = torch.zeros(3, 3, 2, device="jax")
+    out = base[..., 1]
+    assert call(x, out=out) is out
+    assert out.stride() == (6, 2)
+    assert base[..., 0].eq(0).all()
+    assert base[..., 1].ne(0).any()
+
+
+def test_resize_to_the_same_size_keeps_the_strides():
+    x = torch.zeros(3, 4, device="jax").t()
+    assert x.resize_(4, 3).stride() == (1, 4)
+    assert x.resize_(3, 4).stride() == (4, 1)
+
+
+def test_polygamma_in_place():
+    x = torch.tensor([0.5, 1.5])
+    torch.testing.assert_close(x.to("jax").polygamma_(2).cpu(), x.polygamma_(2))

@@ -16,6 +16,7 @@ from torch._C._dynamo import eval_frame
 from calque.device.call import Runner, check_castable, wrap_result
 from calque.device.cell import check_writable, read, write, x64
 from calque.device.fallback import fall_back
+from calque.device.outline import Outline
 from calque.ops.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
@@ -60,9 +61,15 @@ def traced_parameters(rule: Rule) -> frozenset[str]:
     return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
 
 
+def runner(rule: Rule, in_place: str | None = None) -> Runner:
+    """What calls the rule of an operator, or of the in-place operator named."""
+    outline = Outline(overload_of(in_place or rule.name))
+    return Runner(rule, traced_parameters(rule), None if in_place is None else 0, outline)
+
+
 def functional(rule: Rule) -> Kernel:
     """The kernel of an operator that makes new tensors."""
-    return Runner(rule, traced_parameters(rule)).kernel()
+    return runner(rule).kernel()
 
 
 def mutating(rule: Rule) -> Kernel:
@@ -75,7 +82,7 @@ def mutating(rule: Rule) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal run
         if run is None:
-            run = Runner(rule, traced_parameters(rule))
+            run = runner(rule)
         fresh = wrap_result(_without_updates(rule, args, kwargs, run(args, kwargs)))
         if returned == 0:
             return None
@@ -118,7 +125,7 @@ def in_place(name: str, rule: Rule) -> Kernel:
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         nonlocal run
         if run is None:
-            run = Runner(rule, traced_parameters(rule), cast=0)
+            run = runner(rule, name)
         check_writable(self)
         result = run((self, *args), kwargs)
         if rule.mutates:
@@ -129,7 +136,7 @@ def in_place(name: str, rule: Rule) -> Kernel:
     def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         nonlocal run
         if run is None:
-            run = Runner(rule, traced_parameters(rule), cast=0)
+            run = runner(rule, name)
         for tensor in self:
             check_writable(tensor)
         _write_back(self, run((self, *args), kwargs))
@@ -151,7 +158,7 @@ def out_form(name: str) -> Kernel:
         if rule is None:
             return fall_back(overload_of(name), *args, **kwargs)
         if run is None:
-            run = Runner(rule, traced_parameters(rule))
+            run = runner(rule)
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]

@@ -13,10 +13,12 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, check_castable, wrap_result
-from calque.device.cell import check_writable, read, write, x64
+from calque.device.call import Runner, wrap_result
+from calque.device.cell import read, write, x64
+from calque.device.dtypes import to_torch
 from calque.device.fallback import fall_back
 from calque.device.outline import Outline
+from calque.device.written import Written
 from calque.ops.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
@@ -121,12 +123,13 @@ def _write_back(target: Any, value: Any) -> None:
 def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
     run: Runner | None = None
+    written = Written(name)
 
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         nonlocal run
         if run is None:
             run = runner(rule, name)
-        check_writable(self)
+        written.check_memory(self, args)
         result = run((self, *args), kwargs)
         if rule.mutates:
             (result,) = _without_updates(rule, (self, *args), kwargs, result)
@@ -137,8 +140,9 @@ def in_place(name: str, rule: Rule) -> Kernel:
         nonlocal run
         if run is None:
             run = runner(rule, name)
-        for tensor in self:
-            check_writable(tensor)
+        for i, tensor in enumerate(self):
+            others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
+            written.check_memory(tensor, others)
         _write_back(self, run((self, *args), kwargs))
 
     return kernel if schema_of(name).returns else list_kernel
@@ -148,6 +152,7 @@ def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
+    written = Written(name)
     rule: Rule | None = None
     run: Runner | None = None
 
@@ -164,10 +169,14 @@ def out_form(name: str) -> Kernel:
         targets = [*args[count:], *targets]
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
-        if rule.mutates:
-            results = _without_updates(rule, args[:count], kwargs, results)
         if len(targets) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
+        inputs = (*args[:count], *kwargs.values())
+        for target, result in zip(targets, results, strict=False):
+            written.check_memory(target, inputs)
+            written.check_dtype(to_torch(result.dtype), target.dtype)
+        if rule.mutates:
+            results = _without_updates(rule, args[:count], kwargs, results)
         for target, result in zip(targets, results, strict=True):
             write_out(target, result)
         if not schema.returns:
@@ -178,13 +187,8 @@ def out_form(name: str) -> Kernel:
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:
-    """Write a result to an `out=` tensor, resized if its shape differs.
-
-    Raises:
-        RuntimeError: the dtype cannot be cast, or elements of the tensor share memory.
-    """
+    """Write a result to an `out=` tensor, in its dtype; it is resized if its shape differs."""
     dtype = read(target).dtype
-    check_castable(result.dtype, dtype)
     if tuple(target.shape) != result.shape:
         if target.numel():
             warnings.warn(
@@ -195,7 +199,6 @@ def write_out(target: torch.Tensor, result: Array) -> None:
                 stacklevel=3,
             )
         target.resize_(result.shape)
-    check_writable(target)
     with x64():
         write(target, result.astype(dtype))
 

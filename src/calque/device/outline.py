@@ -1,10 +1,12 @@
-"""Bad arguments, told by PyTorch itself: the outline of a call runs on PyTorch's Meta kernels.
+"""Errors of a rule, told by PyTorch: the outline of a failed call runs on PyTorch's Meta kernels.
 
 PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
-nothing else. So before a rule is traced for new shapes its operator runs there, and what PyTorch
-raises is what the caller sees. A Meta kernel that is itself a decomposition would cost as much as
-the rule, and imports half of PyTorch: it is asked only once the rule has failed. What JAX raises
-and PyTorch would not becomes a RuntimeError that names the operator.
+nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
+broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
+caller sees. Where PyTorch raises nothing, a RuntimeError names the operator.
+
+It is asked after the failure and not before each call because most Meta kernels are written in
+Python: they take as long as the rule, and import half of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch._decomp import global_decomposition_table
 
 from calque.device.cell import META
 from calque.device.dtypes import to_torch
@@ -24,6 +25,7 @@ from calque.ops import dtypes
 _DEVICE = torch.device("meta")
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {dtypes.BOOL: True, dtypes.INT: 1, dtypes.FLOAT: 1.0, dtypes.COMPLEX: 1j}
+_BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
 _BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
 """Operators whose Meta kernel compares numbers that a trace does not know."""
 
@@ -47,13 +49,6 @@ class Outline:
         arguments = self.op._schema.arguments
         return frozenset(a.name for a in arguments if "Tensor" in str(a.type))
 
-    @cached_property
-    def _decomposes(self) -> bool:
-        table = global_decomposition_table
-        return self.op not in table["meta"] and (
-            self.op in table["post_autograd"] or self.op in table["pre_autograd"]
-        )
-
     @contextmanager
     def checked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
         """A context for a rule's run, in which bad arguments raise what PyTorch raises.
@@ -61,12 +56,12 @@ class Outline:
         Args:
             args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
         """
-        if not self._decomposes:
-            self._ask(args, kwargs)
         try:
             yield
-        except _FOREIGN as error:
+        except (*_FOREIGN, IndexError) as error:
             if isinstance(error, jax.errors.JAXTypeError):
+                raise
+            if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
                 raise
             self._ask(args, kwargs)
             raise RuntimeError(f"{self.op.name()}: {error}") from error

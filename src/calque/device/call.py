@@ -32,7 +32,7 @@ from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
 from calque.device.outline import Outline
 from calque.diagnostics import unrepeatable
-from calque.ops import dtypes
+from calque.ops import conditions, dtypes
 from calque.ops.registry import Rule
 
 Tensor = torch.Tensor
@@ -269,6 +269,8 @@ class Runner:
             named = {n: _fill(v, items) for n, v in keywords.items()}
             checked = nullcontext() if outline is None else outline.checked(filled, named)
             with dtypes.default_float_scope(default), checked:
+                if outline is not None:
+                    conditions.check(rule.name, filled, named)
                 result = rule.function(
                     *first, *filled, **{rule.keyword(n): v for n, v in named.items()}
                 )

@@ -26,7 +26,7 @@ _CHANGES = frozenset(
 )
 """Give a changed copy of their first argument, which may be what they write."""
 
-_APART = frozenset("index_select take cat gather linalg_cross".split()) | _CHANGES
+_APART = frozenset("index_select take cat gather linalg_cross masked_select kthvalue".split()) | _CHANGES
 """Read no memory that they write, not even element by element."""
 
 _COMPUTES_FIRST = frozenset(

@@ -500,17 +500,11 @@ LAYERS: dict[str, Case] = {
     "attention embed": lambda m: F.scaled_dot_product_attention(
         m(1, 1, 2, 3), m(1, 1, 2, 4), m(1, 1, 2, 3)
     ),
-    "attention keys": lambda m: F.scaled_dot_product_attention(
-        m(1, 1, 2, 3), m(1, 1, 3, 3), m(1, 1, 2, 3)
-    ),
     "attention mask": lambda m: F.scaled_dot_product_attention(
         m(1, 1, 2, 3), m(1, 1, 2, 3), m(1, 1, 2, 3), attn_mask=m(3, 3)
     ),
     "attention mask int": lambda m: F.scaled_dot_product_attention(
         m(1, 1, 2, 3), m(1, 1, 2, 3), m(1, 1, 2, 3), attn_mask=m.i(2, 2)
-    ),
-    "attention both": lambda m: F.scaled_dot_product_attention(
-        m(1, 1, 2, 3), m(1, 1, 2, 3), m(1, 1, 2, 3), attn_mask=m(2, 2), is_causal=True
     ),
     "attention 1d": lambda m: F.scaled_dot_product_attention(m(3), m(3), m(3)),
     "lstm input": lambda m: m.module(torch.nn.LSTM(3, 4))(m(5, 2, 4)),

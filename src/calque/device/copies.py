@@ -263,7 +263,16 @@ def empty_strided(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    """`torch.empty_strided`: zeros."""
+    """`torch.empty_strided`: zeros.
+
+    Raises:
+        RuntimeError: there are not as many strides as sizes.
+    """
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
+            f"({len(stride)})"
+        )
     check_device(device)
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 

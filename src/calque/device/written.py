@@ -103,6 +103,7 @@ class Written:
         """Raise where PyTorch does not write a result of one dtype to an `out=` of another.
 
         Raises:
+            NotImplementedError: the operator makes no booleans.
             RuntimeError: the operator takes only the dtype of its result, or cannot cast it.
             TypeError: likewise, for `torch.cat`.
         """
@@ -112,6 +113,8 @@ class Written:
             raise RuntimeError(
                 f"{self.base}: Expected out tensor to have dtype {result}, but got {target} instead"
             )
+        if target == torch.bool and self.base in ("arange", "randperm"):
+            raise NotImplementedError(f"\"{self.base}\" not implemented for 'Bool'")
         if not torch.can_cast(result, target):
             error = TypeError if self.base in ("cat", "stack") else RuntimeError
             raise error(

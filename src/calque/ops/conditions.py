@@ -153,22 +153,6 @@ def _indices(row: int, col: int, *_: Any, **__: Any) -> None:
             raise RuntimeError(f"{name} must be non-negative, got {n}")
 
 
-@_condition("full")
-def _full(size: Any, fill_value: Any, dtype: Any = None) -> None:
-    _no_complex(fill_value, dtype)
-
-
-@_condition("fill.Scalar")
-def _fill(self: Any, value: Any) -> None:
-    _no_complex(value, self.dtype)
-
-
-def _no_complex(value: Any, dtype: Any) -> None:
-    given = jnp.result_type(value)
-    if dtype is not None and is_complex(given) and not is_complex(dtype):
-        raise RuntimeError(f"value cannot be converted to type {spoken(dtype)} without overflow")
-
-
 @_condition("histogram.bin_ct")
 def _histogram(self: Any, bins: int = 100, *_: Any, **__: Any) -> None:
     if bins <= 0:
@@ -271,16 +255,6 @@ def _masked_scatter(self: Any, mask: Any, source: Any) -> None:
     if mask.dtype != jnp.bool_:
         raise RuntimeError(
             f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-
-
-@_condition("select_scatter")
-def _select_scatter(self: Any, src: Any, dim: int, index: Any) -> None:
-    size = self.shape[wrap_dim(dim, self.ndim)]
-    if isinstance(index, int) and not -size <= index < size:
-        raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(self.shape)} at "
-            f"dimension {dim}"
         )
 
 

@@ -173,7 +173,7 @@ def out_form(name: str) -> Kernel:
             targets = list(targets[0])
         inputs = (*args[:count], *kwargs.values())
         for target, result in zip(targets, results, strict=False):
-            written.check_memory(target, inputs)
+            written.check_memory(target, inputs, result.size)
             written.check_dtype(to_torch(result.dtype), target.dtype)
         if rule.mutates:
             results = _without_updates(rule, args[:count], kwargs, results)

@@ -320,7 +320,25 @@ def _checked(name: str) -> Kernel | None:
     return run
 
 
+def _arange_out() -> Kernel:
+    """`torch.arange(out=)`, which counts in the dtype of `out`."""
+    inner = derived("aten::arange.start_out")
+    if inner is None:
+        raise LookupError("no rule serves arange")
+    kernel = inner
+
+    def arange(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
+        if out.dtype == torch.bool:
+            return kernel(start, end, step, out=out)
+        if step and not out.is_floating_point() and int(step) == 0:
+            raise ValueError("step must be nonzero")
+        return kernel(start, end, step, out=out, dtype=out.dtype)
+
+    return arange
+
+
 def kernels() -> dict[str, Kernel]:
     """The kernels by operator name."""
     found = {name: _checked(name) for name in _CHECKS}
-    return {name: kernel for name, kernel in found.items() if kernel is not None}
+    kept = {name: kernel for name, kernel in found.items() if kernel is not None}
+    return {**kept, "arange.start_out": _arange_out()}

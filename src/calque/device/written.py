@@ -70,12 +70,15 @@ class Written:
         short = name.removeprefix("aten::")
         self._exact = self.base in _EXACT or short in _EXACT or self.base.endswith("_copy")
 
-    def check_memory(self, target: Tensor, inputs: Sequence[Any]) -> None:
+    def check_memory(
+        self, target: Tensor, inputs: Sequence[Any], size: int | None = None
+    ) -> None:
         """Raise RuntimeError where the operator may not write a tensor, in PyTorch's words.
 
         Args:
             target: the tensor.
             inputs: the operator's arguments, of which the tensors matter.
+            size: how many elements it will have; None if that is how many it has.
         """
         if not self._fills:
             check_writable(target)
@@ -84,15 +87,16 @@ class Written:
         storage = target.untyped_storage()
         if not self._apart and not getattr(getattr(storage, "cell", None), "viewed", True):
             return
-        self._check_inputs(target, storage._cdata, inputs[1:] if self._changes else inputs)
+        place = _Place(target, size)
+        self._check_inputs(place, storage._cdata, inputs[1:] if self._changes else inputs)
 
-    def _check_inputs(self, target: Tensor, storage: int, inputs: Sequence[Any]) -> None:
+    def _check_inputs(self, place: "_Place", storage: int, inputs: Sequence[Any]) -> None:
         for value in inputs:
             if isinstance(value, list | tuple):
-                self._check_inputs(target, storage, value)
+                self._check_inputs(place, storage, value)
             elif isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
-                same = _range(value) == _range(target) and value.stride() == target.stride()
-                if self._apart if same else _overlap(value, target):
+                other = _Place(value)
+                if self._apart if place.same(other) else place.overlaps(other):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the "
                         "written-to tensor refer to a single memory location. Please clone() the "
@@ -123,16 +127,23 @@ class Written:
             )
 
 
-def _range(tensor: Tensor) -> tuple[int, int]:
-    start = tensor.storage_offset() * tensor.itemsize
-    return start, start + tensor.numel() * tensor.itemsize
+class _Place:
+    """Where the elements of a tensor lie in its storage."""
 
+    def __init__(self, tensor: Tensor, size: int | None = None) -> None:
+        resized = size is not None and size != tensor.numel()
+        count = max(size or 0, tensor.numel())
+        self.stride = tensor.stride()
+        self.start = tensor.storage_offset() * tensor.itemsize
+        self.end = self.start + count * tensor.itemsize
+        self.dense = resized or geometry.is_dense(tuple(tensor.shape), self.stride)
 
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors without gaps have memory in common; with gaps PyTorch does not look."""
-    if not a.numel() or not b.numel():
-        return False
-    if not all(geometry.is_dense(tuple(t.shape), t.stride()) for t in (a, b)):
-        return False
-    (first, end), (other, last) = _range(a), _range(b)
-    return first < last and other < end
+    def same(self, other: "_Place") -> bool:
+        """Whether both are the same elements in the same order."""
+        return (self.start, self.end, self.stride) == (other.start, other.end, other.stride)
+
+    def overlaps(self, other: "_Place") -> bool:
+        """Whether both have memory in common; where one has gaps PyTorch does not look."""
+        if not (self.dense and other.dense):
+            return False
+        return max(self.start, other.start) < min(self.end, other.end)

@@ -223,9 +223,7 @@ IN_PLACE: dict[str, Case] = {
     "backward of many": lambda m: (m(2).requires_grad_() * 2).backward(),
     "backward of none": lambda m: m(1).sum().backward(),
     "backward shape": lambda m: (m(2).requires_grad_() * 2).backward(m(3)),
-    "grad of unused": lambda m: torch.autograd.grad(
-        m().requires_grad_() * 2, m().requires_grad_()
-    ),
+    "grad of unused": lambda m: torch.autograd.grad(m().requires_grad_() * 2, m().requires_grad_()),
     "numpy of grad": lambda m: m(2).requires_grad_().cpu().numpy(),
 }
 
@@ -379,9 +377,7 @@ LOSSES: dict[str, Case] = {
     "multilabel shapes": lambda m: F.multilabel_margin_loss(m(3), m.of([0, 1])),
     "ctc lengths": lambda m: F.ctc_loss(m(5, 2, 3), m.i(2, 2), m.of([5]), m.of([2, 2])),
     "ctc dtype": lambda m: F.ctc_loss(m.i(5, 2, 3), m.i(2, 2), m.of([5, 5]), m.of([2, 2])),
-    "ctc blank": lambda m: F.ctc_loss(
-        m(5, 2, 3), m.i(2, 2), m.of([5, 5]), m.of([2, 2]), blank=3
-    ),
+    "ctc blank": lambda m: F.ctc_loss(m(5, 2, 3), m.i(2, 2), m.of([5, 5]), m.of([2, 2]), blank=3),
     "cosine target": lambda m: F.cosine_embedding_loss(m(2, 3), m(2, 3), m(3)),
     "margin_ranking": lambda m: F.margin_ranking_loss(m(2), m(2), m(2, 1)),
     "triplet": lambda m: F.triplet_margin_loss(m(2, 3), m(2, 3), m(2)),
@@ -616,7 +612,9 @@ OUT: dict[str, Case] = {
         for name in "add sub mul div pow atan2 maximum fmod".split()
     },
     **{
-        f"{name} out double": lambda m, name=name: getattr(torch, name)(m(3, 3), m(3, 3), out=m.d(3, 3))
+        f"{name} out double": lambda m, name=name: getattr(torch, name)(
+            m(3, 3), m(3, 3), out=m.d(3, 3)
+        )
         for name in "mm matmul add mul eq maximum".split()
     },
     **{
@@ -705,9 +703,9 @@ OUT: dict[str, Case] = {
     "isin out": lambda m: torch.isin(m(2), m(2), out=m(2)),
     "aminmax out": lambda m: torch.aminmax(m(3), out=(m.d(), m.d())),
     "scatter out": lambda m: torch.scatter(m(3), 0, m.of([0]), m(1), out=m.d(3)),
-    "scatter out itself": lambda m: (
-        lambda x: torch.scatter(m(4), 0, m.of([0, 1]), x[:2], out=x)
-    )(m(4)),
+    "scatter out itself": lambda m: (lambda x: torch.scatter(m(4), 0, m.of([0, 1]), x[:2], out=x))(
+        m(4)
+    ),
     "index_add out": lambda m: torch.index_add(m(3), 0, m.of([0]), m(1), out=m.d(3)),
     "index_copy out": lambda m: torch.index_copy(m(3), 0, m.of([0]), m(1), out=m.d(3)),
     "avg_pool out": lambda m: torch._C._nn.avg_pool2d(m(1, 1, 2, 2), 2, out=m.d(1, 1, 1, 1)),

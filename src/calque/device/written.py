@@ -26,7 +26,9 @@ _CHANGES = frozenset(
 )
 """Give a changed copy of their first argument, which may be what they write."""
 
-_APART = frozenset("index_select take cat gather linalg_cross masked_select kthvalue".split()) | _CHANGES
+_APART = (
+    frozenset("index_select take cat gather linalg_cross masked_select kthvalue".split()) | _CHANGES
+)
 """Read no memory that they write, not even element by element."""
 
 _COMPUTES_FIRST = frozenset(
@@ -70,9 +72,7 @@ class Written:
         short = name.removeprefix("aten::")
         self._exact = self.base in _EXACT or short in _EXACT or self.base.endswith("_copy")
 
-    def check_memory(
-        self, target: Tensor, inputs: Sequence[Any], size: int | None = None
-    ) -> None:
+    def check_memory(self, target: Tensor, inputs: Sequence[Any], size: int | None = None) -> None:
         """Raise RuntimeError where the operator may not write a tensor, in PyTorch's words.
 
         Args:

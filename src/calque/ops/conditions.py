@@ -264,9 +264,7 @@ def _masked_scatter(self: Any, mask: Any, source: Any) -> None:
 @_condition("binary_cross_entropy")
 def _bce(self: Any, target: Any, *_: Any, **__: Any) -> None:
     if self.dtype != target.dtype:
-        raise RuntimeError(
-            f"Found dtype {spoken(target.dtype)} but expected {spoken(self.dtype)}"
-        )
+        raise RuntimeError(f"Found dtype {spoken(target.dtype)} but expected {spoken(self.dtype)}")
 
 
 @_condition("binary_cross_entropy_with_logits")

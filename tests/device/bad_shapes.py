@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from calque.ops.common import names
+
 Case = Callable[[Any], Any]
 
 MATRICES: dict[str, Case] = {
@@ -180,15 +182,15 @@ GEOMETRY: dict[str, Case] = {
 BROADCASTING: dict[str, Case] = {
     **{
         f"{name} shapes": lambda m, name=name: getattr(torch, name)(m(2, 3), m(4))
-        for name in (
+        for name in names(
             "add sub mul div pow atan2 maximum minimum fmod remainder floor_divide eq lt "
             "logical_and hypot copysign xlogy logaddexp nextafter heaviside fmax dist"
-        ).split()
+        )
     },
     **{
         f"{name} grows": lambda m, name=name: getattr(m(3), name)(m(2, 3))
         for name in (
-            "add_ sub_ mul_ div_ pow_ atan2_ copy_ eq_ logical_and_ fmod_ hypot_ xlogy_".split()
+            names("add_ sub_ mul_ div_ pow_ atan2_ copy_ eq_ logical_and_ fmod_ hypot_ xlogy_")
         )
     },
     "where": lambda m: torch.where(m.b(2), m(3), m(3)),
@@ -224,20 +226,21 @@ BROADCASTING: dict[str, Case] = {
 DIMENSIONS: dict[str, Case] = {
     **{
         f"{name} dim": lambda m, name=name: getattr(torch, name)(m(2, 3), dim=2)
-        for name in (
+        for name in names(
             "sum mean prod amax amin max min argmax argmin any all std var median mode cumsum "
-            "cumprod cummax cummin logcumsumexp softmax log_softmax sort argsort logsumexp nansum "
-            "count_nonzero aminmax std_mean var_mean nanmedian unbind squeeze diff gradient"
-        ).split()
+            "cumprod cummax cummin logcumsumexp softmax log_softmax sort argsort logsumexp "
+            "nansum count_nonzero aminmax std_mean var_mean nanmedian unbind squeeze diff "
+            "gradient"
+        )
         if name not in ("logsumexp",)
     },
     **{
         f"{name} dim of 0d": lambda m, name=name: getattr(torch, name)(m(), dim=1)
-        for name in "sum mean amax max argmax any cumsum softmax sort median mode".split()
+        for name in names("sum mean amax max argmax any cumsum softmax sort median mode")
     },
     **{
         f"{name} repeated dims": lambda m, name=name: getattr(torch, name)(m(2, 3), dim=(0, 0))
-        for name in "sum mean amax amin std var all any nansum".split()
+        for name in names("sum mean amax amin std var all any nansum")
     },
     "logsumexp dim": lambda m: torch.logsumexp(m(2, 3), 2),
     "norm dim": lambda m: torch.norm(m(2, 3), dim=2),
@@ -280,12 +283,12 @@ DIMENSIONS: dict[str, Case] = {
 EMPTY: dict[str, Case] = {
     **{
         f"{name} of nothing": lambda m, name=name: getattr(torch, name)(m(0))
-        for name in "max min argmax argmin amax amin aminmax mode kthvalue".split()
+        for name in names("max min argmax argmin amax amin aminmax mode kthvalue")
         if name != "kthvalue"
     },
     **{
         f"{name} along nothing": lambda m, name=name: getattr(torch, name)(m(2, 0), dim=1)
-        for name in "max min argmax argmin amax amin aminmax median mode nanmedian cummax".split()
+        for name in names("max min argmax argmin amax amin aminmax median mode nanmedian cummax")
     },
     "kthvalue of nothing": lambda m: torch.kthvalue(m(0), 1),
     "quantile of nothing": lambda m: torch.quantile(m(0), 0.5),
@@ -306,7 +309,7 @@ EMPTY: dict[str, Case] = {
 SIZES: dict[str, Case] = {
     **{
         f"{name} negative": lambda m, name=name: getattr(torch, name)(-1, device=m.device)
-        for name in "zeros ones empty rand randn eye randperm".split()
+        for name in names("zeros ones empty rand randn eye randperm")
     },
     "full negative": lambda m: torch.full((-1,), 0.0, device=m.device),
     "zeros two": lambda m: torch.zeros(2, -3, device=m.device),

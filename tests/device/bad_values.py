@@ -3,54 +3,55 @@
 import torch
 import torch.nn.functional as F
 
+from calque.ops.common import names
 from tests.device.bad_shapes import Case
 
 DTYPES: dict[str, Case] = {
     **{
         f"{name} of integers": lambda m, name=name: getattr(F, name)(m.i(2, 4))
-        for name in (
-            "gelu silu mish elu selu celu softplus logsigmoid hardswish hardsigmoid glu leaky_relu "
-            "softsign tanhshrink hardshrink softshrink relu6 rrelu dropout alpha_dropout "
-            "feature_alpha_dropout"
-        ).split()
+        for name in names(
+            "gelu silu mish elu selu celu softplus logsigmoid hardswish hardsigmoid glu "
+            "leaky_relu softsign tanhshrink hardshrink softshrink relu6 rrelu dropout "
+            "alpha_dropout feature_alpha_dropout"
+        )
     },
     **{
         f"{name} of bools": lambda m, name=name: getattr(torch, name)(m.b(3))
-        for name in "neg relu cumsum_ sort frac floor ceil round trunc sign abs positive".split()
+        for name in names("neg relu cumsum_ sort frac floor ceil round trunc sign abs positive")
         if hasattr(torch, name)
     },
     **{
         f"{name} of complex": lambda m, name=name: getattr(torch, name)(m.c(3))
-        for name in (
-            "relu floor ceil round trunc frac sign max min argmax sort median mode isposinf "
-            "erf lgamma erfinv digamma nanmean nansum cummax amax topk aminmax signbit logit i0 "
+        for name in names(
+            "relu floor ceil round trunc frac sign max min argmax sort median mode isposinf erf "
+            "lgamma erfinv digamma nanmean nansum cummax amax topk aminmax signbit logit i0 "
             "bucketize deg2rad fix msort nanmedian isneginf"
-        ).split()
+        )
         if name not in ("topk", "bucketize")
     },
     **{
         f"{name} of integers, no promotion": lambda m, name=name: getattr(torch, name)(m.i(2, 2))
-        for name in "mean std var logcumsumexp nanmean bernoulli inverse".split()
+        for name in names("mean std var logcumsumexp nanmean bernoulli inverse")
     },
     **{
         f"{name} of floats": lambda m, name=name: getattr(torch, name)(m(3), m(3))
-        for name in (
+        for name in names(
             "bitwise_and bitwise_or bitwise_xor gcd lcm bitwise_left_shift bitwise_right_shift"
-        ).split()
+        )
     },
     **{
         f"{name} of complex pairs": lambda m, name=name: getattr(torch, name)(m.c(3), m.c(3))
-        for name in (
+        for name in names(
             "lt gt le ge maximum minimum fmax fmin atan2 fmod remainder floor_divide hypot gcd "
             "logaddexp heaviside nextafter copysign xlogy"
-        ).split()
+        )
     },
     **{
         f"{name} of integers": lambda m, name=name: getattr(torch.linalg, name)(m.i(2, 2))
-        for name in (
+        for name in names(
             "inv det slogdet eigh eig svd qr cholesky norm vector_norm matrix_exp pinv lu cond "
             "matrix_rank"
-        ).split()
+        )
     },
     "bitwise_not": lambda m: torch.bitwise_not(m(2)),
     "invert": lambda m: ~m(2),
@@ -144,20 +145,20 @@ DTYPES: dict[str, Case] = {
 IN_PLACE: dict[str, Case] = {
     **{
         f"int {name} float": lambda m, name=name: getattr(m.i(3), name)(1.5)
-        for name in "add_ sub_ mul_ pow_ fmod_ remainder_ clamp_ clamp_min_ atan2_".split()
+        for name in names("add_ sub_ mul_ pow_ fmod_ remainder_ clamp_ clamp_min_ atan2_")
         if name != "atan2_"
     },
     **{
         f"int {name} tensor": lambda m, name=name: getattr(m.i(3), name)(m(3))
-        for name in "add_ sub_ mul_ div_ pow_ fmod_ copysign_ hypot_ atan2_ xlogy_ fmax_".split()
+        for name in names("add_ sub_ mul_ div_ pow_ fmod_ copysign_ hypot_ atan2_ xlogy_ fmax_")
         if hasattr(torch.Tensor, name)
     },
     **{
         f"int {name}": lambda m, name=name: getattr(m.i(3), name)()
-        for name in (
+        for name in names(
             "sin_ exp_ sqrt_ sigmoid_ tanh_ log_ rsqrt_ reciprocal_ erf_ expm1_ acos_ logit_ "
             "floor_ ceil_ round_ trunc_ frac_ neg_ abs_ sinh_ lgamma_ digamma_ sinc_"
-        ).split()
+        )
     },
     "bool += int": lambda m: m.b(2).add_(1),
     "bool *= float": lambda m: m.b(2).mul_(1.5),
@@ -318,28 +319,29 @@ INDICES: dict[str, Case] = {
 LOSSES: dict[str, Case] = {
     **{
         f"{name} reduction": lambda m, name=name: getattr(F, name)(m(2), m(2), reduction="avg")
-        for name in (
-            "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy soft_margin_loss "
-            "binary_cross_entropy_with_logits poisson_nll_loss hinge_embedding_loss"
-        ).split()
+        for name in names(
+            "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+            "soft_margin_loss binary_cross_entropy_with_logits poisson_nll_loss "
+            "hinge_embedding_loss"
+        )
     },
     **{
         f"{name} shapes": lambda m, name=name: getattr(F, name)(m(2, 3), m(4))
-        for name in (
-            "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy soft_margin_loss "
-            "binary_cross_entropy_with_logits poisson_nll_loss"
-        ).split()
+        for name in names(
+            "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+            "soft_margin_loss binary_cross_entropy_with_logits poisson_nll_loss"
+        )
     },
     **{
         f"{name} integers": lambda m, name=name: getattr(F, name)(m.i(2), m.i(2))
-        for name in "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy".split()
+        for name in names("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy")
     },
     **{
         f"{name} float and integer": lambda m, name=name: getattr(F, name)(m(2), m.i(2))
-        for name in (
+        for name in names(
             "mse_loss smooth_l1_loss huber_loss binary_cross_entropy "
             "binary_cross_entropy_with_logits kl_div soft_margin_loss"
-        ).split()
+        )
     },
     "bce range": lambda m: F.binary_cross_entropy(m.of([1.5, 0.2]), m(2)),
     "bce weight": lambda m: F.binary_cross_entropy(m(2).sigmoid(), m(2), weight=m(3)),
@@ -604,51 +606,51 @@ VALUES: dict[str, Case] = {
 OUT: dict[str, Case] = {
     **{
         f"{name} out integers": lambda m, name=name: getattr(torch, name)(m(3), out=m.i(3))
-        for name in "sin exp sqrt neg abs floor sigmoid erf cumsum_ square relu_".split()
+        for name in names("sin exp sqrt neg abs floor sigmoid erf cumsum_ square relu_")
         if name not in ("cumsum_", "relu_")
     },
     **{
         f"{name} out integers": lambda m, name=name: getattr(torch, name)(m(3), m(3), out=m.i(3))
-        for name in "add sub mul div pow atan2 maximum fmod".split()
+        for name in names("add sub mul div pow atan2 maximum fmod")
     },
     **{
         f"{name} out double": lambda m, name=name: getattr(torch, name)(
             m(3, 3), m(3, 3), out=m.d(3, 3)
         )
-        for name in "mm matmul add mul eq maximum".split()
+        for name in names("mm matmul add mul eq maximum")
     },
     **{
         f"{name} out double along": lambda m, name=name: getattr(torch, name)(
             m(3, 3), 0, out=m.d(3)
         )
-        for name in "sum mean prod amax argmax cumsum softmax std all any logsumexp norm".split()
+        for name in names("sum mean prod amax argmax cumsum softmax std all any logsumexp norm")
         if name not in ("norm", "softmax")
     },
     **{
         f"{name} out expanded": lambda m, name=name: getattr(torch, name)(
             m(3), m(3), out=m(1).expand(3)
         )
-        for name in "add mul div eq maximum pow atan2 where_".split()
+        for name in names("add mul div eq maximum pow atan2 where_")
         if name != "where_"
     },
     **{
         f"{name} out expanded": lambda m, name=name: getattr(torch, name)(
             m(2, 3), out=m(1).expand(2, 3)
         )
-        for name in "sin exp tril triu neg ceil".split()
+        for name in names("sin exp tril triu neg ceil")
     },
     **{
         f"{name} out overlapping": lambda m, name=name: (
             lambda x: getattr(torch, name)(x[1:], m(3), out=x[:-1])
         )(m(4))
-        for name in "add mul div pow atan2 maximum eq_".split()
+        for name in names("add mul div pow atan2 maximum eq_")
         if name != "eq_"
     },
     **{
         f"{name} out overlapping": lambda m, name=name: (
             lambda x: getattr(torch, name)(x[1:], out=x[:-1])
         )(m(4))
-        for name in "sin exp sqrt neg abs floor sigmoid erf".split()
+        for name in names("sin exp sqrt neg abs floor sigmoid erf")
     },
     "cat out dtype": lambda m: torch.cat([m(2), m(2)], out=m.i(4)),
     "cat out itself": lambda m: (lambda x: torch.cat([x, x], out=x))(m(4)),

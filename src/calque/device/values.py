@@ -16,6 +16,7 @@ from calque.device import checks
 from calque.device.binding import Kernel, derived
 from calque.device.cell import read, x64
 from calque.device.indices import host_view
+from calque.ops.common import names
 
 Tensor = torch.Tensor
 Good = Callable[[Any], Any]
@@ -84,8 +85,10 @@ _TENSORS: dict[str, Row] = {
         "A",
         _finite,
         torch.linalg.LinAlgError,
-        "linalg.svd: The algorithm failed to converge because the input matrix contained "
-        "non-finite values.",
+        (
+            "linalg.svd: The algorithm failed to converge because the input matrix contained "
+            "non-finite values."
+        ),
     ),
 }
 """By operator: the argument, what is good in it, and what is raised for anything else."""
@@ -300,8 +303,10 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "select_copy.int": lambda self, dim, index: _select(self, self, dim, index),
 }
 _CHECKS_NUMBERS = frozenset(
-    "fill.Scalar fill_.Scalar full scalar_tensor randperm softshrink uniform_ random_.to "
-    "random_.from histc select_scatter select_copy.int".split()
+    names(
+        "fill.Scalar fill_.Scalar full scalar_tensor randperm softshrink uniform_ random_.to "
+        "random_.from histc select_scatter select_copy.int"
+    )
 )
 """Checks that look at no tensor's values, and so hold in a trace as well."""
 

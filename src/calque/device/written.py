@@ -12,48 +12,56 @@ import torch
 
 from calque.device import geometry
 from calque.device.cell import check_writable
+from calque.ops.common import names
 
 Tensor = torch.Tensor
 
 _FILLS = frozenset(
-    "fill_ zero_ masked_fill_ index_fill_ index_put_ _index_put_impl_ tril_ triu_ tril triu zeros "
-    "ones full eye".split()
+    names(
+        "fill_ zero_ masked_fill_ index_fill_ index_put_ _index_put_impl_ tril_ triu_ tril triu "
+        "zeros ones full eye"
+    )
 )
 """Write through elements that share memory: what they write there is the same, or unspecified."""
 
 _CHANGES = frozenset(
-    "index_copy index_add index_reduce scatter scatter_add scatter_reduce put".split()
+    names("index_copy index_add index_reduce scatter scatter_add scatter_reduce put")
 )
 """Give a changed copy of their first argument, which may be what they write."""
 
 _APART = (
-    frozenset("index_select take cat gather linalg_cross masked_select kthvalue".split()) | _CHANGES
+    frozenset(names("index_select take cat gather linalg_cross masked_select kthvalue")) | _CHANGES
 )
 """Read no memory that they write, not even element by element."""
 
 _COMPUTES_FIRST = frozenset(
-    "mm addmm addmm_ baddbmm baddbmm_ linear cummax cummin geqrf lu_unpack _softmax _log_softmax "
-    "softmax log_softmax native_batch_norm _native_batch_norm_legit avg_pool2d log_sigmoid_forward "
-    "mvlgamma ormqr slice_scatter bucketize tril triu tril_ triu_ _fft_c2r sort masked_scatter_ "
-    "triangular_solve ldexp ldexp_ resize_as_ cholesky bmm linalg_cholesky_ex linalg_qr linalg_lu "
-    "linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_inv_ex "
-    "linalg_lu_factor_ex linalg_lu_solve linalg_pinv _linalg_eigh _linalg_solve_ex".split()
+    names(
+        "mm addmm addmm_ baddbmm baddbmm_ linear cummax cummin geqrf lu_unpack _softmax "
+        "_log_softmax softmax log_softmax native_batch_norm _native_batch_norm_legit avg_pool2d "
+        "log_sigmoid_forward mvlgamma ormqr slice_scatter bucketize tril triu tril_ triu_ "
+        "_fft_c2r sort masked_scatter_ triangular_solve ldexp ldexp_ resize_as_ cholesky bmm "
+        "linalg_cholesky_ex linalg_qr linalg_lu linalg_householder_product linalg_ldl_factor_ex "
+        "linalg_ldl_solve linalg_lstsq linalg_inv_ex linalg_lu_factor_ex linalg_lu_solve "
+        "linalg_pinv _linalg_eigh _linalg_solve_ex"
+    )
 )
 """Do not look at whether they read memory that they write."""
 
 _EXACT = frozenset(
-    "abs addmm addmv addbmm baddbmm dot vdot bmm mv bitwise_not ceil conj_physical complex "
-    "linalg_cross cummax cummin frac floor frexp isin kthvalue lu_unpack linalg_lu_solve "
-    "masked_select mm heaviside softmax _softmax log_softmax _log_softmax aminmax "
-    "native_batch_norm _native_batch_norm_legit avg_pool2d avg_pool3d linear log_sigmoid_forward "
-    "topk softshrink hardshrink gelu mode median nanmedian neg ormqr linalg_qr round sign sgn "
-    "signbit triangular_solve trunc nan_to_num isposinf isneginf polar gather index_copy "
-    "index_select index_add index_reduce sort take scatter scatter_add scatter_reduce multinomial "
-    "histogram histc bucketize searchsorted renorm tril triu logcumsumexp where nonzero "
-    "linalg_vector_norm softplus all any amax amin argmax argmin _linalg_det linalg_cholesky_ex "
-    "_linalg_eigh linalg_ldl_factor_ex linalg_ldl_solve linalg_inv_ex _linalg_slogdet "
-    "linalg_lu_factor_ex linalg_lu _linalg_solve_ex linalg_solve_triangular _linalg_svd "
-    "max.dim_max min.dim_min".split()
+    names(
+        "abs addmm addmv addbmm baddbmm dot vdot bmm mv bitwise_not ceil conj_physical complex "
+        "linalg_cross cummax cummin frac floor frexp isin kthvalue lu_unpack linalg_lu_solve "
+        "masked_select mm heaviside softmax _softmax log_softmax _log_softmax aminmax "
+        "native_batch_norm _native_batch_norm_legit avg_pool2d avg_pool3d linear "
+        "log_sigmoid_forward topk softshrink hardshrink gelu mode median nanmedian neg ormqr "
+        "linalg_qr round sign sgn signbit triangular_solve trunc nan_to_num isposinf isneginf "
+        "polar gather index_copy index_select index_add index_reduce sort take scatter "
+        "scatter_add scatter_reduce multinomial histogram histc bucketize searchsorted renorm "
+        "tril triu logcumsumexp where nonzero linalg_vector_norm softplus all any amax amin "
+        "argmax argmin _linalg_det linalg_cholesky_ex _linalg_eigh linalg_ldl_factor_ex "
+        "linalg_ldl_solve linalg_inv_ex _linalg_slogdet linalg_lu_factor_ex linalg_lu "
+        "_linalg_solve_ex linalg_solve_triangular _linalg_svd max.dim_max min.dim_min"
+    )
 )
 """Take no `out=` of another dtype than that of the result."""
 
@@ -96,7 +104,8 @@ class Written:
                 self._check_inputs(place, storage, value)
             elif isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
                 other = _Place(value)
-                if self._apart if place.same(other) else place.overlaps(other):
+                same = value is place.tensor or place.same(other)
+                if self._apart if same else place.overlaps(other):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the "
                         "written-to tensor refer to a single memory location. Please clone() the "
@@ -131,6 +140,7 @@ class _Place:
     """Where the elements of a tensor lie in its storage."""
 
     def __init__(self, tensor: Tensor, size: int | None = None) -> None:
+        self.tensor = tensor
         resized = size is not None and size != tensor.numel()
         count = max(size or 0, tensor.numel())
         self.stride = tensor.stride()

@@ -5,6 +5,11 @@ from typing import Any
 Dims = int | list[int] | tuple[int, ...] | None
 
 
+def names(text: str) -> list[str]:
+    """The words of a table of names."""
+    return text.split()
+
+
 def wrap_dim(dim: int, ndim: int) -> int:
     """A dimension counted from the front.
 

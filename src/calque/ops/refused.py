@@ -87,11 +87,7 @@ ARGUMENTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "isin": ("Unsupported input type encountered for isin(): ComplexFloat", (COMPLEX,)),
     "_cdist_forward": ("cdist only supports floating-point dtypes, X1 got an integer", _WHOLE),
     "multinomial": ("multinomial only supports floating-point dtypes for input", _WHOLE),
-    "exponential": (
-        "Exponential distribution is a continuous probability distribution: the dtype must be a "
-        "floating point",
-        _WHOLE,
-    ),
+    "exponential": ("its dtype must be a floating point but you specified an integer", _WHOLE),
     "native_dropout": ("result type Float can't be cast to an integer type", _WHOLE),
 }
 """Operators whose arguments PyTorch checks itself, with a RuntimeError."""

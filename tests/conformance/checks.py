@@ -341,13 +341,21 @@ def errors(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
 def _moved_to_fail(op: OpInfo, arguments: Arguments, expected: Exception) -> Arguments:
     """The arguments on the device, their memory laid out and shared as on the CPU."""
     bases: dict[int, torch.Tensor] = {}
+    moved: dict[int, Any] = {}
 
     def move(x: Any) -> Any:
+        if id(x) not in moved:
+            moved[id(x)] = place(x)
+        return moved[id(x)]
+
+    def place(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype.is_complex:
             return to_device(x)
         storage = x.untyped_storage()
         flat = torch.empty(0, dtype=x.dtype).set_(storage)
-        base = bases.setdefault(storage._cdata, flat.to("jax"))
+        base = bases.get(storage._cdata)
+        if base is None:
+            base = bases[storage._cdata] = flat.to("jax")
         if base.dtype != x.dtype:
             return to_device(x)
         return base.as_strided(x.shape, x.stride(), x.storage_offset())

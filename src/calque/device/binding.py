@@ -152,6 +152,7 @@ def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
+    untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
     written = Written(name)
     rule: Rule | None = None
     run: Runner | None = None
@@ -167,6 +168,8 @@ def out_form(name: str) -> Kernel:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
+        if untold and "dtype" in rule.parameters and targets[0].dtype != torch.bool:
+            kwargs["dtype"] = targets[0].dtype
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
         if len(targets) == 1 and isinstance(targets[0], list | tuple):

@@ -326,18 +326,16 @@ def _checked(name: str) -> Kernel | None:
 
 
 def _arange_out() -> Kernel:
-    """`torch.arange(out=)`, which counts in the dtype of `out`."""
+    """`torch.arange(out=)`, whose step may become zero in the dtype of `out`."""
     inner = derived("aten::arange.start_out")
     if inner is None:
         raise LookupError("no rule serves arange")
     kernel = inner
 
     def arange(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
-        if out.dtype == torch.bool:
-            return kernel(start, end, step, out=out)
         if step and not out.is_floating_point() and int(step) == 0:
             raise ValueError("step must be nonzero")
-        return kernel(start, end, step, out=out, dtype=out.dtype)
+        return kernel(start, end, step, out=out)
 
     return arange
 

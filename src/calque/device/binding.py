@@ -13,9 +13,12 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.call import Runner, check_castable
-from calque.device.cell import check_writable, read, write, x64
+from calque.device.call import Runner
+from calque.device.cell import read, write, x64
+from calque.device.dtypes import to_torch
 from calque.device.fallback import fall_back
+from calque.device.outline import Outline
+from calque.device.written import Written
 from calque.ops.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
@@ -60,9 +63,20 @@ def traced_parameters(rule: Rule) -> frozenset[str]:
     return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
 
 
+def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
+    """What calls the rule of an operator, or of the in-place operator named.
+
+    `place` is that of the in-place operator's `self` among the rule's arguments.
+    """
+    if in_place is None:
+        return Runner(rule, traced_parameters(rule), None, Outline(overload_of(rule.name)))
+    outline = None if place else Outline(overload_of(in_place))
+    return Runner(rule, traced_parameters(rule), place, outline)
+
+
 def functional(rule: Rule) -> Kernel:
     """The kernel of an operator that makes new tensors."""
-    return Runner(rule, traced_parameters(rule)).kernel()
+    return runner(rule).kernel()
 
 
 def mutating(rule: Rule) -> Kernel:
@@ -75,7 +89,7 @@ def mutating(rule: Rule) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal run
         if run is None:
-            run = Runner(rule, traced_parameters(rule))
+            run = runner(rule)
         fresh = _without_updates(rule, args, kwargs, run(args, kwargs))
         fresh = run.wrapped(fresh, args, kwargs)
         if returned == 0:
@@ -116,13 +130,14 @@ def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
     run: Runner | None = None
     place = -1  # of `self` in the rule: polygamma has another argument before it
+    written = Written(name)
 
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         nonlocal run, place
         if run is None:
             place = _place_of_self(rule)
-            run = Runner(rule, traced_parameters(rule), cast=place)
-        check_writable(self)
+            run = runner(rule, name, place)
+        written.check_memory(self, args)
         args = (*args[:place], self, *args[place:])
         result = run(args, kwargs)
         if rule.mutates:
@@ -133,9 +148,10 @@ def in_place(name: str, rule: Rule) -> Kernel:
     def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         nonlocal run
         if run is None:
-            run = Runner(rule, traced_parameters(rule), cast=0)
-        for tensor in self:
-            check_writable(tensor)
+            run = runner(rule, name)
+        for i, tensor in enumerate(self):
+            others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
+            written.check_memory(tensor, others)
         _write_back(self, run((self, *args), kwargs))
 
     return kernel if schema_of(name).returns else list_kernel
@@ -149,6 +165,8 @@ def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
+    untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
+    written = Written(name)
     rule: Rule | None = None
     run: Runner | None = None
 
@@ -159,16 +177,22 @@ def out_form(name: str) -> Kernel:
         if rule is None:
             return fall_back(overload_of(name), *args, **kwargs)
         if run is None:
-            run = Runner(rule, traced_parameters(rule))
+            run = runner(rule)
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
+        if untold and "dtype" in rule.parameters and targets[0].dtype != torch.bool:
+            kwargs["dtype"] = targets[0].dtype
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
-        if rule.mutates:
-            results = _without_updates(rule, args[:count], kwargs, results)
         if len(targets) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
+        inputs = (*args[:count], *kwargs.values())
+        for target, result in zip(targets, results, strict=False):
+            written.check_memory(target, inputs, result.size)
+            written.check_dtype(to_torch(result.dtype), target.dtype)
+        if rule.mutates:
+            results = _without_updates(rule, args[:count], kwargs, results)
         for target, result in zip(targets, results, strict=True):
             write_out(target, result)
         if not schema.returns:
@@ -179,13 +203,8 @@ def out_form(name: str) -> Kernel:
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:
-    """Write a result to an `out=` tensor, resized if its shape differs.
-
-    Raises:
-        RuntimeError: the dtype cannot be cast, or elements of the tensor share memory.
-    """
+    """Write a result to an `out=` tensor, in its dtype; it is resized if its shape differs."""
     dtype = read(target).dtype
-    check_castable(result.dtype, dtype)
     if tuple(target.shape) != result.shape:
         if target.numel():
             warnings.warn(
@@ -196,7 +215,6 @@ def write_out(target: torch.Tensor, result: Array) -> None:
                 stacklevel=3,
             )
         target.resize_(result.shape)
-    check_writable(target)
     with x64():
         write(target, result.astype(dtype))
 

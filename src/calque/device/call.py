@@ -6,6 +6,7 @@ become calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -29,8 +30,9 @@ from calque.device.cell import (
 )
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
+from calque.device.outline import Outline
 from calque.diagnostics import unrepeatable
-from calque.ops import dtypes
+from calque.ops import conditions, dtypes
 from calque.ops.registry import Rule
 
 Tensor = torch.Tensor
@@ -96,13 +98,32 @@ class Runner:
         rule: the rule.
         cast: the index of the tensor argument whose shape and dtype the result must take (for
             in-place forms); None otherwise.
+        outline: what checks the arguments of each new call; None where the rule's arguments are
+            not those of an operator.
     """
 
-    __slots__ = ("_cache", "_dynamic", "_guarded", "_lay", "_names", "_traced", "cast", "rule")
+    __slots__ = (
+        "_cache",
+        "_dynamic",
+        "_guarded",
+        "_lay",
+        "_names",
+        "_traced",
+        "cast",
+        "outline",
+        "rule",
+    )
 
-    def __init__(self, rule: Rule, traced: frozenset[str], cast: int | None = None) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        traced: frozenset[str],
+        cast: int | None = None,
+        outline: Outline | None = None,
+    ) -> None:
         self.rule = rule
         self.cast = cast
+        self.outline = outline
         self._traced = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
         self._dynamic = tuple(name in self._traced for name in self._names)
@@ -274,7 +295,7 @@ class Runner:
         return value
 
     def _compile(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        rule, cast = self.rule, self.cast
+        rule, cast, outline = self.rule, self.cast, self.outline
         names = rule.parameters
         template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
         keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in _UNUSED}
@@ -284,11 +305,13 @@ class Runner:
             items = iter(arrays)
             first = [rng.key_of(next(items))] if rule.random else []
             filled = [_fill(part, items) for part in template]
-            with dtypes.default_float_scope(default):
+            named = {n: _fill(v, items) for n, v in keywords.items()}
+            checked = nullcontext() if outline is None else outline.checked(filled, named)
+            with dtypes.default_float_scope(default), checked:
+                if outline is not None:
+                    conditions.check(rule.name, filled, named)
                 result = rule.function(
-                    *first,
-                    *filled,
-                    **{rule.keyword(n): _fill(v, items) for n, v in keywords.items()},
+                    *first, *filled, **{rule.keyword(n): v for n, v in named.items()}
                 )
             if cast is None:
                 return result

@@ -13,7 +13,6 @@ from calque.device.cell import (
     META,
     active,
     cell_of,
-    check_writable,
     current,
     layout_of,
     read,
@@ -26,7 +25,10 @@ from calque.device.cell import (
 )
 from calque.device.dtypes import to_numpy
 from calque.device.host import CARRIERS, check_device, host_array
+from calque.device.written import Written
 from calque.diagnostics import unrepeatable
+
+_COPY = Written("aten::copy_")
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,6 +88,7 @@ def copy_from(
 
 def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
+    check_broadcast(array.shape, tuple(target.shape))
     dtype = to_numpy(target.dtype)
     with x64():
         if array.dtype != dtype:
@@ -93,6 +96,22 @@ def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
         if array.shape != target.shape:
             array = jnp.broadcast_to(array, tuple(target.shape))
     write(target, array)
+
+
+def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
+    """Raise RuntimeError where one shape does not broadcast to another, in PyTorch's words."""
+    if shape == target:
+        return
+    if len(shape) > len(target):
+        raise RuntimeError(
+            f"output with shape {list(target)} doesn't match the broadcast shape {list(shape)}"
+        )
+    for i, n in enumerate(reversed(shape), 1):
+        if n not in (1, target[-i]):
+            raise RuntimeError(
+                f"The size of tensor a ({target[-i]}) must match the size of tensor b ({n}) at "
+                f"non-singleton dimension {len(target) - i}"
+            )
 
 
 def convert(array: Array, dtype: np.dtype) -> Array:
@@ -167,7 +186,7 @@ def clone(
 
 def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`Tensor.copy_`."""
-    check_writable(self)
+    _COPY.check_memory(self, (source,))
     return copy_from(source, self, non_blocking)
 
 
@@ -249,7 +268,16 @@ def empty_strided(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    """`torch.empty_strided`: zeros."""
+    """`torch.empty_strided`: zeros.
+
+    Raises:
+        RuntimeError: there are not as many strides as sizes.
+    """
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
+            f"({len(stride)})"
+        )
     check_device(device)
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 

@@ -245,7 +245,10 @@ def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., 
     elif kind == "embedding":
 
         def check_rows(weight: Tensor, indices: Tensor, *rest: Any) -> None:
-            _raise_outside("self", indices, 0, weight.shape[0])
+            if weight.ndim == 2 and weight.shape[0] == 0 and indices.numel():
+                raise RuntimeError("embedding: the table has no rows to take")
+            if weight.ndim == 2:
+                _raise_outside("self", indices, 0, weight.shape[0])
 
         check = check_rows
     elif kind == "target":

@@ -21,6 +21,7 @@ from calque.device import (
     quotients,
     raised,
     storage,
+    values,
     views,
 )
 from calque.device.fallback import fall_back
@@ -46,7 +47,7 @@ def register() -> None:
         "jax", sys.modules[module.__name__], module.Hooks(), module.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention, factorizations, composites, quotients)
+    by_hand = (views, copies, indices, attention, factorizations, composites, quotients, values)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")

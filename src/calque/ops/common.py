@@ -5,6 +5,11 @@ from typing import Any
 Dims = int | list[int] | tuple[int, ...] | None
 
 
+def names(text: str) -> list[str]:
+    """The words of a table of names."""
+    return text.split()
+
+
 def wrap_dim(dim: int, ndim: int) -> int:
     """A dimension counted from the front.
 
@@ -21,7 +26,14 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
 
 def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
-    """Dimensions counted from the front; None or an empty list stand for all of them."""
+    """Dimensions counted from the front; None or an empty list stand for all of them.
+
+    Raises:
+        IndexError: a dimension is out of range.
+        RuntimeError: a dimension appears twice, or there are more than PyTorch reduces.
+    """
+    if ndim > 64:
+        raise RuntimeError("only tensors with up to 64 dims are supported")
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return tuple(range(ndim))
     if isinstance(dims, int):

@@ -1,0 +1,95 @@
+"""Errors of a rule, told by PyTorch: the outline of a failed call runs on PyTorch's Meta kernels.
+
+PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
+nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
+broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
+caller sees. Where PyTorch raises nothing, a RuntimeError names the operator.
+
+It is asked after the failure and not before each call because most Meta kernels are written in
+Python: they take as long as the rule, and import half of PyTorch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from calque.device.cell import META
+from calque.device.dtypes import to_torch
+from calque.ops import dtypes
+
+_DEVICE = torch.device("meta")
+_FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
+_NUMBERS = {dtypes.BOOL: True, dtypes.INT: 1, dtypes.FLOAT: 1.0, dtypes.COMPLEX: 1j}
+_BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
+_BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
+"""Operators whose Meta kernel compares numbers that a trace does not know."""
+
+
+class Outline:
+    """The Meta kernel of an operator.
+
+    Attributes:
+        op: the operator: the functional one, or the in-place one if that is what was called.
+    """
+
+    def __init__(self, op: torch._ops.OpOverload) -> None:
+        self.op = op
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.op._schema.arguments)
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        arguments = self.op._schema.arguments
+        return frozenset(a.name for a in arguments if "Tensor" in str(a.type))
+
+    @contextmanager
+    def checked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+        """A context for a rule's run, in which bad arguments raise what PyTorch raises.
+
+        Args:
+            args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
+        """
+        try:
+            yield
+        except (*_FOREIGN, IndexError) as error:
+            if isinstance(error, jax.errors.JAXTypeError):
+                raise
+            if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
+                raise
+            self._ask(args, kwargs)
+            raise RuntimeError(f"{self.op.name()}: {error}") from error
+
+    def _ask(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if self.op.name() in _BY_VALUE:
+            return
+        named = {n: self._outlined(v, n) for n, v in kwargs.items() if n in self._names}
+        if "device" in self._names:
+            named["device"] = _DEVICE
+        given = [self._outlined(v, n) for v, n in zip(args, self._names, strict=False)]
+        try:
+            with torch._C.DisableTorchFunction():
+                self.op.redispatch(META, *given, **named)
+        except NotImplementedError:  # it has no Meta kernel, or one that needs values
+            pass
+        except AssertionError as error:
+            raise RuntimeError(f"{self.op.name()}: {error}") from error
+
+    def _outlined(self, value: Any, name: str) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._outlined(item, name) for item in value]
+        if isinstance(value, np.dtype):
+            return to_torch(value)
+        if isinstance(value, jax.Array):
+            if not value.weak_type:
+                return torch.empty(value.shape, dtype=to_torch(value.dtype), device=_DEVICE)
+            value = _NUMBERS[dtypes.category(value.dtype)]
+        if name in self._tensors and type(value) in (bool, int, float, complex):
+            return torch.tensor(value, device=_DEVICE)
+        return value

@@ -1,0 +1,108 @@
+"""Bad arguments raise what CPU PyTorch raises, and change nothing.
+
+A row that PyTorch accepts must be accepted, too.
+"""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import calque  # noqa: F401  (registers the device)
+from tests.device import bad_shapes, bad_values
+from tests.device.bad_shapes import Case
+
+CASES = {
+    f"{table.lower()}: {name}": case
+    for module in (bad_shapes, bad_values)
+    for table, rows in vars(module).items()
+    if table.isupper() and isinstance(rows, dict)
+    for name, case in rows.items()
+}
+
+
+class Maker:
+    """Makes the tensors of a call, the same ones on every device, and remembers them."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.generator = torch.Generator().manual_seed(0)
+        self.made: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def _keep(self, host: torch.Tensor) -> torch.Tensor:
+        tensor = host.clone().to(self.device)
+        self.made.append((tensor, host))
+        return tensor
+
+    def __call__(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self._keep(torch.randn(shape, generator=self.generator).to(dtype))
+
+    def i(self, *shape: int) -> torch.Tensor:
+        return self._keep(torch.ones(shape, dtype=torch.int64))
+
+    def b(self, *shape: int) -> torch.Tensor:
+        return self._keep(torch.ones(shape, dtype=torch.bool))
+
+    def c(self, *shape: int) -> torch.Tensor:
+        return self(*shape, dtype=torch.complex64)
+
+    def d(self, *shape: int) -> torch.Tensor:
+        return self(*shape, dtype=torch.float64)
+
+    def h(self, *shape: int) -> torch.Tensor:
+        return self(*shape, dtype=torch.float16)
+
+    def of(self, values: Any) -> torch.Tensor:
+        return self._keep(torch.tensor(values))
+
+    def eye(self, n: int) -> torch.Tensor:
+        return self._keep(torch.eye(n))
+
+    def module(self, module: torch.nn.Module) -> torch.nn.Module:
+        return module.to(self.device)
+
+    def inference(self, *shape: int) -> torch.Tensor:
+        with torch.inference_mode():
+            return self(*shape)
+
+    def saved(self) -> None:
+        x = self(2).requires_grad_()
+        y = x.exp()
+        y.add_(1)
+        y.sum().backward()
+
+    def twice(self) -> None:
+        y = (self(2).requires_grad_() ** 2).sum()
+        y.backward()
+        y.backward()
+
+    def changed(self) -> list[str]:
+        """What a failed call has left different."""
+        found = []
+        for tensor, host in self.made:
+            now = tensor.detach().cpu()
+            if now.shape != host.shape or not torch.equal(now, host):
+                found.append(f"{host.tolist()} became {now.tolist()}")
+        return found
+
+
+def outcome(case: Case, device: str) -> tuple[Exception | None, list[str]]:
+    """The exception of a call, and what it changed if it raised."""
+    maker = Maker(device)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            case(maker)
+        except Exception as error:
+            return error, maker.changed()
+    return None, []
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=n) for n, c in CASES.items()])
+def test_raises_what_the_cpu_raises(case: Case) -> None:
+    expected, changed_there = outcome(case, "cpu")
+    actual, changed = outcome(case, "jax")
+    assert type(actual) is type(expected), f"{actual!r}, not {expected!r}"
+    assert changed == changed_there or not changed

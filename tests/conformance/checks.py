@@ -32,6 +32,8 @@ RANDOM_NAMES = (
     "gumbel",
     "fractional",
     "multi_head_attention_forward",
+    "svd_lowrank",
+    "pca_lowrank",
 )
 AMBIGUOUS_NAMES = ("linalg", "svd", "pca_lowrank", "symeig", "geqrf", "qr", "lu", "ormqr")
 """Factorizations: only what `output_process_fn_grad` keeps of the results is unique."""

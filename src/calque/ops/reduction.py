@@ -32,10 +32,17 @@ def cast(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)
 
 
+def _reduced(function: Any, x: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
+    """A sum or product in the dtype of its operand; of bools, whether it is not zero."""
+    if x.dtype == jnp.bool_:
+        return function(x, axis=axes, keepdims=keepdim) != 0
+    return function(x, axis=axes, keepdims=keepdim, dtype=x.dtype)
+
+
 @op("sum", "sum.dim_IntList")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     axes = wrap_dims(dim, self.ndim)
-    return jnp.sum(_accumulated(self, dtype), axis=axes, keepdims=keepdim)
+    return _reduced(jnp.sum, _accumulated(self, dtype), axes, keepdim)
 
 
 @op("nansum")
@@ -60,7 +67,7 @@ def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
 @op("prod", "prod.dim_int")
 def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     axes = wrap_dims(dim, self.ndim)
-    return jnp.prod(_accumulated(self, dtype), axis=axes, keepdims=keepdim)
+    return _reduced(jnp.prod, _accumulated(self, dtype), axes, keepdim)
 
 
 op("prod")(lambda self, dtype=None: prod(self, dtype=dtype))

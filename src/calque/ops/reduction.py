@@ -4,7 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from calque.ops.common import wrap_dims
 from calque.ops.dtypes import (
@@ -73,6 +74,18 @@ def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
 op("prod")(lambda self, dtype=None: prod(self, dtype=dtype))
 op("sum")(lambda self, dtype=None: sum(self, dtype=dtype))
 op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
+
+
+@op("hash_tensor")
+def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0) -> Array:
+    """The exclusive or of the bits of all elements as float64, or as int64."""
+    if mode != 0:
+        raise RuntimeError("Only support XOR for now")
+    wide = jnp.int64 if is_integral(self.dtype) else jnp.float64
+    bits = lax.bitcast_convert_type(self.astype(wide), jnp.uint64)
+    axes = wrap_dims(dim, self.ndim)
+    total = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, axes)
+    return jnp.expand_dims(total, axes) if keepdim else total
 
 
 # Variance -----------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     index = lax.iota(narrow, count)
     if start == 0 and step == 1:
         return index.astype(dtype)
-    return (index * jnp.asarray(step, narrow) + jnp.asarray(start, narrow)).astype(dtype)
+    step, start = (np.asarray(x, exact).astype(narrow) for x in (step, start))
+    return (index * step + start).astype(dtype)
 
 
 @op("arange", static=("end",))

@@ -48,13 +48,15 @@ DATA_DEPENDENT = (
     "equal",
     "item",
     "masked_select",
+    "narrow",
     "nonzero",
     "repeat_interleave",
     "unique",
     "unique_consecutive",
 )
 """Operators whose result has a shape that depends on values, or is a Python number: what they give
-cannot be known inside `calque.jit`, which must say so (repeat_interleave: with a tensor of repeats).
+cannot be known inside `calque.jit`, which must say so (repeat_interleave: with a tensor of repeats;
+narrow: with a tensor as its start, as a view whose place is not known).
 """
 
 HALF = (torch.float16, torch.bfloat16)

@@ -21,6 +21,7 @@ from calque.device import (
     quotients,
     raised,
     storage,
+    validations,
     views,
 )
 from calque.device.fallback import fall_back
@@ -51,6 +52,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
     composites.install(aten)
+    validations.install(aten)
     autocast.install(aten, everything)
     for part in (storage, moves, interop, accelerator, forks, raised):
         part.install()

@@ -84,10 +84,19 @@ def to_device(tree: Any, grad: bool = False) -> Any:
         if not isinstance(x, torch.Tensor):
             named = isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu")
             return torch.device("jax") if named else x
-        moved = x.detach().to("jax")
+        moved = _with_memory(x.detach())
         return moved.requires_grad_(x.requires_grad) if grad else moved
 
     return pytree.tree_map(move, tree)
+
+
+def _with_memory(x: torch.Tensor) -> torch.Tensor:
+    """A copy on the device; of a part of some memory, that part of a copy of it all."""
+    count = x.untyped_storage().nbytes() // x.itemsize if x.layout == torch.strided else 0
+    if count <= x.numel() or x.is_conj() or x.is_neg():
+        return x.to("jax")
+    memory = x.as_strided((count,), (1,), 0).to("jax")
+    return memory.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:

@@ -59,7 +59,16 @@ cannot be known inside `calque.jit`, which must say so (repeat_interleave: with 
 narrow: with a tensor as its start, as a view whose place is not known).
 """
 
-HALF = (torch.float16, torch.bfloat16)
+HOST_INDICES = ("tensor_split",)
+"""Operators whose arguments but the first stay on the CPU, where PyTorch wants them."""
+
+WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+"""The precision that judges between the device and the CPU where the two differ."""
 
 TOLERANCE = {
     torch.float16: (1e-2, 1e-2),
@@ -131,9 +140,11 @@ def _arguments(sample: SampleInput) -> Arguments:
     return sample.input, sample.args, sample.kwargs
 
 
-def _moved(arguments: Arguments, grad: bool = False) -> Arguments:
+def _moved(op: OpInfo, arguments: Arguments, grad: bool = False) -> Arguments:
     """The arguments on the device; creation operators are told of it."""
     first, rest, named = to_device(arguments, grad)
+    if op.name in HOST_INDICES:
+        rest, named = arguments[1:]
     if not tensors_of(arguments):
         named = {"device": torch.device("jax"), **named}
     return first, rest, named
@@ -186,48 +197,49 @@ def _settled(op: OpInfo, sample: SampleInput, result: Any) -> Any:
 
 
 def _agree(op: OpInfo, sample: SampleInput, expected: Any, actual: Any) -> None:
-    """Compare two results; where half precision leaves the CPU far off, with float64."""
+    """Compare two results; where they differ, the device must be as near to wider ones."""
     expected, actual = _unique(op, sample, expected), _unique(op, sample, actual)
     values = not is_random(op, sample)
     try:
         compare(expected, actual, values)
     except AssertionError:
         exact = _on_cpu(op, _widened(_arguments(sample))) if values else _REFUSED
-        if exact is _REFUSED or not any(t.dtype in HALF for t in tensors_of(expected)):
+        if exact is _REFUSED or not any(t.dtype in WIDER for t in tensors_of(expected)):
             raise
         compare(expected, actual, values=False)
         _no_farther(expected, actual, _unique(op, sample, exact))
 
 
 def _widened(tree: Any) -> Any:
-    """Half-precision tensors, and dtypes, made float64."""
+    """Tensors, and dtypes, made wider."""
 
     def widen(x: Any) -> Any:
         if isinstance(x, torch.dtype):
-            return torch.float64 if x in HALF else x
-        if not isinstance(x, torch.Tensor) or x.dtype not in HALF:
+            return WIDER.get(x, x)
+        if not isinstance(x, torch.Tensor) or x.dtype not in WIDER:
             return x
-        return x.detach().double().requires_grad_(x.requires_grad)
+        return x.detach().to(WIDER[x.dtype]).requires_grad_(x.requires_grad)
 
     return pytree.tree_map(widen, tree)
 
 
 def _no_farther(expected: Any, actual: Any, exact: Any) -> None:
-    """Raise AssertionError where the device is farther from float64 results than the CPU is."""
+    """Raise AssertionError where the device is farther off than the CPU: than twice as far."""
     rows = zip(*map(tensors_of, (expected, actual, exact)), strict=True)
-    for ours, cpu, true in [(b.detach().cpu(), a.detach(), e.detach()) for a, b, e in rows]:
-        if cpu.dtype not in HALF:
+    for cpu, ours, true in [(a.detach(), b.detach().cpu(), e.detach()) for a, b, e in rows]:
+        if cpu.dtype not in WIDER or true.dtype != WIDER[cpu.dtype]:
             compare(cpu, ours.to("jax"))
             continue
         rtol, atol = TOLERANCE[cpu.dtype]
         allowed = atol + rtol * true.abs()
         off = [
-            ((x.double() - true).abs() / allowed).nan_to_num(torch.inf)[true.isfinite()]
+            ((x.to(true.dtype) - true).abs() / allowed).nan_to_num(torch.inf)[true.isfinite()]
             for x in (ours, cpu)
         ]
         if off[0].numel():
-            least = max(1.0, off[1].max().item())
-            assert off[0].max() <= least, f"{off[0].max():.3g} tolerances off, the CPU {least:.3g}"
+            far, cpu_far = (x.max().item() for x in off)
+            message = f"{far:.3g} tolerances off, the CPU {cpu_far:.3g}"
+            assert far <= max(1.0, 2 * cpu_far), message
 
 
 # Checks -----------------------------------------------------------------------------------------
@@ -240,7 +252,7 @@ def eager(op: OpInfo, dtype: torch.dtype, strided: bool = False) -> Iterator[Non
         expected = _on_cpu(op, _arguments(sample))
         if expected is _REFUSED:
             continue
-        moved = to_device_strided(_arguments(sample)) if strided else _moved(_arguments(sample))
+        moved = to_device_strided(_arguments(sample)) if strided else _moved(op, _arguments(sample))
         _agree(op, sample, expected, _call(op, moved))
         yield
 
@@ -272,7 +284,7 @@ def jit(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
             continue
         samples += 1
         try:
-            actual = calque.jit(functools.partial(_call, op))(_moved(_arguments(sample)))
+            actual = calque.jit(functools.partial(_call, op))(_moved(op, _arguments(sample)))
         except calque.TraceError:
             if op.name not in DATA_DEPENDENT:
                 raise
@@ -291,7 +303,7 @@ def grad(op: OpInfo, dtype: torch.dtype, order: int = 1) -> Iterator[None]:
         expected = _on_cpu(op, arguments)
         if expected is _REFUSED:
             continue
-        moved = _moved(arguments, grad=True)
+        moved = _moved(op, arguments, grad=True)
         actual = _call(op, moved)
         if sample.output_process_fn_grad is not None:
             expected = sample.output_process_fn_grad(expected)
@@ -308,7 +320,7 @@ def grad(op: OpInfo, dtype: torch.dtype, order: int = 1) -> Iterator[None]:
                     order,
                 )
         except AssertionError:
-            if dtype not in HALF or not values or order > 1:
+            if dtype not in WIDER or not values or order > 1:
                 raise
             exact = _with_gradients(op, sample, _widened(arguments))
             if exact is _REFUSED:
@@ -320,14 +332,19 @@ def grad(op: OpInfo, dtype: torch.dtype, order: int = 1) -> Iterator[None]:
 
 
 def _with_gradients(op: OpInfo, sample: SampleInput, arguments: Arguments) -> Any:
-    """A result and the gradients of the sum of its parts."""
+    """A result and the gradients of the sum of its parts weighted at random."""
     result = _on_cpu(op, arguments)
     if result is _REFUSED:
         return result
     if sample.output_process_fn_grad is not None:
         result = sample.output_process_fn_grad(result)
     outputs, leaves = _requiring(result), _requiring(arguments)
-    weights = [torch.ones_like(o) for o in outputs]
+    generator = torch.Generator().manual_seed(0)
+    kinds = [torch.complex128 if o.is_complex() else torch.float64 for o in outputs]
+    weights = [
+        torch.randn(o.shape, dtype=kind, generator=generator).to(o)
+        for o, kind in zip(outputs, kinds, strict=True)
+    ]
     found = torch.autograd.grad(outputs, leaves, weights, allow_unused=True) if outputs else []
     return result, [g for g in found if g is not None]
 
@@ -428,7 +445,7 @@ def out(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
         for prepare in (_filled, _with_gaps, _empty):
             outs = pytree.tree_map(prepare, expected)
             kept = [(t, t.stride()) for t in tensors_of(outs)]
-            first, rest, named = _moved(_arguments(sample))
+            first, rest, named = _moved(op, _arguments(sample))
             place = outs if isinstance(outs, torch.Tensor) else tuple(tensors_of(outs))
             result = op(first, *rest, **{**named, "out": place})
             for (given, stride), returned in zip(kept, tensors_of(result), strict=True):
@@ -463,7 +480,7 @@ def errors(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
         else:
             continue
         try:
-            _call(op, _moved(_arguments(sample)))
+            _call(op, _moved(op, _arguments(sample)))
         except type(expected):
             yield
         except Exception as error:

@@ -11,7 +11,7 @@ import torch
 from jax.core import Tracer
 
 from calque.device import checks
-from calque.device.binding import functional
+from calque.device.binding import functional, write_out
 from calque.device.cell import read
 from calque.ops.registry import RULES
 
@@ -75,11 +75,18 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     return factor
 
 
+def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+    """`torch.cholesky` into a tensor."""
+    write_out(out, read(cholesky(self, upper)))
+    return out
+
+
 def kernels() -> dict[str, Any]:
     """The kernels by operator name."""
     names = {*_CHECKED, *_BY_CONTIGUITY}
     return {
         "_linalg_check_errors": check_errors,
         "cholesky": cholesky,
+        "cholesky.out": cholesky_out,
         **{name: _kernel(name) for name in names},
     }

@@ -21,6 +21,7 @@ from calque.device import (
     quotients,
     raised,
     storage,
+    validations,
     values,
     views,
 )
@@ -52,6 +53,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
     composites.install(aten)
+    validations.install(aten)
     autocast.install(aten, everything)
     for part in (storage, moves, interop, accelerator, forks, raised):
         part.install()

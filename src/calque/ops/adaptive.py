@@ -148,6 +148,9 @@ def _fractional(ndim: int) -> None:
                     f"size {n}"
                 )
         planes = int(np.prod(lead))
+        if planes == 0:
+            empty = (*lead, *out)
+            return jnp.zeros(empty, self.dtype), jnp.zeros(empty, np.int64)
         flat = jnp.zeros((planes,) + (1,) * (2 * ndim), np.int32)
         samples = random_samples.reshape(planes, ndim)
         for axis in range(ndim):

@@ -77,11 +77,13 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     if dtype is None:
         whole = all(isinstance(x, int) for x in (start, end, step))
         dtype = np.dtype("int64") if whole else default_float()
-    if is_integral(dtype):
+    if dtype == np.int64:
         start, end, step = int(start), int(end), int(step)
         count = -((start - end) // step)
-    else:
+    else:  # narrow integers too are counted before they are rounded
         count = math.ceil((end - start) / step)
+        if is_integral(dtype):
+            start, step = int(start), int(step)
     if closed:
         count = math.floor((end - start) / step) + 1
     exact = np.dtype("int64") if is_integral(dtype) else np.dtype("float64")
@@ -89,7 +91,8 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     index = lax.iota(narrow, count)
     if start == 0 and step == 1:
         return index.astype(dtype)
-    return (index * jnp.asarray(step, narrow) + jnp.asarray(start, narrow)).astype(dtype)
+    step, start = (np.asarray(x, exact).astype(narrow) for x in (step, start))
+    return (index * step + start).astype(dtype)
 
 
 @op("arange", static=("end",))
@@ -127,7 +130,8 @@ def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
     first, last = (_number(bound, dtype).astype(wide) for bound in (start, end))
     if steps == 1:
         return first.reshape(1)
-    step = (last - first) / max(steps - 1, 1)
+    # XLA would multiply by the reciprocal of a constant, which rounds twice.
+    step = (last - first) / lax.optimization_barrier(jnp.asarray(max(steps - 1, 1), wide))
     index = jnp.arange(steps)
     low = first + step * index.astype(wide)
     high = last - step * (steps - 1 - index).astype(wide)

@@ -48,23 +48,39 @@ def floor_divide(self: Array, other: Any) -> Array:
     return div_mode(self, other, "floor")
 
 
-@opmath
+def _steps(dtype: Any) -> Any:
+    """What rounds each step of a division to half precision, as PyTorch does before it truncates.
+
+    XLA may leave out a conversion to half precision and back.
+    """
+    if dtype.itemsize != 2:
+        return lambda x: x
+    info = jnp.finfo(dtype)
+    return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
+
+
 def _truncated(x: Array, y: Array) -> Array:
-    return jnp.trunc(x / y)
+    rounded = _steps(x.dtype)
+    return opmath(lambda x, y: jnp.trunc(rounded(x / y)))(x, y)
 
 
-@opmath
 def _floor_divide(x: Array, y: Array) -> Array:
     if is_integral(x.dtype):
         return jnp.floor_divide(x, y)
-    x, y = _same_shape(x, y)
-    rest = lax.rem(x, y)
-    quotient = (x - rest) / y
-    quotient = jnp.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
-    floored = jnp.floor(quotient)
-    floored = jnp.where(quotient - floored > 0.5, floored + 1, floored)
-    floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floored)
-    return jnp.where(y == 0, x / y, floored)
+    rounded = _steps(x.dtype)
+
+    @opmath
+    def divide(x: Array, y: Array) -> Array:
+        rest = lax.rem(x, y)
+        quotient = rounded(rounded(x - rest) / y)
+        below = (rest != 0) & ((rest < 0) != (y < 0))
+        quotient = jnp.where(below, rounded(quotient - 1), quotient)
+        floored = jnp.floor(quotient)
+        floored = jnp.where(rounded(quotient - floored) > 0.5, rounded(floored + 1), floored)
+        floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floored)
+        return jnp.where(y == 0, x / y, floored)
+
+    return divide(*_same_shape(x, y))
 
 
 def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
@@ -83,7 +99,7 @@ def remainder(self: Any, other: Any) -> Array:
 def fmod(self: Array, other: Any) -> Array:
     x, y = promote(self, other)
     refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)
-    return lax.rem(*_same_shape(x, y))
+    return opmath(lax.rem)(*_same_shape(x, y))
 
 
 # Powers -------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from calque.ops.common import wrap_dims
 from calque.ops.dtypes import (
@@ -32,10 +33,17 @@ def cast(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)
 
 
+def _reduced(function: Any, x: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
+    """A sum or product in the dtype of its operand; of bools, whether it is not zero."""
+    if x.dtype == jnp.bool_:
+        return function(x, axis=axes, keepdims=keepdim) != 0
+    return function(x, axis=axes, keepdims=keepdim, dtype=x.dtype)
+
+
 @op("sum", "sum.dim_IntList")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     axes = wrap_dims(dim, self.ndim)
-    return jnp.sum(_accumulated(self, dtype), axis=axes, keepdims=keepdim)
+    return _reduced(jnp.sum, _accumulated(self, dtype), axes, keepdim)
 
 
 @op("nansum")
@@ -60,12 +68,24 @@ def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
 @op("prod", "prod.dim_int")
 def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     axes = wrap_dims(dim, self.ndim)
-    return jnp.prod(_accumulated(self, dtype), axis=axes, keepdims=keepdim)
+    return _reduced(jnp.prod, _accumulated(self, dtype), axes, keepdim)
 
 
 op("prod")(lambda self, dtype=None: prod(self, dtype=dtype))
 op("sum")(lambda self, dtype=None: sum(self, dtype=dtype))
 op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
+
+
+@op("hash_tensor")
+def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0) -> Array:
+    """The exclusive or of the bits of all elements as float64, or as int64."""
+    if mode != 0:
+        raise RuntimeError("Only support XOR for now")
+    wide = jnp.int64 if is_integral(self.dtype) else jnp.float64
+    bits = lax.bitcast_convert_type(self.astype(wide), jnp.uint64)
+    axes = wrap_dims(dim, self.ndim)
+    total = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, axes)
+    return jnp.expand_dims(total, axes) if keepdim else total
 
 
 # Variance -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -119,6 +120,33 @@ def _taps(make: Maker, sizes: Any, out: Any, align: bool, scales: Any, dtype: An
     return [make(n, m, align, scale, real) for n, m, scale in zip(sizes, out, scales, strict=True)]
 
 
+def _merged(taps: Taps) -> Taps:
+    """Taps that read one element several times, as at a border, made one."""
+    weights = np.array(taps.weights)
+    for k in range(1, weights.shape[1] if weights.shape[1] <= 4 else 0):
+        for earlier in range(k):
+            same = taps.sources[:, earlier] == taps.sources[:, k]
+            weights[:, earlier] += np.where(same, weights[:, k], 0)
+            weights[:, k] = np.where(same, 0, weights[:, k])
+    return Taps(taps.sources, weights, taps.size)
+
+
+def _apply_to_bytes(x: Array, taps: list[Taps]) -> Array:
+    """Taps on bytes: weights of 16 bits, the last axis first, each axis rounded and clamped.
+
+    PyTorch (after Pillow) chooses the bits behind the point by the largest weight.
+    """
+    x = x.astype(jnp.int32)
+    for axis, one in reversed(list(enumerate(map(_merged, taps), start=2))):
+        largest = one.weights.max()
+        bits = next((b for b in range(22) if int(0.5 + largest * 2 ** (b + 1)) >= 2**15), 22)
+        scaled = one.weights * 2**bits
+        whole = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int32)
+        total = Taps(one.sources, whole, one.size)(x, axis).astype(jnp.int32)
+        x = jnp.clip((total + (1 << (bits - 1))) >> bits, 0, 255)
+    return x.astype(jnp.uint8)
+
+
 def _check_rank(x: Array, ndim: int) -> None:
     if x.ndim != ndim + 2 or 0 in x.shape[1:]:
         raise RuntimeError(
@@ -154,7 +182,10 @@ def _register(name: str, ndim: int, make: Maker, aligned: bool) -> None:
     def forward(self: Array, output_size: Any, *rest: Any, **named: Any) -> Array:
         _check_rank(self, ndim)
         align, scales = parse(rest, named)
-        return apply_taps(self, _taps(make, self.shape[2:], output_size, align, scales, self.dtype))
+        fixed = self.dtype == jnp.uint8 and ndim == 2 and aligned
+        real = jnp.float64 if fixed else self.dtype
+        taps = _taps(make, self.shape[2:], output_size, align, scales, real)
+        return _apply_to_bytes(self, taps) if fixed else apply_taps(self, taps)
 
     def backward(
         grad_output: Array, output_size: Any, input_size: Any, *rest: Any, **named: Any

@@ -161,7 +161,7 @@ def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1
     _check_source("index_add_()", self, dim, index, source)
     source = at_least_1d(source)
     _check_rest("index_add_()", target, dim, source)
-    if self.dtype != jnp.bool_ and not (isinstance(alpha, int) and alpha == 1):
+    if not (isinstance(alpha, int) and alpha == 1):
         source = source * jnp.asarray(alpha).astype(source.dtype)
     if index.size == 0 or target.size == 0:
         return self

@@ -1,5 +1,6 @@
 """Special functions: torch.special and its relatives."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,18 @@ def polygamma(n: int, self: Array) -> Array:
     order = jnp.asarray(n + 1, x.dtype)
     factorial = jnp.exp(lax.lgamma(order))
     return (-1) ** (n + 1) * factorial * _zeta(order, x)
+
+
+@op("mvlgamma")
+@opmath
+def mvlgamma(self: Array, p: int) -> Array:
+    if p < 1:
+        raise RuntimeError("p has to be greater than or equal to 1")
+    x = self.astype(to_float(self.dtype))
+    total = jnp.full_like(x, p * (p - 1) / 4 * math.log(math.pi))
+    for k in range(p):
+        total = total + lax.lgamma(x - k / 2)
+    return total
 
 
 # Orthogonal polynomials, by their three-term recurrences ------------------------------------------

@@ -12,6 +12,8 @@ _STORAGE = "the comparison moves a view to the device without the rest of its st
 _SHAPES = "takes shapes, not tensors"
 _CEPHES = "the CPU is off by 3e-7, the device by 1e-15 (tests/ops/test_bessel.py)"
 _HOST_INDICES = "the comparison moves the indices, which PyTorch wants on the CPU"
+_EMPTY_STRIDES = "an empty result has other strides"
+_BUFFER = "PyTorch's result is a part of a larger buffer"
 
 _EVERY_EAGER = ("float32", "int64", "bool", "float64", "bfloat16", "int32", "complex64")
 
@@ -27,7 +29,9 @@ _FLOAT = ("float32",)
 _JIT = ("float32", "int64", "bool")
 
 KNOWN_GAPS: dict[tuple[str, str, str], str] = {
-    **_gaps(_SHAPES, ("broadcast_shapes",), eager=_FLOAT, jit=_FLOAT, strided=_FLOAT),
+    **_gaps(
+        _SHAPES, ("broadcast_shapes",), eager=_FLOAT, jit=_FLOAT, strided=_FLOAT, layout=_FLOAT
+    ),
     **_gaps(
         _SPARSE,
         ("sparse_sampled_addmm",),
@@ -36,6 +40,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         grad=("float32", "complex64"),
         grad2=("float64",),
         strided=_FLOAT,
+        layout=_FLOAT,
     ),
     **_gaps(
         _SPARSE,
@@ -44,6 +49,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         jit=_FLOAT,
         grad=_FLOAT,
         strided=_FLOAT,
+        layout=_FLOAT,
     ),
     **_gaps(
         _SPARSE,
@@ -53,6 +59,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         grad=_FLOAT,
         grad2=("float64",),
         strided=_FLOAT,
+        layout=_FLOAT,
     ),
     **_gaps(
         _COMPLEX32,
@@ -62,6 +69,7 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         grad=("float32", "complex64"),
         grad2=("float64",),
         strided=_FLOAT,
+        layout=_FLOAT,
     ),
     **_gaps(
         _STATISTICS,
@@ -75,7 +83,10 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         eager=("bfloat16",),
     ),
     **_gaps(_PART, ("as_strided_partial_views",), jit=_JIT),
-    **_gaps(_STORAGE, ("as_strided_partial_views",), strided=_FLOAT),
-    **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT),
+    **_gaps(_STORAGE, ("as_strided_partial_views",), strided=_FLOAT, layout=_FLOAT),
+    **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT, layout=_FLOAT),
+    **_gaps(_SPARSE, ("sparse_sampled_addmm",), out=_FLOAT),
+    **_gaps(_EMPTY_STRIDES, ("cholesky", "nn_functional_rms_norm"), layout=_FLOAT),
+    **_gaps(_BUFFER, ("linalg_lstsq", "linalg_lstsq_grad_oriented"), layout=_FLOAT),
     **_gaps(_CEPHES, ("special_bessel_j0", "special_bessel_y1"), eager=("float64",)),
 }

@@ -24,7 +24,7 @@ REFUSALS: dict[CodeType, Exception] = {
 
 
 _DEPTH = 8
-"""How many frames of the dispatcher's may lie between such a function and the reading of a value."""
+"""How many frames of the dispatcher may lie between such a function and the reading of a value."""
 
 
 def answer(value: Tensor) -> bool | None:

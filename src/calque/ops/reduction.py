@@ -37,7 +37,9 @@ def _reduced(function: Any, x: Array, axes: tuple[int, ...], keepdim: bool) -> A
     """A sum or product in the dtype of its operand; of bools, whether it is not zero."""
     if x.dtype == jnp.bool_:
         return function(x, axis=axes, keepdims=keepdim) != 0
-    return function(x, axis=axes, keepdims=keepdim, dtype=x.dtype)
+    # JAX would widen integers; halves it sums in float32, unless a dtype is asked for.
+    dtype = x.dtype if is_integral(x.dtype) else None
+    return function(x, axis=axes, keepdims=keepdim, dtype=dtype)
 
 
 @op("sum", "sum.dim_IntList")

@@ -82,6 +82,11 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         ),
         eager=("bfloat16",),
     ),
+    **_gaps(
+        "no rule for LAPACK's sytrf: served by the CPU, outside of programs",
+        ("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_ldl_solve"),
+        jit=_FLOAT,
+    ),
     **_gaps(_PART, ("as_strided_partial_views",), jit=_JIT),
     **_gaps(_STORAGE, ("as_strided_partial_views",), strided=_FLOAT, layout=_FLOAT),
     **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT, layout=_FLOAT),

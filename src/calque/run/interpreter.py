@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -264,5 +264,5 @@ def _invoke_subgraph(graph: Any, identifier: Any, *operands: Any) -> Any:
 
 
 @_higher_order("with_effects")
-def _with_effects(token: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+def _with_effects(token: Any, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return token, target(*args, **kwargs)

@@ -150,6 +150,20 @@ def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return [(width, batch * width, 1), *[None] * len(others)]
 
 
+def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """The output as the queries; the log-sum-exp, and gradients, with the heads innermost."""
+    if len(results) == 2:
+        out, logsumexp = results
+        return [of_attention(out, args[0]), _heads_inside(logsumexp.shape)]
+    return [_heads_inside(r.shape) for r in results]
+
+
+def _heads_inside(shape: Ints) -> Ints:
+    batch, heads, queries, *rest = shape
+    outer, row, head, *inner = contiguous_strides((batch, queries, heads, *rest))
+    return (outer, head, row, *inner)
+
+
 def of_attention(result: Array, query: Tensor) -> Ints:
     """Attention's result in the order of the query's axes."""
     if query.is_contiguous():
@@ -237,6 +251,8 @@ _OWN: dict[str, Layer] = {
     "_fft_c2c": transforms,
     "_fft_c2r": transforms,
     "_fft_r2c": transforms,
+    "_scaled_dot_product_flash_attention_for_cpu": attention_of_the_cpu,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_of_the_cpu,
     "gru.input": sequences,
     "lstm.input": sequences,
     "nonzero": positions,

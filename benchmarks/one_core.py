@@ -1,5 +1,8 @@
-"""Import this before PyTorch and JAX to keep a process on one core: their thread pools are sized
-when they start, and XLA has no setting for its own. Later it does nothing."""
+"""Import this before PyTorch and JAX to keep a process on one core.
+
+Their thread pools are sized when they start, and XLA has no setting for its own; later than that
+the import does nothing.
+"""
 
 import os
 import sys

@@ -1,6 +1,7 @@
 """Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
 import gc
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -230,7 +231,9 @@ class _Trace:
             place.after.clear()
         self.lending.check_unchanged()
         recording.checks = Checks.of(self.lifting, describer)
-        written = list(self.lifting.written)
+        # JAX gives a donated input's memory to the first output of its shape: keep them in step.
+        slots = self.lifting.cell_slots
+        written = sorted(self.lifting.written, key=lambda cell: slots.get(cell, math.inf))
         made = list(self.lifting.fresh.values())
         recording.backward = trace_backward(
             self.lifting, leaves, recording.results, self.tensors.values(), self.stand_ins

@@ -59,8 +59,12 @@ def test_the_device_has_its_module() -> None:
 
 
 def test_there_are_no_generators_of_the_device() -> None:
-    with pytest.raises(RuntimeError):
-        torch.Generator("jax")
+    for make in (lambda: torch.Generator("jax"), lambda: torch.Generator(device="jax")):
+        with pytest.raises(NotImplementedError, match=r"torch\.jax\.manual_seed"):
+            make()
+    assert torch.Generator("cpu").manual_seed(3).initial_seed() == 3
+    with pytest.raises(TypeError):
+        torch.Generator(1, 2)
     with pytest.raises(RuntimeError, match="manual_seed"):
         torch.rand(2, device="jax", generator=torch.Generator())
 

@@ -31,8 +31,31 @@ def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
 _their_pin_memory = torch.Tensor.pin_memory
 
 
+def _name_the_alternative() -> None:
+    """Say what to do where `torch.Generator("jax")` is asked for, which only C++ could make."""
+    kind = type(torch.Generator)  # a class of Python; `torch.Generator` itself cannot be changed
+    if kind is type:
+        return
+    make = kind.__call__
+
+    def call(cls: type, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return make(cls, *args, **kwargs)
+        except NotImplementedError as error:
+            if cls is not torch.Generator or "getNewGenerator" not in str(error):
+                raise
+        raise NotImplementedError(
+            "the device 'jax' has one random generator and no torch.Generator: seed it with "
+            "torch.manual_seed or torch.jax.manual_seed, and keep its state with "
+            "torch.jax.get_rng_state and set_rng_state"
+        )
+
+    kind.__call__ = call  # type: ignore[method-assign]
+
+
 def install() -> None:
     """Answer for `torch.accelerator` wherever the accelerator in use is the jax device."""
+    _name_the_alternative()
     torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore[method-assign]
     for name, ours in FUNCTIONS.items():
         theirs = getattr(torch.accelerator, name, None)

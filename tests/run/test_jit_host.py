@@ -197,7 +197,9 @@ def test_code_that_asks_is_told_that_it_is_compiled():
     assert not torch.compiler.is_compiling()
 
 
-def test_distributions_do_not_look_at_values_unless_asked():
+def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
+    # torch.compile turns it off for the whole process.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     x = torch.tensor([0.5, 1.0], device="jax")
 
     @calque.jit

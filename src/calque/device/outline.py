@@ -69,14 +69,14 @@ class Outline:
     def _ask(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if self.op.name() in _BY_VALUE:
             return
-        named = {n: self._outlined(v, n) for n, v in kwargs.items() if n in self._names}
-        if "device" in self._names:
-            named["device"] = _DEVICE
-        given = [self._outlined(v, n) for v, n in zip(args, self._names, strict=False)]
         try:
+            named = {n: self._outlined(v, n) for n, v in kwargs.items() if n in self._names}
+            if "device" in self._names:
+                named["device"] = _DEVICE
+            given = [self._outlined(v, n) for v, n in zip(args, self._names, strict=False)]
             with torch._C.DisableTorchFunction():
                 self.op.redispatch(META, *given, **named)
-        except NotImplementedError:  # it has no Meta kernel, or one that needs values
+        except NotImplementedError:  # no Meta kernel, one that needs values, symbolic sizes
             pass
         except AssertionError as error:
             raise RuntimeError(f"{self.op.name()}: {error}") from error
@@ -87,6 +87,8 @@ class Outline:
         if isinstance(value, np.dtype):
             return to_torch(value)
         if isinstance(value, jax.Array):
+            if not all(isinstance(n, int) for n in value.shape):
+                raise NotImplementedError("sizes that are symbolic")
             if not value.weak_type:
                 return torch.empty(value.shape, dtype=to_torch(value.dtype), device=_DEVICE)
             value = _NUMBERS[dtypes.category(value.dtype)]

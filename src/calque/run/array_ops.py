@@ -70,7 +70,6 @@ def _count(self: Array) -> Any:
     return count
 
 
-
 ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "aten::alias": _same,
     "aten::clone": _same,
@@ -92,3 +91,28 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "aten::sym_numel": _count,
 }
 """Memory of no value is zero here: a program that reads it is wrong on any device."""
+
+
+def _resizing(rule: str, ndim: int) -> Callable[..., Array]:
+    """`upsample_*.vec`, which tells the new size or the scales, by the overload that tells both."""
+
+    def resize(input: Array, output_size: Any, *options: Any) -> Array:
+        *flags, scales = options
+        size = output_size
+        if size is None:
+            pairs = zip(input.shape[-ndim:], scales, strict=True)
+            size = [n * int(s) if int(s) == s else int(n * s) for n, s in pairs]
+        return RULES[rule].function(input, size, *flags, *(scales or [None] * ndim))
+
+    return resize
+
+
+for _name, _ndim in (
+    *((f"upsample_nearest{n}d", n) for n in (1, 2, 3)),
+    *((f"_upsample_nearest_exact{n}d", n) for n in (1, 2, 3)),
+    ("upsample_linear1d", 1),
+    ("upsample_bilinear2d", 2),
+    ("upsample_trilinear3d", 3),
+    ("upsample_bicubic2d", 2),
+):
+    ARRAY_OPS[f"aten::{_name}.vec"] = _resizing(f"aten::{_name}", _ndim)

@@ -5,7 +5,6 @@ this is how a graph becomes one program for all sizes.
 """
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax import Array
 from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim, max_dim, min_dim
+from jax.errors import ConcretizationTypeError
 from torch import fx
 from torch.utils import _pytree as pytree
 
@@ -74,7 +74,9 @@ class ArrayNodes(Nodes):
             return _SYMBOLIC.get(target, target)(*args, **kwargs)
         try:
             return call(target, args, kwargs)
-        except InconclusiveDimensionOperation as error:
+        except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:
+            if not any(map(_is_dynamic, pytree.tree_leaves((tuple(args), kwargs)))):
+                raise
             first = str(error).strip().partition("\n")[0]
             raise TraceError(
                 f"{target.name()} needs sizes that are known when the program is made, and one of "
@@ -158,15 +160,12 @@ def _is_dynamic(value: Any) -> bool:
 
 def _verify(node: fx.Node, result: Any) -> None:
     """Raise TraceError where a rule gave another dtype or shape than PyTorch says."""
-    wanted, found = pytree.tree_leaves(node.meta.get("val")), pytree.tree_leaves(result)
-    if len(wanted) != len(found):
-        return
-    for value, array in zip(wanted, found, strict=True):
-        if not isinstance(value, torch.Tensor) or not isinstance(array, Array):
-            continue
-        sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, array.shape)]
-        if array.dtype != to_numpy(value.dtype) or array.shape != tuple(sizes):
-            raise TraceError(
-                f"{node.target} gave {array.dtype}{list(array.shape)} where PyTorch gives "
-                f"{value.dtype}{list(value.shape)}"
-            )
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(result, Array):
+        return  # the parts of a tuple that are used are nodes of their own
+    sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, result.shape)]
+    if result.dtype != to_numpy(value.dtype) or result.shape != tuple(sizes):
+        raise TraceError(
+            f"{node.target} gave {result.dtype}{list(result.shape)} where PyTorch gives "
+            f"{value.dtype}{list(value.shape)}"
+        )

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from calque.device.cell import active, read, wrap, x64
 from calque.device.host import host_array
 from calque.diagnostics import UnsupportedOpError
+from calque.diagnostics.frames import is_library
 from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
 
@@ -76,9 +77,9 @@ class JaxInterpreter:
             if spec.kind.name == "USER_INPUT":
                 leaves.append(next(given))
             elif spec.target in program.constants:
-                leaves.append(_array(program.constants[spec.target]))
+                leaves.append(constant(program.constants[spec.target]))
             else:
-                leaves.append(_array(program.state_dict[spec.target]))
+                leaves.append(constant(program.state_dict[spec.target]))
         return leaves
 
     def _unflat(self, arrays: list[Any]) -> Any:
@@ -121,7 +122,7 @@ class Nodes(fx.Interpreter):
         """A constant of the graph, on the device."""
         value = self.fetch_attr(target)
         if isinstance(value, torch.Tensor):
-            return wrap(_array(value))
+            return wrap(constant(value))
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -164,7 +165,7 @@ def on_device(device: torch.device) -> torch.device:
     return device if device.type == "meta" else torch.device("jax")
 
 
-def _array(tensor: torch.Tensor) -> Array:
+def constant(tensor: torch.Tensor) -> Array:
     """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
     trace, active.trace = active.trace, None
     try:
@@ -188,16 +189,22 @@ def _packed(key: Array | None) -> Array:
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
 
 
+def line_of(node: fx.Node) -> str:
+    """The line of the user's that a node is from; empty if the graph does not say."""
+    places = _PLACE.findall(node.stack_trace or "")
+    places = [place for place in places if not is_library(place[0])] or places
+    return "{}:{} in {}".format(*places[-1]) if places else ""
+
+
 _LOCATED = "_calque_located"
 
 
 def _located(error: Exception, node: fx.Node) -> Exception:
     """An error of a node with the user's line in front, once."""
-    places = _PLACE.findall(node.stack_trace or "")
-    if getattr(error, _LOCATED, False) or not places:
+    line = line_of(node)
+    if getattr(error, _LOCATED, False) or not line:
         return error
-    file, line, function = places[-1]
-    text = f"{file}:{line} in {function}: {error}"
+    text = f"{line}: {error}"
     try:
         found = type(error)(text)
     except Exception:

@@ -73,6 +73,7 @@ class Lifting:
 
     def __init__(self, checks: bool = False) -> None:
         self.failures: list[Failure] | None = [] if checks else None
+        self.callbacks = True
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}
         self.cell_slots: dict[Cell, int] = {}

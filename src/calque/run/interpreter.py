@@ -111,6 +111,12 @@ class Nodes(fx.Interpreter):
             found = self.run(*inputs, enable_io_processing=False)
         return [found] if self.single else list(found)
 
+    @property
+    def lifting(self) -> Lifting:
+        """The trace that the nodes run in."""
+        assert isinstance(active.trace, Lifting)
+        return active.trace
+
     def run_node(self, n: fx.Node) -> Any:
         """As the base class does; an error names the line of the user's that the node is from."""
         try:
@@ -129,9 +135,8 @@ class Nodes(fx.Interpreter):
         """One operator, or one higher-order operator with its subgraphs."""
         if not isinstance(target, torch._ops.HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
-        if target.name() == "with_effects":
-            token, op, *operands = args
-            return token, self.call_operator(op, tuple(operands), kwargs)
+        if target.name() in _CALLING:
+            return _CALLING[target.name()](self, *args, **kwargs)
         rule = HIGHER_ORDER.get(target.name())
         if rule is None:
             raise UnsupportedOpError(f"torch.ops.higher_order.{target.name()} has no rule")
@@ -158,6 +163,30 @@ class Nodes(fx.Interpreter):
             return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
 
         return run
+
+
+# Higher-order operators that call one operator ---------------------------------------------------
+
+
+def _with_effects(nodes: Nodes, token: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    return token, nodes.call_operator(op, args, kwargs)
+
+
+def _and_save_random(nodes: Nodes, op: Any, *args: Any, **kwargs: Any) -> Any:
+    state = nodes.lifting.peek()
+    return wrap(state), nodes.call_operator(op, args, kwargs)
+
+
+def _with_random(nodes: Nodes, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    with nodes.lifting.drawing_from(read(state)):
+        return nodes.call_operator(op, args, kwargs)
+
+
+_CALLING: dict[str, Callable[..., Any]] = {
+    "with_effects": _with_effects,
+    "run_and_save_rng_state": _and_save_random,
+    "run_with_rng_state": _with_random,
+}
 
 
 def on_device(device: torch.device) -> torch.device:

@@ -10,6 +10,7 @@ NAMES = (
     "hlo",
     "host_overhead",
     "trace_time",
+    "compile",
     "memory",
     "import_time",
 )

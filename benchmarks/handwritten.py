@@ -107,11 +107,36 @@ def gpt(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
     return logits.reshape(-1, logits.shape[-1]), b
 
 
+def vit(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
+    weight = p["patches.weight"]
+    x = conv(p, "patches", x, weight.shape[-1], 0) + p["patches.bias"][:, None, None]
+    x = jnp.swapaxes(x.reshape(*x.shape[:2], -1), 1, 2) + p["positions"]
+    for i in range(_count(p, "layers")):
+        x = transformer_layer(p, f"layers.{i}", x, 3, False)
+    return linear(p, "head", layer_norm(p, "norm", x).mean(1)), b
+
+
+def bert(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
+    x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
+    x = layer_norm(p, "norm", x)
+    for i in range(_count(p, "layers")):
+        x = transformer_layer(p, f"layers.{i}", x, 4, False)
+    logits = linear(p, "head", x)
+    return logits.reshape(-1, logits.shape[-1]), b
+
+
 def _count(p: Arrays, prefix: str) -> int:
     return len({name.split(".")[1] for name in p if name.startswith(f"{prefix}.")})
 
 
-TWINS: dict[str, Apply] = {"mlp": mlp, "resnet": resnet, "encoder": encoder, "gpt": gpt}
+TWINS: dict[str, Apply] = {
+    "mlp": mlp,
+    "resnet": resnet,
+    "encoder": encoder,
+    "gpt": gpt,
+    "vit": vit,
+    "bert": bert,
+}
 
 
 def array(tensor: torch.Tensor) -> Array:

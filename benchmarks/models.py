@@ -116,6 +116,40 @@ class GPT(nn.Module):
         return self.head(self.norm(self.layers(x))).flatten(0, 1)
 
 
+class ViT(nn.Module):
+    """A vision transformer over patches, classified by their mean; ViT-tiny's width and heads."""
+
+    def __init__(self, width: int = 192, heads: int = 3, depth: int = 6, patch: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        self.layers = nn.Sequential(*(Layer(width, heads, False) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.head(self.norm(self.layers(x)).mean(dim=1))
+
+
+class BERT(nn.Module):
+    """A small BERT: every token is predicted from both sides."""
+
+    def __init__(
+        self, width: int = 128, heads: int = 4, depth: int = 4, vocabulary: int = 256
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.Sequential(*(Layer(width, heads, False) for _ in range(depth)))
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.tokens(tokens) + self.positions[: tokens.shape[1]])
+        return self.head(self.layers(x)).flatten(0, 1)
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, a batch for it, and the name of its JAX twin."""
@@ -150,6 +184,13 @@ LARGE = (
     Case("ResNet-18", "resnet", lambda: ResNet((64, 128, 256, 512)), lambda: _images(4, 32)),
     Case("GPT, 12 layers", "gpt", lambda: GPT(depth=12), lambda: _text(2)),
 )
+COMPILED = (
+    LARGE[0],
+    Case("ViT-tiny", "vit", ViT, lambda: _images(4, 32)),
+    Case("GPT-2-like, 6 layers", "gpt", lambda: GPT(depth=6), lambda: _text(4)),
+    Case("BERT-like", "bert", BERT, lambda: _text(4)),
+)
+"""What `compile.py` runs."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01),

@@ -1,11 +1,27 @@
 """The benchmarks compare like with like: every model's JAX twin computes the same losses."""
 
 import pytest
+import torch
+import torch._dynamo
 
-from benchmarks.models import CASES, Case
+from benchmarks import decoding
+from benchmarks.compile import steps
+from benchmarks.models import CASES, COMPILED, Case
 from benchmarks.train_step import agree, candidates
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_losses_agree(case: Case) -> None:
     agree(candidates(case, "AdamW", inductor=False))
+
+
+@pytest.mark.parametrize("case", COMPILED[1:], ids=lambda case: case.name)
+def test_losses_agree_where_steps_are_compiled(case: Case) -> None:
+    torch._dynamo.reset()
+    agree(steps(case, inductor=False))
+
+
+def test_decoding_gives_the_tokens_of_torch() -> None:
+    torch._dynamo.reset()
+    compiled = decoding.decoder("jax", lambda model: torch.compile(model, backend="calque"))
+    assert compiled() == decoding.decoder("cpu", lambda model: model)()

@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import pytest
 import torch
 import torch._dynamo
@@ -228,15 +229,86 @@ def test_modes_and_options_are_refused_with_a_reason():
         compile(lambda x: x + 1, options={"triton": True})(torch.ones(2))
 
 
-def test_an_error_names_the_users_line():
-    torch.library.define("calquetest::unserved", "(Tensor x) -> Tensor")
-    torch.library.register_fake("calquetest::unserved")(lambda x: torch.empty_like(x))
+def operator(name, rule=None):
+    """An operator that only fake tensors can run, and maybe a rule for it."""
+    torch.library.define(name, "(Tensor x) -> Tensor")
+    torch.library.register_fake(name)(torch.empty_like)
+    if rule is not None:
+        calque.op(name)(rule)
+
+
+def line_of(function, place):
+    """Where a line of a function is, as errors name it."""
+    return rf"test_compile.py:{function.__code__.co_firstlineno + place} in {function.__name__}: "
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_operator_that_nothing_serves_is_refused_at_the_users_line(device):
+    name = f"calquetest::unserved_{device}"
+    operator(name)
+    unserved = getattr(torch.ops.calquetest, f"unserved_{device}")
 
     def f(x):
-        return torch.ops.calquetest.unserved(x + 1)
+        y = x + 1
+        return unserved(y)
 
-    with pytest.raises(Exception, match=r"test_compile.py:\d+ in f: .*calquetest::unserved"):
-        compile(f)(torch.ones(2, device="jax"))
+    with pytest.raises(Exception, match=line_of(f, 2) + f".*{name} has no rule .* no CPU kernel"):
+        compile(f)(torch.ones(2, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_error_of_a_rule_names_the_users_line(device):
+    def rule(x):
+        raise ValueError("it is broken")
+
+    operator(f"calquetest::broken_{device}", rule)
+    broken = getattr(torch.ops.calquetest, f"broken_{device}")
+
+    def f(x):
+        return broken(x * 2) + 1
+
+    with pytest.raises(Exception, match=line_of(f, 1) + f".*broken_{device}: it is broken"):
+        compile(f)(torch.ones(2, device=device))
+
+
+def test_an_error_in_the_backward_names_the_line_of_the_forward():
+    def gradient(x):
+        raise ValueError("it has no gradient")
+
+    operator("calquetest::backward", gradient)
+    operator("calquetest::forward")
+    torch.library.register_autograd(
+        "calquetest::forward", lambda context, g: torch.ops.calquetest.backward(g)
+    )
+    calque.op("calquetest::forward")(lambda x: x * 1)
+
+    def f(x):
+        y = x * 2
+        return torch.ops.calquetest.forward(y).sum()
+
+    x = torch.ones(2, device="jax", requires_grad=True)
+    with pytest.raises(Exception, match=r"test_compile.py:\d+ in f: .*it has no gradient"):
+        compile(f)(x).backward()
+
+
+def test_a_rule_that_gives_another_shape_fails_where_it_is_used():
+    operator("calquetest::five", lambda x: jnp.zeros(5))
+
+    def f(x):
+        y = torch.ops.calquetest.five(x)
+        return y + x
+
+    with pytest.raises(Exception, match=line_of(f, 2)):
+        compile(f)(torch.ones(3, 3, device="jax"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_shapes_that_do_not_fit_raise_what_pytorch_raises(device):
+    forward = compile(lambda x, y: x @ y, dynamic=True)
+    x = torch.ones(3, 4, device=device)
+    forward(x, torch.ones(4, 2, device=device))
+    with pytest.raises(Exception, match="same reduction dim|cannot be multiplied|must match"):
+        forward(x, torch.ones(5, 2, device=device))
 
 
 def pointers(tensors):

@@ -46,14 +46,22 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         if result is not NotImplemented:
             DECOMPOSED[op.name()] += 1
             return result
-    if active.trace is not None and not active.trace.callbacks:
-        raise UnsupportedOpError(
-            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
-        )
+    if active.trace is not None:
+        _check_callable(op, active.trace.callbacks)
     _warn_once(op)
     if active.trace is not None:
         return _call_back(op, args, kwargs)
     return _on_cpu(op, args, kwargs)
+
+
+def _check_callable(op: torch._ops.OpOverload, callbacks: bool) -> None:
+    """Raise UnsupportedOpError where a program cannot call back to the host for an operator."""
+    if not callbacks:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
+        )
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
+        raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
 
 
 def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:

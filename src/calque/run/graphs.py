@@ -31,6 +31,7 @@ from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.shared import Kept
 
 Tensor = torch.Tensor
 
@@ -157,8 +158,9 @@ class _Program:
                 cell = None
             if cell is None or cell not in bases:
                 stride = value.stride() if cell is None else layout_of(cell).stride
-                self.bases.append(_Base(len(arrays), stride, device))
-                arrays.append(read(value) if cell is None else cell.array)
+                array = read(value) if cell is None else cell.array
+                self.bases.append(_Base(len(arrays), array.shape, stride, device))
+                arrays.append(array)
             if cell is not None:
                 bases.setdefault(cell, len(self.bases) - 1)
             base = len(self.bases) - 1 if cell is None else bases[cell]
@@ -209,18 +211,23 @@ def _result(base: int, view: View | None) -> Callable[..., Any]:
 class _Base:
     """How a tensor with memory of its own is made of an output of the program."""
 
-    def __init__(self, output: int, stride: tuple[int, ...], device: torch.device | None) -> None:
+    def __init__(
+        self,
+        output: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        device: torch.device | None,
+    ) -> None:
         self._output, self._stride = output, stride
         self._on_host = device is not None and device.type == "cpu"
+        self._row_major = len(stride) < 2 or stride == contiguous_strides(shape)
 
     def __call__(self, outputs: list[Array]) -> Tensor:
         array, stride = outputs[self._output], self._stride
         if self._on_host:
             made = torch.from_dlpack(array)
             return made if made.stride() == stride else _restrided(made, stride)
-        if len(stride) < 2 or stride == contiguous_strides(array.shape):
-            return wrap_untraced(array)
-        return wrap_strided(array, stride)
+        return wrap_untraced(array) if self._row_major else wrap_strided(array, stride)
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
@@ -231,7 +238,7 @@ def _source(one: Any) -> Callable[[list[Any]], Any]:
     """A function from the list of inputs to the array."""
     source = one.source
     if one.kind == "argument":
-        return lambda inputs: _array(inputs[source])
+        return _Argument(source)
     if one.kind == "cell":
         return lambda inputs: source.array
     if one.kind == "host":
@@ -239,23 +246,20 @@ def _source(one: Any) -> Callable[[list[Any]], Any]:
     return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
 
 
-_ALIGNMENT = 64
+class _Argument:
+    """The array of one argument."""
+
+    __slots__ = ("_index", "_kept")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._kept = Kept()
+
+    def __call__(self, inputs: list[Any]) -> Array:
+        tensor = inputs[self._index]
+        return _array(tensor) if tensor.device.type == "jax" else self._kept(tensor)
 
 
 def _array(tensor: Tensor) -> Array:
-    """A tensor's array, without a copy where its memory can be shared."""
-    if tensor.device.type == "jax":
-        cell = cell_of(tensor)
-        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
-    tensor = tensor.detach()
-    shareable = (
-        tensor.is_contiguous()
-        and tensor.numel()
-        and tensor.data_ptr() % _ALIGNMENT == 0
-        and not (tensor.is_conj() or tensor.is_neg())
-        and tensor.dtype != torch.bool
-    )
-    if not shareable:
-        return host_array(tensor)
-    with x64():
-        return jax.dlpack.from_dlpack(tensor)
+    cell = cell_of(tensor)
+    return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)

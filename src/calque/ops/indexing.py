@@ -47,7 +47,7 @@ def index_shape(shape: tuple[int, ...], indices: Any) -> tuple[int, ...]:
     where = [d for d, i in enumerate(indices) if i is not None]
     if not where:
         return shape
-    common = jnp.broadcast_shapes(*(indices[d].shape for d in where))
+    common: Any = jnp.broadcast_shapes(*(indices[d].shape for d in where))
     rest = [n for d, n in enumerate(shape) if d not in where]
     first = where[0] if where[-1] - where[0] + 1 == len(where) else 0
     return (*rest[:first], *common, *rest[first:])

@@ -28,14 +28,20 @@ from calque.ops.registry import RULES, Rule
 from calque.run.array_ops import ARRAY_OPS, view_rule
 from calque.run.interpreter import Nodes, on_device
 
+
+def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that rounds, which leaves sizes as they are."""
+    return lambda x: x if is_symbolic_dim(x) else function(x)
+
+
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.sym_max: max_dim,
     torch.sym_min: min_dim,
-    torch.sym_int: lambda x: x,
-    math.floor: lambda x: x,
-    math.ceil: lambda x: x,
+    torch.sym_int: _of_whole(int),
+    math.floor: _of_whole(math.floor),
+    math.ceil: _of_whole(math.ceil),
 }
-"""Functions of sizes that JAX's dimensions have other names for; integers stay as they are."""
+"""Functions of sizes that JAX's dimensions have other names for."""
 
 
 class ArrayNodes(Nodes):
@@ -71,7 +77,8 @@ class ArrayNodes(Nodes):
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One operator, or one function of sizes."""
         if not isinstance(target, torch._ops.OpOverload):
-            return _SYMBOLIC.get(target, target)(*args, **kwargs)
+            function = _SYMBOLIC.get(target) or target
+            return function(*args, **kwargs)
         try:
             return call(target, args, kwargs)
         except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:

@@ -1,5 +1,6 @@
 """`calque.export`: a PyTorch program as one StableHLO program, for every batch size."""
 
+import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -129,7 +130,7 @@ class Exported:
             ImportError: the package flatbuffers is missing (`pip install calque[export]`).
         """
         try:
-            import flatbuffers  # noqa: F401  (what JAX writes with)
+            importlib.import_module("flatbuffers")  # what JAX writes with
         except ImportError:
             raise ImportError(
                 "serialize() needs the package flatbuffers: pip install calque[export]"

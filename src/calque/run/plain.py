@@ -40,5 +40,6 @@ def _names(spec: pytree.TreeSpec) -> list[str] | None:
         return None
     blank: Any = node.unflatten_fn([object()] * spec.num_children, spec.context)
     keys = [key for key, _ in node.flatten_with_keys_fn(blank)[0]]
-    names = [getattr(key, "key", getattr(key, "name", None)) for key in keys]
-    return names if all(isinstance(name, str) for name in names) else None
+    found = [getattr(key, "key", getattr(key, "name", None)) for key in keys]
+    names = [name for name in found if isinstance(name, str)]
+    return names if len(names) == len(found) else None

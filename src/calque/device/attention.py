@@ -8,8 +8,9 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from calque.device.binding import traced_parameters
-from calque.device.call import Runner, wrap_result
+from calque.device.call import Runner
 from calque.device.cell import wrap_strided
+from calque.device.hot import wrap_result
 from calque.device.strides import of_attention
 from calque.ops.registry import RULES
 

@@ -148,18 +148,6 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
 
 
-def permuted(cell: Cell, tensor: torch.Tensor) -> geometry.Ints | None:
-    """The axes of the cell's array in the order of a tensor that is a transposition of it.
-
-    None for any other geometry.
-    """
-    if TO_NUMPY[tensor.dtype] is not cell.array.dtype:
-        return None
-    if tensor.is_neg() or tensor.is_conj() or tensor.storage_offset():
-        return None
-    return geometry.permutation(cell.array.shape, cell.stride, tensor.shape, tensor.stride())
-
-
 def read(tensor: torch.Tensor) -> Array:
     """The elements of a tensor of the device, as an array of its shape and dtype."""
     try:

@@ -25,9 +25,10 @@ from torch.utils import _pytree as pytree
 
 from calque.device import rng
 from calque.device.binding import overload_of, schema_of, traced_parameters, untraced
-from calque.device.call import Runner, wrap_result
+from calque.device.call import Runner
 from calque.device.cell import read, wrap, x64
 from calque.device.host import host_array
+from calque.device.hot import wrap_result
 from calque.diagnostics import CalqueError
 from calque.ops.registry import RULES, Rule
 

@@ -111,7 +111,8 @@ class Runner:
 
     def kernel(self) -> Callable[..., Any]:
         """The kernel of a functional operator: tensors in, tensors out."""
-        return self._general if self.guarded else hot.kernel_of(self)
+        general = self.guarded or strides.always(self.rule.name)
+        return self._general if general else hot.kernel_of(self)
 
     def _general(self, *args: Any, **kwargs: Any) -> Any:
         return self.wrapped(self(args, kwargs), args, kwargs)

@@ -238,7 +238,7 @@ def test_a_function_that_catches_everything_does_not_hide_its_question():
     def function(x):
         try:
             return x * x.storage_offset()
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             return x * -1
 
     run = calque.jit(function)

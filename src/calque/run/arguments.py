@@ -4,22 +4,11 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
-
-from calque.device.cell import (
-    META,
-    Cell,
-    cell_of,
-    is_whole,
-    read,
-    wrap_nested,
-    wrap_strided,
-)
-from calque.device.geometry import is_dense, is_nested
+from calque.device.cell import Cell, cell_of, is_whole, read
 from calque.run.implicit import form
 from calque.run.results import Inseparable
 from calque.run.signature import is_tensor
-from calque.run.windows import Unseen, Windows
+from calque.run.windows import Unseen, Windows, unrepeated, window_of
 
 
 class Arguments:
@@ -62,7 +51,8 @@ class Arguments:
             self.indexes.setdefault(cell, index)
             return leaf
         has_gradient = leaf.is_leaf and leaf.grad is not None
-        window = None if index in self._with_storage or has_gradient else _window(leaf)
+        alone = index not in self._with_storage and not has_gradient
+        window = window_of(read(unrepeated(leaf)), leaf) if alone else None
         if window is None:
             self.indexes.setdefault(cell, index)
             self.stored[index] = form(leaf)
@@ -97,30 +87,3 @@ class Arguments:
             cells = {cell_of(self.stand_ins[i]) for i in indexes}
             if len(cells) > 1 and not cells.isdisjoint(written):
                 raise Inseparable(indexes)
-
-
-def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements, each once: its first of every axis of stride 0."""
-    if 0 in tensor.stride():
-        tensor = tensor.detach()
-        for axis, step in enumerate(tensor.stride()):
-            if step == 0 and tensor.shape[axis] > 1:
-                tensor = tensor.narrow(axis, 0, 1)
-    return tensor
-
-
-def _window(leaf: torch.Tensor) -> torch.Tensor | None:
-    """A tensor over the elements of a view alone, with its strides; None if they overlap."""
-    size, stride = tuple(leaf.shape), leaf.stride()
-    if is_dense(size, stride):
-        return wrap_strided(read(leaf), stride)
-    alone = unrepeated(leaf)
-    own = tuple(alone.shape)
-    if not is_nested(own, stride):
-        return None
-    array = read(alone)
-    window = wrap_strided(array, stride) if is_dense(own, stride) else wrap_nested(array, stride)
-    if own == size:
-        return window
-    cell_of(window).viewed = True
-    return torch.ops.aten.as_strided.default.redispatch(META, window, size, stride, 0)

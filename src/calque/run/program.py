@@ -15,7 +15,6 @@ from torch.autograd.graph import increment_version
 from calque.device import rng
 from calque.device.cell import Cell, read, write, x64
 from calque.device.host import host_array
-from calque.run.arguments import unrepeated
 from calque.run.differentiable import Replay
 from calque.run.direct import direct
 from calque.run.guards import HostGuard
@@ -25,6 +24,7 @@ from calque.run.lifting import Input
 from calque.run.record import Recording
 from calque.run.results import Outputs
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.run.windows import unrepeated
 
 _array = attrgetter("array")
 _ALONE = 3
@@ -152,8 +152,8 @@ class Program:
         for index, expected in self.recording.stored.items():
             if form(leaves[index]) != expected:
                 return _Alias(
-                    f"argument {index} lies at another place of its storage, or in another one, and "
-                    "the function asks where"
+                    f"argument {index} lies at another place of its storage, or in a storage of "
+                    "another shape, and the function asks where"
                 )
         for index, tensor in self.recording.pinned_hosts:
             if not leaves[index].is_set_to(tensor):

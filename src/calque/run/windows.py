@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from jax import Array
 from torch.overrides import TorchFunctionMode
 
-from calque.device.cell import Cell, layout_of
-from calque.device.geometry import extent, is_dense
+from calque.device.cell import Cell, alias, layout_of, wrap_nested, wrap_strided
+from calque.device.geometry import extent, is_dense, is_nested
 
 _aten = torch.ops.aten
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -31,7 +32,7 @@ _ASKING = frozenset(
         _Tensor.is_set_to,
     )
 )
-_RESTRIDING = {
+RESTRIDING = {
     _aten.as_strided.default: 3,
     _aten.as_strided_.default: 3,
     _aten.as_strided_copy.default: 3,
@@ -40,6 +41,33 @@ _RESTRIDING = {
     _aten.as_strided_scatter.out: 4,
 }
 """The operators that reach into a storage at will, and which argument is their offset."""
+
+
+def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements, each once: the first along every axis of stride 0."""
+    if 0 in tensor.stride():
+        tensor = tensor.detach()
+        for axis, step in enumerate(tensor.stride()):
+            if step == 0 and tensor.shape[axis] > 1:
+                tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
+    """A fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
+
+    None where other strides than those of 0 make elements coincide.
+    """
+    size, stride, own = tuple(tensor.shape), tensor.stride(), array.shape
+    if is_dense(own, stride):
+        window = wrap_strided(array, stride)
+    elif is_nested(own, stride):
+        window = wrap_nested(array, stride)
+    else:
+        return None
+    if own == size:
+        return window
+    return alias(_aten.as_strided.default, window, size, stride, 0)
 
 
 class Unseen(BaseException):
@@ -80,7 +108,7 @@ class Windows:
         Raises:
             Unseen: it reaches out of a window.
         """
-        place = _RESTRIDING.get(func)
+        place = RESTRIDING.get(func)
         if place is None or not self.indexes:
             return
         tensor = args[0] if args else kwargs["self"]

@@ -6,10 +6,13 @@ A row that PyTorch accepts must be accepted, too.
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
+from calque.device.outline import Outline
+from calque.diagnostics import InternalError
 from tests.device import bad_shapes, bad_values
 from tests.device.bad_shapes import Case
 
@@ -106,3 +109,20 @@ def test_raises_what_the_cpu_raises(case: Case) -> None:
     actual, changed = outcome(case, "jax")
     assert type(actual) is type(expected), f"{actual!r}, not {expected!r}"
     assert changed == changed_there or not changed
+
+
+def test_a_mistake_of_a_rule_is_not_told_as_the_users():
+    def broken(self):
+        raise TypeError("unexpected")
+
+    outline = Outline(torch.ops.aten.neg.default)
+    with pytest.raises(InternalError, match="aten::neg failed at a call that PyTorch allows") as found:
+        with outline.checked([jnp.ones(3)], {}):
+            broken(None)
+    assert isinstance(found.value.__cause__, TypeError)
+    assert "test_errors.py" in str(found.value)
+    mismatched = Outline(torch.ops.aten.add.Tensor)
+    with pytest.raises(RuntimeError, match="must match the size") as found:
+        with mismatched.checked([jnp.ones(3), jnp.ones(4)], {}):
+            broken(None)
+    assert not isinstance(found.value, InternalError)

@@ -3,15 +3,15 @@
 PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
 nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
 broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
-caller sees. Where "meta" has no kernel, the CPU is asked, with zeros. A call that PyTorch finds
-nothing wrong with is our mistake, and is said to be.
+caller sees. Where "meta" has no kernel, or one that lets more pass, the CPU is asked, with zeros. A
+call that PyTorch finds nothing wrong with is our mistake, and is said to be.
 
 It is asked after the failure and not before each call because most Meta kernels are written in
 Python: they take as long as the rule, and import half of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -68,11 +68,10 @@ class Outline:
                 raise
             if self.op.name() in _BY_VALUE:
                 raise RuntimeError(f"{self.op.name()}: {error}") from error
-            try:
+            with suppress(NotImplementedError):  # it has no Meta kernel, or one that needs values
                 self._ask(META, _DEVICE, args, kwargs)
-            except NotImplementedError:  # it has no Meta kernel, or one that needs values
-                with torch.random.fork_rng(devices=()):
-                    self._ask(_CPU, torch.device("cpu"), args, kwargs)
+            with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
+                self._ask(_CPU, torch.device("cpu"), args, kwargs)
             origin = user_origin()
             raise InternalError(
                 f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "

@@ -13,12 +13,12 @@ import torch
 import calque  # noqa: F401  (registers the device)
 from calque.device.outline import Outline
 from calque.diagnostics import InternalError
-from tests.device import bad_shapes, bad_values
+from tests.device import bad_options, bad_shapes, bad_values
 from tests.device.bad_shapes import Case
 
 CASES = {
     f"{table.lower()}: {name}": case
-    for module in (bad_shapes, bad_values)
+    for module in (bad_shapes, bad_values, bad_options)
     for table, rows in vars(module).items()
     if table.isupper() and isinstance(rows, dict)
     for name, case in rows.items()
@@ -115,16 +115,15 @@ def test_a_mistake_of_a_rule_is_not_told_as_the_users():
     def broken(self):
         raise TypeError("unexpected")
 
-    outline = Outline(torch.ops.aten.neg.default)
-    with pytest.raises(
-        InternalError, match="aten::neg failed at a call that PyTorch allows"
-    ) as found:
-        with outline.checked([jnp.ones(3)], {}):
+    def run(op, *arrays):
+        with Outline(op).checked(arrays, {}):
             broken(None)
+
+    allowed = "aten::neg failed at a call that PyTorch allows"
+    with pytest.raises(InternalError, match=allowed) as found:
+        run(torch.ops.aten.neg.default, jnp.ones(3))
     assert isinstance(found.value.__cause__, TypeError)
     assert "test_errors.py" in str(found.value)
-    mismatched = Outline(torch.ops.aten.add.Tensor)
     with pytest.raises(RuntimeError, match="broadcast") as found:
-        with mismatched.checked([jnp.ones(3), jnp.ones(4)], {}):
-            broken(None)
+        run(torch.ops.aten.add.Tensor, jnp.ones(3), jnp.ones(4))
     assert not isinstance(found.value, InternalError)

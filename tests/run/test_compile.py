@@ -237,3 +237,34 @@ def test_an_error_names_the_users_line():
 
     with pytest.raises(Exception, match=r"test_compile.py:\d+ in f: .*calquetest::unserved"):
         compile(f)(torch.ones(2, device="jax"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_graph_that_reaches_around_a_view(device):
+    def function(x):
+        return x.as_strided((2,), (1,), 1) * 1, x[1:].as_strided((2,), (3,), 2) + x.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="calque")
+    for view in (lambda base: base[4:10], lambda base: base.view(4, 6)[:, 1:3]):
+        for start in (0, 1):
+            base = torch.arange(start, 24.0 + start, device=device)
+            expected = function(view(torch.arange(start, 24.0 + start)))
+            for found, value in zip(compiled(view(base)), expected, strict=True):
+                assert found.tolist() == value.tolist()
+    base = torch.arange(20.0, device=device)
+    for start in (0, 2, 5):
+        expected = function(torch.arange(20.0)[start : start + 6])
+        for found, value in zip(compiled(base[start : start + 6]), expected, strict=True):
+            assert found.tolist() == value.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_graph_that_only_reads_strided_inputs_writes_to_none(device):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * 2, backend="calque")
+    base = torch.arange(12.0, device=device).view(3, 4)
+    version = base._version
+    for x in (base[:, 1:3], base[:, :1].expand(3, 5), base.as_strided((3, 3), (2, 1))):
+        assert compiled(x).tolist() == (x * 2).tolist()
+    assert base._version == version

@@ -30,15 +30,19 @@ class View(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The shape of a storage's array, and the strides it stands for (dense, in any axis order)."""
+    """The shape of a storage's array, and the strides it stands for, in any axis order.
+
+    Strides may leave holes (see `is_nested`): the array of a window of some memory, whose other
+    elements nobody asks for, has those of the window.
+    """
 
     shape: Ints
     stride: Ints
 
     @property
     def length(self) -> int:
-        """How many elements the memory has."""
-        return math.prod(self.shape)
+        """How many elements the memory has, with its holes."""
+        return extent(self.shape, self.stride)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,21 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements a memory needs for these sizes and strides."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether each stride steps over all that the smaller ones reach: holes, but no overlap."""
+    reached = 0
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step <= reached:
+            return False
+        reached += (size - 1) * step
+    return True
+
+
 def overlaps(view: View) -> bool:
     """Whether two indices of the view share an element (only broadcast axes are looked for)."""
     shared = any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
@@ -111,15 +130,37 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 
 def memory(array: Array, layout: Layout) -> Array:
-    """The array's elements in the order of the memory, as one axis."""
-    return jnp.transpose(array, memory_order(layout)).reshape(-1)
+    """The array's elements in the order of the memory, as one axis; zeros in its holes."""
+    flat = jnp.transpose(array, memory_order(layout))
+    if is_dense(*layout):
+        return flat.reshape(-1)
+    nest = _nest(layout)
+    flat = flat.reshape(*(size for size, _, _ in nest), 1)
+    for size, step, block in reversed(nest):
+        padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+        flat = padded.reshape(*flat.shape[:-2], size * step)[..., : (size - 1) * step + block]
+    return flat
 
 
 def from_memory(flat: Array, layout: Layout) -> Array:
     """The inverse of `memory`."""
     order = memory_order(layout)
+    if not is_dense(*layout):
+        for size, step, block in _nest(layout):
+            padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+            flat = padded.reshape(*flat.shape[:-1], size, step)[..., :block]
     ordered = flat.reshape([layout.shape[axis] for axis in order])
     return jnp.transpose(ordered, np.argsort(np.asarray(order, dtype=int)))
+
+
+def _nest(layout: Layout) -> list[tuple[int, int, int]]:
+    """(size, stride, length of what lies between two steps) of the long axes, outermost first."""
+    nest = []
+    block = 1
+    for step, size, _ in _long_axes(*layout):
+        nest.append((size, step, block))
+        block += (size - 1) * step
+    return nest[::-1]
 
 
 def memory_order(layout: Layout) -> list[int]:

@@ -78,6 +78,12 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
+def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
+    """(stride, size, axis) of the axes with more than one element, by stride."""
+    rows = zip(stride, shape, range(len(shape)), strict=True)
+    return sorted((s, n, axis) for s, n, axis in rows if n > 1)
+
+
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the strides are a permutation of row-major ones: no holes and no overlap."""
     if 0 in shape:

@@ -8,6 +8,7 @@ from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+from calque.run.export import Exported, export, load_exported
 from calque.run.from_jax import from_jax
 from calque.run.functional import functional
 from calque.run.jit import jit
@@ -17,11 +18,14 @@ del _ops, _register
 
 __all__ = [
     "CalqueError",
+    "Exported",
     "TraceError",
     "UnsupportedOpError",
+    "export",
     "from_jax",
     "functional",
     "jit",
+    "load_exported",
     "op",
     "to_jax",
     "to_torch",

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, flex_attention
 
 from calque.device.binding import traced_parameters
 from calque.device.call import Runner
@@ -115,3 +115,14 @@ def kernels() -> dict[str, Any]:
         "_nested_tensor_from_mask_left_aligned": _no_nesting,
         "_scaled_dot_product_fused_attention_overrideable": _Attention(),
     }
+
+
+def install() -> None:
+    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+    theirs = flex_attention._validate_device
+
+    def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "jax":
+            theirs(query, key, value)
+
+    flex_attention._validate_device = check

@@ -6,7 +6,6 @@ become calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import torch
 from torch.nn import Parameter
 
 from calque.device import hot, rng, strides
+from calque.device.applying import UNUSED, apply
 from calque.device.cell import Cell, active, is_whole, read, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
@@ -21,12 +21,11 @@ from calque.device.hot import NUMBERS, wrap_result
 from calque.device.outline import Outline
 from calque.device.slots import SLOT, Slot, Viewed, viewed
 from calque.diagnostics import unrepeatable
-from calque.ops import conditions, dtypes
+from calque.ops import dtypes
 from calque.ops.registry import Rule
 
 Tensor = torch.Tensor
 _ARRAY = object()
-_UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
 _default_dtype = torch.get_default_dtype
 
 
@@ -89,7 +88,7 @@ class Runner:
         for value, name in zip(args, self._names, strict=False):
             key.append(self._split(value, name, arrays))
         for name, value in kwargs.items():
-            if name not in _UNUSED:
+            if name not in UNUSED:
                 key.append((name, self._split(value, name, arrays)))
             elif name == "device":
                 check_device(value)
@@ -120,7 +119,7 @@ class Runner:
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
         """Run the rule's own check; draw the key of a random rule."""
         if self.rule.check is not None:
-            named = {n: v for n, v in kwargs.items() if n not in _UNUSED}
+            named = {n: v for n, v in kwargs.items() if n not in UNUSED}
             self.rule.check(dict(zip(self._names, args, strict=False)) | named)
         if self.rule.random:
             check_generator(args, kwargs)
@@ -168,21 +167,15 @@ class Runner:
         rule, cast, outline = self.rule, self.cast, self.outline
         names = rule.parameters
         template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
-        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in _UNUSED}
+        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in UNUSED}
         default = TO_NUMPY[_default_dtype()]
 
         def run(*arrays: Any) -> Any:
             items = iter(arrays)
-            first = [rng.key_of(next(items))] if rule.random else []
+            key = next(items) if rule.random else None
             filled = [_fill(part, items) for part in template]
             named = {n: _fill(v, items) for n, v in keywords.items()}
-            checked = nullcontext() if outline is None else outline.checked(filled, named)
-            with dtypes.default_float_scope(default), checked:
-                if outline is not None:
-                    conditions.check(rule.name, filled, named)
-                result = rule.function(
-                    *first, *filled, **{rule.keyword(n): v for n, v in named.items()}
-                )
+            result = apply(rule, key, filled, named, default, outline)
             if cast is None:
                 return result
             if rule.mutates:

@@ -43,6 +43,7 @@ class Cell:
 class Trace(Protocol):
     """What the cells ask of a running trace (see `calque.run.state`)."""
 
+    callbacks: bool  # whether the program may call back to the host
     failures: list[Any] | None  # what `calque.device.checks` collects; None if nobody wants it
 
     def read(self, cell: Cell) -> Array: ...

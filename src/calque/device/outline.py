@@ -33,6 +33,10 @@ _BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
 """Operators whose Meta kernel compares numbers that a trace does not know."""
 
 
+class _Symbolic(Exception):
+    """Sizes are symbols, of a program that is exported for all of them."""
+
+
 class Outline:
     """The Meta kernel of an operator.
 
@@ -68,8 +72,12 @@ class Outline:
                 raise
             if self.op.name() in _BY_VALUE:
                 raise RuntimeError(f"{self.op.name()}: {error}") from error
-            with suppress(NotImplementedError):  # it has no Meta kernel, or one that needs values
+            try:
                 self._ask(META, _DEVICE, args, kwargs)
+            except _Symbolic:
+                raise RuntimeError(f"{self.op.name()}: {error}") from error
+            except NotImplementedError:  # it has no Meta kernel, or one that needs values
+                pass
             with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
             origin = user_origin()
@@ -86,12 +94,17 @@ class Outline:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> None:
-        """Raise what PyTorch raises on another device."""
-        named = {n: self._outlined(v, n, device) for n, v in kwargs.items() if n in self._names}
-        if "device" in self._names:
-            named["device"] = device
-        given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
+        """Raise what PyTorch raises on another device.
+
+        Raises:
+            NotImplementedError: it has no kernel.
+            _Symbolic: no device knows the sizes.
+        """
         try:
+            named = {n: self._outlined(v, n, device) for n, v in kwargs.items() if n in self._names}
+            if "device" in self._names:
+                named["device"] = device
+            given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
             with torch._C.DisableTorchFunction():
                 self.op.redispatch(keys, *given, **named)
         except AssertionError as error:
@@ -103,6 +116,8 @@ class Outline:
         if isinstance(value, np.dtype):
             return to_torch(value)
         if isinstance(value, jax.Array):
+            if not all(isinstance(n, int) for n in value.shape):
+                raise _Symbolic
             if not value.weak_type:
                 return torch.zeros(value.shape, dtype=to_torch(value.dtype), device=device)
             value = _NUMBERS[dtypes.category(value.dtype)]

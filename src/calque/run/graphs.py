@@ -29,6 +29,7 @@ from calque.device.dtypes import to_numpy
 from calque.device.geometry import View, contiguous_strides
 from calque.device.host import host_array
 from calque.run.direct import direct
+from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
@@ -138,11 +139,17 @@ class _Program:
         pruned, kept = prune(closed)
         self._draws = self._lifting.draws
         self._sources = [_source(sources[i], reaching) for i in kept]
+        self._donated = [
+            place
+            for place, i in enumerate(kept)
+            if sources[i].kind == "argument" and self._is_replaced(inputs, sources[i].source)
+        ]
+        self._pick_donated = picker(self._donated)
         random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
         with x64():
             avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
-            compiled = jax.jit(jaxpr_as_fun(pruned)).lower(*avals).compile()
-            self._run = direct(compiled, random)
+            run = jax.jit(jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated))
+            self._run = direct(run.lower(*avals).compile(), random)
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
         )
@@ -201,8 +208,16 @@ class _Program:
         window = window_of(array[own] if 0 in stride else array, value)
         return wrap_strided(array, stride) if window is None else window
 
+    def _is_replaced(self, inputs: Sequence[Any], index: int) -> bool:
+        """Whether an argument is written, and its whole memory is the device's."""
+        if self._reaching:
+            return False
+        return index in self.written and inputs[index].device.type == "jax"
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         arrays = [source(inputs) for source in self._sources]
+        if self._donated:
+            protect(arrays, self._donated, self._pick_donated)
         with x64():
             outputs = self._run(arrays)
         if self._host:  # the program may still read memory that PyTorch is free to write next

@@ -1,8 +1,7 @@
 """Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
 
-import sys
 from collections.abc import Callable
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from calque.device.cell import Cell, read, write, x64
 from calque.device.host import host_array
 from calque.run.differentiable import Replay
 from calque.run.direct import direct
+from calque.run.donation import picker, protect
 from calque.run.guards import HostGuard
 from calque.run.implicit import form
 from calque.run.jaxprs import prune, split
@@ -27,8 +27,6 @@ from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensor
 from calque.run.windows import unrepeated
 
 _array = attrgetter("array")
-_ALONE = 3
-"""References to an array that only its cell holds: the cell's, the inputs' list's, the count's."""
 
 
 _SPOKEN = {
@@ -93,7 +91,7 @@ class Program:
             for i, one in enumerate(self._inputs)
             if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
         ]
-        self._pick_donated = _picker(self._donated)
+        self._pick_donated = picker(self._donated)
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
         self._simple_writes = all(type(target) is Cell for target in recording.written)
 
@@ -194,10 +192,8 @@ class Program:
         arrays = list(map(_array, self._cells))
         for position, source in self._others:
             arrays.insert(position, source(leaves))
-        if self._donated and max(map(sys.getrefcount, self._pick_donated(arrays))) > _ALONE + 1:
-            for index in self._donated:
-                if sys.getrefcount(arrays[index]) > _ALONE:
-                    arrays[index] = _copy(arrays[index])
+        if self._donated:
+            protect(arrays, self._donated, self._pick_donated)
         with x64():
             outputs = self._executable(arrays)
         recording.checks.look(outputs, self._n_written)
@@ -278,11 +274,6 @@ class _Alias:
         return self.reason
 
 
-def _picker(indexes: list[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
-    """A function that takes these items out of a list."""
-    return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
-
-
 def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
     """The backward as a function of the residuals and all incoming gradients."""
     run = jax.jit(jaxpr_as_fun(late))
@@ -307,8 +298,3 @@ def _source(one: Input) -> Any:
     if one.kind == "hyper":
         return lambda leaves: np.float64(source())
     return lambda leaves: rng.pack(rng.state.seed, rng.state.offset)
-
-
-def _copy(array: Array) -> Array:
-    with x64():
-        return jax.numpy.array(array, copy=True)

@@ -251,3 +251,30 @@ def test_a_reach_out_of_the_storage_raises_as_eagerly():
     with pytest.raises(RuntimeError, match="out of bounds for storage of size 40"):
         run(base[2:4])
     assert base.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.resize_(2),
+        lambda x: x.as_strided_((2,), (1,), 0),
+    ],
+)
+def test_a_geometry_that_changes_in_place_is_refused(change):
+    state = torch.arange(6.0, device="jax").view(2, 3)
+    for run in (calque.jit(lambda x: change(x) * 1), calque.jit(lambda x: change(state) * x.sum())):
+        x = torch.arange(6.0, device="jax").view(2, 3)
+        with pytest.raises(calque.TraceError, match=r"test_jit_windows.*another geometry"):
+            run(x)
+        for tensor in (x, state):
+            assert (tensor.shape, tensor.stride()) == ((2, 3), (3, 1))
+            assert tensor.flatten().tolist() == list(range(6))
+
+
+def test_a_geometry_that_changes_in_place_is_fine_on_what_the_function_made():
+    run = calque.jit(lambda x: (x * 1).t_().unsqueeze_(0) + x.view(2, 3).t_().squeeze_())
+    x = torch.arange(6.0, device="jax").view(2, 3)
+    assert torch.equal(run(x), (x.t() * 2).unsqueeze(0))
+    assert x.shape == (2, 3)

@@ -36,6 +36,7 @@ from calque.run.places import Holder, PlaceGuard
 from calque.run.reach import Reach
 from calque.run.results import Argument, Describer, Description, Existing, Inseparable
 from calque.run.signature import is_tensor
+from calque.run.sources import Sources
 from calque.run.witness import Witness
 
 Target = Existing | Argument
@@ -86,7 +87,6 @@ class Recording:
         with_storage: frozenset[int],
         checks: bool,
     ) -> None:
-        self.pinned_hosts: list[tuple[int, torch.Tensor]] = []
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
@@ -319,7 +319,12 @@ class _Trace:
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
         recording.effects = self.state.effects
-        self._name_inputs()
+        gradients = {key: before[0] for key, before in self.before.items()}
+        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
+        sources = Sources(self.leaves, self.arguments, self.own_hosts)
+        for one in recording.inputs:
+            sources.place(one, names, self.reach.names)
+        recording.pinned_hosts = sources.pinned_hosts
         recording.handles = {
             cell: tensor
             for cell, tensor in self.witness.handles.items()
@@ -333,42 +338,6 @@ class _Trace:
             recording.backward.forget()
         given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
         recording.guards = self._guards(given | positions.keys())
-
-    def _name_inputs(self) -> None:
-        gradients = {key: before[0] for key, before in self.before.items()}
-        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
-        stored = self.recording.stored
-        for one in self.recording.inputs:
-            if one.kind == "cell":
-                one.name = names.get(one.source, "")
-                if one.source in self.arguments.indexes:
-                    one.source = self.arguments.indexes[one.source]
-                    alone = one.source < len(self.leaves) and one.source not in stored
-                    one.kind = "argument" if alone else "handed"
-                    if alone and one.shape != self.leaves[one.source].shape:
-                        one.kind = "repeated"
-            elif one.kind == "hyper":
-                one.name = one.source.key
-            elif one.kind == "host":
-                self._place_host(one)
-
-    def _place_host(self, one: Input) -> None:
-        """Where a CPU tensor comes from: kernels see aliases of it, so its memory tells."""
-        hosts = [
-            (i, t)
-            for i, t in enumerate(self.leaves)
-            if isinstance(t, torch.Tensor) and t.device.type == "cpu"
-        ]
-        for index, tensor in hosts:
-            if one.source.is_set_to(tensor):
-                if any(one.source.is_set_to(own) for own in self.own_hosts):
-                    self.recording.pinned_hosts.append((index, tensor))
-                else:
-                    one.kind, one.source = "host argument", index
-                return
-        for tensor in self.own_hosts:
-            if one.source.is_set_to(tensor):
-                one.name = self.reach.names[id(tensor)]
 
     def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""

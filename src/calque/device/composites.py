@@ -42,7 +42,7 @@ PARTIAL = {"aten::scaled_dot_product_attention": is_one_rule}
 """Those whose rule is for calls without a gradient, and not for all: for which arguments.
 
 With one, what attention leaves to its backward as a node is more than its parts leave: a step of
-512 queries takes 1.6 times as long (8 heads of 64; without a gradient 0.3 to 1.0 times).
+512 queries took 1.6 times as long (8 heads of 64; without a gradient it is mostly less).
 """
 
 _MODES = torch._C._TorchDispatchModeKey

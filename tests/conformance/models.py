@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.conformance import models_timm, models_transformers
-from tests.conformance.models_transformers import ids
+from tests.conformance import models_senses, models_timm, models_transformers
 from tests.conformance.torchvision_stub import make_importable
+from tests.conformance.transformers_settings import ids
 
 Model = tuple[nn.Module, dict[str, Any]]
 MODELS: dict[str, Callable[[], Model]] = {}
@@ -25,7 +25,7 @@ if importlib.util.find_spec("timm") is not None:
         MODELS[f"timm/{name}"] = partial(models_timm.make, name, **settings)
 
 if importlib.util.find_spec("transformers") is not None:
-    for name, row in models_transformers.TRANSFORMERS.items():
+    for name, row in (models_transformers.TRANSFORMERS | models_senses.SENSES).items():
         MODELS[f"transformers/{name}"] = partial(models_transformers.make, *row)
 
 

@@ -100,6 +100,10 @@ def span() -> dict[str, Any]:
     }
 
 
+def tags() -> dict[str, Any]:
+    return {**masked(), "labels": torch.randint(0, 2, (2, 12))}
+
+
 def pixels() -> dict[str, Any]:
     return {"pixel_values": images(32), "labels": torch.tensor([0, 1])}
 
@@ -127,3 +131,11 @@ LINEAR_ATTENTION = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
+
+
+def seen(patches: int) -> dict[str, Any]:
+    """Text after the places of an image (token 59)."""
+    text = torch.randint(3, 50, (2, 6))
+    tokens = torch.cat([torch.full((2, patches), 59), text], 1)
+    labels = torch.cat([torch.full((2, patches), -100), text], 1)
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}

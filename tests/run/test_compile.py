@@ -63,6 +63,24 @@ def test_a_model_trains_as_it_does_uncompiled(device):
         torch.testing.assert_close(forward(x.to(device)).cpu(), reference(x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.transpose_(1, 3),
+        lambda x: x.as_strided_((2, 8, 1, 4), (32, 1, 4, 8)),
+        lambda x: F.adaptive_avg_pool2d(x, 1),  # restrides its result in place
+    ],
+)
+def test_a_geometry_changed_in_place(device, change):
+    x = torch.randn(2, 8, 1, 4).to(memory_format=torch.channels_last)
+    want = change(x + 1)
+    got = compile(lambda x: change(x + 1), fullgraph=True)(x.to(device))
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got.cpu(), want)
+
+
 def test_the_backend_is_found_without_importing_calque():
     program = """
 import torch

@@ -81,6 +81,46 @@ def test_a_geometry_changed_in_place(device, change):
     torch.testing.assert_close(got.cpu(), want)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_view_of_what_lies_otherwise_than_foretold(device):
+    norm = nn.BatchNorm1d(6)  # of a transposed input: its fake kernel keeps the strides
+    x = torch.randn(4, 5, 6)
+
+    def fn(x, norm):
+        return norm(x.transpose(1, 2)).transpose(1, 2).view(4, 30)
+
+    want = norm(x.transpose(1, 2)).transpose(1, 2).reshape(4, 30)
+    norm = nn.BatchNorm1d(6).to(device)
+    torch.testing.assert_close(compile(fn, fullgraph=True)(x.to(device), norm).cpu(), want)
+
+
+@torch.library.custom_op("calque_test::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """A body that reads values."""
+    return x * sum(x.tolist())
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+counted.register_autograd(
+    lambda ctx, g: g * ctx.saved_tensors[0].sum(),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..counted has no rule")
+@pytest.mark.parametrize("wrap", [compile, calque.jit])
+def test_an_operator_that_reads_values_is_called_back(wrap):
+    x = torch.tensor([1.0, 2.0], device="jax", requires_grad=True)
+    y = wrap(lambda x: counted(x + 1) * 2)(x)
+    y.sum().backward()
+    assert y.tolist() == [20.0, 30.0]
+    assert x.grad.tolist() == [10.0, 10.0]
+
+
 def test_the_backend_is_found_without_importing_calque():
     program = """
 import torch

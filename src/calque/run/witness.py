@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from calque.device import foreign
 from calque.device.cell import Cell
 from calque.diagnostics import unrepeatable
 from calque.run.lifting import Lifting
@@ -49,7 +50,7 @@ class Witness(TorchDispatchMode):
                         on_device |= self._see(item, outside)
         if outside:
             self._check(func, args, kwargs, outside, on_device)
-        result = func(*args, **kwargs)
+        result = foreign.run(func, args, kwargs)
         if not on_device or outside:
             self._born(func, result, kwargs)
         return result

@@ -10,10 +10,12 @@ import argparse
 import contextlib
 import copy
 import fnmatch
+import json
 import time
 import traceback
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -244,10 +246,27 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def known_of(path: Path) -> dict[str, dict[str, str]]:
+    """What a file of findings says, by model and mode."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add_finding(path: Path, name: str, mode: str, verdict: str) -> None:
+    """Note in a file (`docs/models.json`) what was found of one model in one mode."""
+    known = known_of(path)
+    if verdict == "ok" and mode.endswith("-compile") and (breaks := graph_breaks()):
+        verdict = f"ok, in pieces ({breaks} graph break{'s' * (breaks > 1)})"
+    known.setdefault(name, {})[mode] = verdict
+    rows = [f"{json.dumps(n)}: {json.dumps(known[n])}" for n in MODELS if n in known]
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("patterns", nargs="*", default=["*"])
+    parser.add_argument("--missing", action="store_true", help="only what is not known to be right")
     parser.add_argument("--mode", action="append", choices=MODES)
+    parser.add_argument("--write", type=Path, help="a file of findings to bring up to date")
     parser.add_argument("--trace", action="store_true", help="print tracebacks")
     options = parser.parse_args()
     names = [n for n in MODELS if any(fnmatch.fnmatch(n, p) for p in options.patterns)]
@@ -255,6 +274,10 @@ def main() -> None:
     for mode in options.mode or MODES:
         good = 0
         for name in names:
+            if options.missing and known_of(options.write).get(name, {}).get(mode, "").startswith(
+                "ok"
+            ):
+                continue
             SERVED.clear()
             started = time.perf_counter()
             try:
@@ -267,6 +290,8 @@ def main() -> None:
                     traceback.print_exc()
                 lines = str(error).strip().splitlines() or [""]
                 verdict = f"FAIL {type(error).__name__}: {' | '.join(lines)[:600]}"
+            if options.write is not None:
+                add_finding(options.write, name, mode, verdict)
             seconds = time.perf_counter() - started
             served = f"  CPU {dict(SERVED)}" if SERVED else ""
             if mode.endswith("-compile"):

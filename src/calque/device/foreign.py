@@ -22,7 +22,7 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator, of whatever library, in a trace.
 
     Raises:
-        TraceError: it reads values, and writes to its arguments or does not say its results' shapes.
+        TraceError: it reads values, and writes to its arguments or has no fake kernel.
     """
     if not isinstance(op, torch._ops.OpOverload) or op.namespace in _TORCHS:
         return op(*args, **kwargs)

@@ -133,7 +133,7 @@ class Nodes(fx.Interpreter):
             return run(*args, **kwargs)
         args, kwargs = pytree.tree_map_only(torch.device, _on_device, (tuple(args), kwargs))
         if target is torch.ops.aten.view.default:
-            # PyTorch's fake kernels give some results other strides than its CPU kernels (and ours):
+            # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
             # what could be viewed when the graph was made may have to be copied.
             target = torch.ops.aten.reshape.default
         return foreign.run(target, args, kwargs)

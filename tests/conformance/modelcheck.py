@@ -38,6 +38,10 @@ class NotCompiled(AssertionError):
     """`torch.compile` left the whole model to Python."""
 
 
+class TorchFails(AssertionError):
+    """`torch.compile` fails on the CPU, too, with a backend that compiles nothing."""
+
+
 class Retraced(AssertionError):
     """Calls that are alike were not served by one program."""
 
@@ -205,10 +209,20 @@ def check(name: str, mode: str) -> None:
 
     Raises:
         Disagreement: values, gradients or the number of traces are not as they should be.
+        TorchFails: PyTorch itself cannot compile the model.
     """
     kind, _, way = mode.partition("-")
-    run = forward if kind == "forward" else train
     torch._dynamo.config.allow_rnn = True  # else recurrent layers are left to Python
+    try:
+        _check(name, kind, way)
+    except Exception as error:
+        if way == "compile" and not isinstance(error, Disagreement):
+            _compile_on_cpu(name, kind)
+        raise
+
+
+def _check(name: str, kind: str, way: str) -> None:
+    run = forward if kind == "forward" else train
     try:
         run(*made(name), way)
         if way == "compile" and not compiled_graphs():
@@ -218,6 +232,16 @@ def check(name: str, mode: str) -> None:
         model, inputs = made(name)
         double = {k: v.double() if is_floating(v) else v for k, v in inputs.items()}
         run(model.double(), double, way)
+
+
+def _compile_on_cpu(name: str, kind: str) -> None:
+    torch._dynamo.reset()
+    model, inputs = made(name)
+    run = torch.compile(model.train(kind == "train"), backend="eager")
+    try:
+        loss_of(run(**inputs))
+    except Exception as error:
+        raise TorchFails(f"also on the CPU with backend='eager': {error}") from error
 
 
 def compiled_graphs() -> int:

@@ -121,6 +121,27 @@ def test_an_operator_that_reads_values_is_called_back(wrap):
     assert x.grad.tolist() == [10.0, 10.0]
 
 
+def test_assertions_in_a_graph():
+    x = torch.tensor([1, 2], device="jax")
+    torch._assert_async((x > 0).all())
+    with pytest.raises(RuntimeError, match="nonzero value"):
+        torch._assert_async((x > 1).all())
+    with pytest.raises(RuntimeError, match="too small"):
+        torch._assert_async((x > 1).all(), "too small")
+    assert compile(lambda x: F.one_hot(x, 4), fullgraph=True)(x).tolist() == [
+        [0, 1, 0, 0],
+        [0, 0, 1, 0],
+    ]
+
+    def checked(x):
+        torch._assert_async((x > 1).all(), "too small")
+        return x + 1
+
+    assert calque.jit(checked)(x).tolist() == [2, 3]  # unless it is asked to, it does not look
+    with pytest.raises(RuntimeError, match="too small"):
+        calque.jit(checked, checks=True)(x)
+
+
 def test_the_backend_is_found_without_importing_calque():
     program = """
 import torch

@@ -80,8 +80,9 @@ def make_importable() -> None:
     _libraries.append(library)
     library.impl("nms", suppressed, "CPU")
     sys.modules["torchvision.ops.boxes"]._assert_has_ops = lambda: None
-    # Its own Python form, which it would compile by inductor.
+    # Its own Python form, which it has for devices of inductor, and would compile by it.
     roi_align = sys.modules["torchvision.ops.roi_align"]
+    roi_align.is_compile_supported = lambda device: True
     roi_align._roi_align = roi_align._roi_align.__wrapped__
 
 

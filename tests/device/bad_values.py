@@ -121,7 +121,6 @@ DTYPES: dict[str, Case] = {
     "rand int": lambda m: torch.rand(2, dtype=torch.int64, device=m.device),
     "randn int": lambda m: torch.randn(2, dtype=torch.int64, device=m.device),
     "rand_like int": lambda m: torch.rand_like(m.i(2)),
-    "histc int": lambda m: torch.histc(m.i(3), 3),
     "bincount weights": lambda m: torch.bincount(m(3)),
     "quantile int": lambda m: torch.quantile(m.i(3), 0.5),
     "quantile mixed": lambda m: torch.quantile(m(3), m.d(2).zero_()),

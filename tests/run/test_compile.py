@@ -63,6 +63,85 @@ def test_a_model_trains_as_it_does_uncompiled(device):
         torch.testing.assert_close(forward(x.to(device)).cpu(), reference(x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.transpose_(1, 3),
+        lambda x: x.as_strided_((2, 8, 1, 4), (32, 1, 4, 8)),
+        lambda x: F.adaptive_avg_pool2d(x, 1),  # restrides its result in place
+    ],
+)
+def test_a_geometry_changed_in_place(device, change):
+    x = torch.randn(2, 8, 1, 4).to(memory_format=torch.channels_last)
+    want = change(x + 1)
+    got = compile(lambda x: change(x + 1), fullgraph=True)(x.to(device))
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_view_of_what_lies_otherwise_than_foretold(device):
+    norm = nn.BatchNorm1d(6)  # of a transposed input: its fake kernel keeps the strides
+    x = torch.randn(4, 5, 6)
+
+    def fn(x, norm):
+        return norm(x.transpose(1, 2)).transpose(1, 2).view(4, 30)
+
+    want = norm(x.transpose(1, 2)).transpose(1, 2).reshape(4, 30)
+    norm = nn.BatchNorm1d(6).to(device)
+    torch.testing.assert_close(compile(fn, fullgraph=True)(x.to(device), norm).cpu(), want)
+
+
+@torch.library.custom_op("calque_test::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """A body that reads values."""
+    return x * sum(x.tolist())
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+counted.register_autograd(
+    lambda ctx, g: g * ctx.saved_tensors[0].sum(),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..counted has no rule")
+@pytest.mark.parametrize("wrap", [compile, calque.jit])
+def test_an_operator_that_reads_values_is_called_back(wrap):
+    x = torch.tensor([1.0, 2.0], device="jax", requires_grad=True)
+    y = wrap(lambda x: counted(x + 1) * 2)(x)
+    y.sum().backward()
+    assert y.tolist() == [20.0, 30.0]
+    assert x.grad.tolist() == [10.0, 10.0]
+
+
+def test_assertions_in_a_graph():
+    x = torch.tensor([1, 2], device="jax")
+    torch._assert_async((x > 0).all())
+    with pytest.raises(RuntimeError, match="nonzero value"):
+        torch._assert_async((x > 1).all())
+    with pytest.raises(RuntimeError, match="too small"):
+        torch._assert_async((x > 1).all(), "too small")
+    assert compile(lambda x: F.one_hot(x, 4), fullgraph=True)(x).tolist() == [
+        [0, 1, 0, 0],
+        [0, 0, 1, 0],
+    ]
+
+    def checked(x):
+        torch._assert_async((x > 1).all(), "too small")
+        return x + 1
+
+    assert calque.jit(checked)(x).tolist() == [2, 3]  # unless it is asked to, it does not look
+    with pytest.raises(RuntimeError, match="too small"):
+        calque.jit(checked, checks=True)(x)
+
+
 def test_the_backend_is_found_without_importing_calque():
     program = """
 import torch

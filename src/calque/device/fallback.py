@@ -50,9 +50,9 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         raise UnsupportedOpError(
             f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
         )
-    _warn_once(op)
     if active.trace is not None:
-        return _call_back(op, args, kwargs)
+        return call_back(op, args, kwargs)
+    _warn_once(op)
     return _on_cpu(op, args, kwargs)
 
 
@@ -171,8 +171,9 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
     return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
 
 
-def _call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     """The CPU kernel as a host callback of the traced program."""
+    _warn_once(op)
     if op._schema.is_mutable:
         raise UnsupportedOpError(
             f"{op.name()} has no rule on the jax device, and writes to its arguments: it cannot be "

@@ -95,7 +95,8 @@ def _in_place(name: str) -> Any:
     op = _overload(name)
 
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        share(tensor)
+        if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
+            share(tensor)
         regeometries.count += 1
         op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
         return tensor

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from calque.device import foreign
 from calque.device.cell import Cell, set_geometry, view_of
 from calque.diagnostics import unrepeatable
 from calque.run.lifting import Lifting
@@ -79,7 +80,7 @@ class Witness(TorchDispatchMode):
             self._check(func, args, kwargs, outside, on_device)
         if func in _REGEOMETRY and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = foreign.run(func, args, kwargs)
         if not on_device or outside:
             self._born(func, result, kwargs)
         return result

@@ -22,7 +22,6 @@ from calque.trace.base import GraphAppendingTracer, TracerBase
 from calque.trace.bytecode import is_assertion, unpacked_length
 
 _log = logging.getLogger(__name__)
-_SCALARS = frozenset((int, float, bool, str, type(None), torch.Tensor, torch.dtype, torch.device))
 
 
 def assert_fn(x: object) -> None:
@@ -123,10 +122,14 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, torch.fx.Proxy):
             yield value
-        elif type(value) not in _SCALARS:
-            for leaf in pytree.tree_leaves(value):
-                if isinstance(leaf, torch.fx.Proxy):
-                    yield leaf
+        elif isinstance(value, (tuple, list)):
+            yield from proxies_in(value)
+        elif isinstance(value, dict):
+            yield from proxies_in(value.values())
+        elif isinstance(value, slice):
+            yield from proxies_in((value.start, value.stop, value.step))
+        elif type(value) in pytree.SUPPORTED_NODES:
+            yield from proxies_in(pytree.tree_leaves(value))
 
 
 def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:

@@ -19,7 +19,7 @@ from torch.fx import (
     replace_pattern,
 )
 
-from calque.trace.fx.aliases import install as _install
+from calque.trace.aliases import install as _install
 
 _install(__name__, torch.fx.__name__)
 

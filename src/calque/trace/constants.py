@@ -47,7 +47,7 @@ def constant_argument(tracer: Any, a: Any) -> Argument:
         return tracer.create_node("get_attr", _attribute(tracer, a), (), {})
     if kind in proxyable_classes or kind in _torch_proxyable:
         name = tracer.get_fresh_qualname(f"_{kind.__name__}_constant_")
-        setattr(root, name, a)
+        tracer.keep(name, a)
         return tracer.create_node("get_attr", name, (), {})
     return tracer._lower(a)
 
@@ -59,5 +59,5 @@ def _attribute(tracer: Any, a: Any) -> str:
         base = next((base for kinds, base in _BASE_NAMES if isinstance(a, kinds)), "_opaque_obj")
         name = tracer.get_fresh_qualname(base)
         tracer.tensor_attrs[a] = name
-        setattr(tracer.root, name, a)
+        tracer.keep(name, a)
     return name

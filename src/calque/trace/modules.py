@@ -1,6 +1,6 @@
 """Calls and attributes of modules, as a trace sees them.
 
-`nn.Module.__call__`, `__getattr__` are replaced for the time of a trace by functions that ask which
+`nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by functions that ask which
 trace runs in *this* thread; a thread without one goes straight on to what was there.
 """
 
@@ -45,6 +45,7 @@ def hold_modules(patches: Patches) -> None:
     """Let the trace of a thread see the modules that the thread calls."""
     patches.hold(torch.nn.Module, "__call__", _traced_call)
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
+    patches.hold(torch.nn.Module, "__setattr__", _traced_setattr)
 
 
 def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,3 +67,13 @@ def _traced_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
         return value if trace is None else trace.getattr(name, value)
 
     return getattr_
+
+
+def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
+        trace = current_trace()
+        if trace is None or trace.tracer.set_attribute(module, name, value):
+            original(module, name, value)
+
+    return setattr_

@@ -46,6 +46,7 @@ class Tracer(TracerBase):
     """
 
     graph_type: type[Graph] = Graph
+    records_contexts = False
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class Tracer(TracerBase):
             number += 1
         self._fresh[prefix] = number
         return f"{prefix}{number}"
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a constant under a name that the graph can refer to: as an attribute of the root."""
+        setattr(self.root, name, value)
 
     def create_arg(self, a: Any) -> Argument:
         """The form in which a node holds `a`.
@@ -185,6 +190,10 @@ class Tracer(TracerBase):
                 else None
             )
         return self.create_proxy("get_attr", name, (), {}, **options)
+
+    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        return True
 
     def create_args_for_root(
         self,

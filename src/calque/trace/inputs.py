@@ -1,0 +1,64 @@
+"""The placeholders of `SymbolicTracer`: one for each parameter, whatever the examples hold."""
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.trace import checks
+
+_FLAGS = (bool, str, type(None))
+
+
+def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> Any:
+    """What the program gets for the parameter `name`.
+
+    Args:
+        tracer: a SymbolicTracer; its `given` are the examples by name, or None.
+        name: the parameter, with its stars.
+        signature: of the traced function.
+    """
+    parameter = signature.parameters[name.lstrip("*")]
+    empty = parameter.default is inspect.Parameter.empty
+    default = () if empty else (parameter.default,)
+    annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+    given = tracer.given
+    if given is None:
+        proxy = tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
+        if not empty and isinstance(parameter.default, _FLAGS):
+            return _constant(tracer, proxy.node, name, parameter.default)
+        return proxy
+    node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
+    starred = {"*": (), "**": {}}.get(name[: len(name) - len(name.lstrip("*"))])
+    value = given.get(name.lstrip("*"), parameter.default if starred is None else starred)
+    tracer._mark_inputs(node)
+    return _like(tracer, node, name, value)
+
+
+def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    """A stand-in for an example: tensors become proxies, all else is checked and kept."""
+    if isinstance(value, torch.Tensor):
+        node.meta["val"] = tracer.abstract.of(value)
+        return tracer.tensor_proxy(node)
+    if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
+        tracer.deferred.append((checks.expect_length, (node, len(value), name)))
+        parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
+        build: Any = type(value)
+        return build(*parts) if hasattr(value, "_fields") else build(parts)
+    if type(value) is dict:
+        tracer.deferred.append((checks.expect_length, (node, len(value), name)))
+        return {k: _part(tracer, node, k, f"{name}[{k!r}]", part) for k, part in value.items()}
+    return _constant(tracer, node, name, value)
+
+
+def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
+    part = tracer.create_node("call_function", operator.getitem, (node, key), {})
+    tracer._mark_inputs(part)
+    return _like(tracer, part, name, value)
+
+
+def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    tracer.deferred.append((checks.expect_value, (node, value, name)))
+    return value

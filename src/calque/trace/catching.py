@@ -13,8 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from calque.trace.active import current_trace
+from calque.trace.origins import is_engine
 from calque.trace.patching import Patches
 from calque.trace.proxy import proxies_in
+from calque.trace.refusals import refuse_because
 
 
 class CallCatcher(TorchFunctionMode):
@@ -38,6 +40,7 @@ def hold_contexts(patches: Patches) -> None:
     patches.hold(torch.amp.autocast, "__enter__", _traced_enter)
     patches.hold(torch.amp.autocast, "__exit__", _traced_exit)
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
+    patches.hold(torch.inference_mode, "__enter__", _refused_enter)
 
 
 def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,6 +63,20 @@ def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
     return exit_
 
 
+def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        trace = current_trace()
+        if trace is not None and trace.tracer.records_contexts:
+            refuse_because(
+                trace.tracer,
+                "torch.inference_mode cannot be part of a graph",
+                "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
+            )
+        return original(self)
+
+    return enter
+
+
 def _traced_apply(original: Any) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
@@ -71,11 +88,16 @@ def _traced_apply(original: Any) -> Any:
     return classmethod(apply)
 
 
-def leaves_grad_mode() -> bool:
-    """Whether `torch.no_grad` or a relative sets the mode because its block ends."""
+def grad_mode_context() -> tuple[Any, bool]:
+    """The `torch.no_grad` or relative that sets the mode now, and whether its block ends.
+
+    None for the first where the program sets the mode by itself.
+    """
+    context, ends = None, False
     frame = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and is_engine(frame.f_code.co_filename):
         if frame.f_code.co_filename.endswith("grad_mode.py"):
-            return frame.f_code.co_name == "__exit__"
+            context = frame.f_locals.get("self")
+            ends = frame.f_code.co_name == "__exit__"
         frame = frame.f_back
-    return False
+    return context, ends

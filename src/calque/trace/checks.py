@@ -3,14 +3,32 @@
 Each of these is a node of the graph, so that it survives copies, transforms and serialization.
 """
 
+import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from calque.trace.errors import SymbolicTraceError
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _recorded(function: F) -> F:
+    """`function`, which stays a node when its graph is traced again, by whatever tracer."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, torch.fx.Proxy):
+                return arg.tracer.create_proxy("call_function", call, args, {})
+        return function(*args)
+
+    return call  # pyright: ignore
+
+
+@_recorded
 def expect_value(value: Any, expected: Any, name: str) -> None:
     """The input `name` has the value that the program was traced with.
 
@@ -19,12 +37,14 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
     """
     same = value is expected or (type(value) is type(expected) and value == expected)
     if not same:
+        found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
         raise SymbolicTraceError(
-            f"traced with {name}={expected!r}, called with {name}={value!r}.\n"
-            f"Trace again with the new value; a graph follows one value of what is no tensor."
+            f"traced with {name}={expected!r}, called with {name}={found}.\n"
+            "Trace again with the new value; a graph follows one value of what is no tensor."
         )
 
 
+@_recorded
 def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, device: Any) -> None:
     """The input `name` looks as it did to a trace that decided something by it.
 
@@ -44,6 +64,7 @@ def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, devi
             )
 
 
+@_recorded
 def expect_length(value: Any, length: int, name: str) -> None:
     """A container among the inputs has as many parts as in the example.
 
@@ -57,6 +78,7 @@ def expect_length(value: Any, length: int, name: str) -> None:
         )
 
 
+@_recorded
 def expect_mode(training: bool, traced: bool, path: str) -> None:
     """A module whose code reads `self.training` is in the mode it was traced in.
 
@@ -71,6 +93,7 @@ def expect_mode(training: bool, traced: bool, path: str) -> None:
         )
 
 
+@_recorded
 def unpack(value: Any, length: int) -> tuple:
     """The `length` parts of a value that the program unpacked into that many names.
 
@@ -84,6 +107,7 @@ def unpack(value: Any, length: int) -> tuple:
     return parts
 
 
+@_recorded
 def in_place(name: str, left: Any, right: Any) -> Any:
     """`left += right` and the like, where it is not known whether `left` is changed by it.
 
@@ -93,6 +117,7 @@ def in_place(name: str, left: Any, right: Any) -> Any:
     return getattr(operator, name)(left, right)
 
 
+@_recorded
 def fresh(constant: torch.Tensor) -> torch.Tensor:
     """A copy for this run, so that nothing written to it is there at the next."""
     return constant.clone()

@@ -70,6 +70,8 @@ def arguments_for_root(
     function: Callable[..., Any] = root_fn
     if code.co_kwonlyargcount or starred:
         function = _all_positional(root_fn, len(args))
+    if concrete_args is None:
+        return function, args
     return _flattened(tracer, function, args, list(code.co_varnames[:count]))
 
 

@@ -23,7 +23,7 @@ from torch.fx.node import Node
 
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
-from calque.trace.catching import CallCatcher, hold_contexts, leaves_grad_mode
+from calque.trace.catching import CallCatcher, grad_mode_context, hold_contexts
 from calque.trace.inputs import make_placeholder
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
@@ -34,6 +34,7 @@ from calque.trace.questions import ASPECTS, OF_PYTORCH
 from calque.trace.refusals import refuse, refuse_because
 from calque.trace.tracer import Tracer
 from calque.trace.values import TensorProxy, ValueProxy
+from calque.trace.wrapping import registered_identities
 
 _CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
 
@@ -57,6 +58,7 @@ class SymbolicTracer(Tracer):
         self, examples: tuple[tuple, dict[str, Any]] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
+        self._autowrap_function_ids |= registered_identities()
         self.examples = examples
         self.given: dict[str, Any] | None = None
         self.kept: dict[str, Any] = {}
@@ -67,7 +69,7 @@ class SymbolicTracer(Tracer):
         self._from_inputs: set[Node] = set()
         self._parts: list[Node] = []
         self._modal: dict[str, bool] = {}
-        self._grad_modes: list[Any] = []
+        self._grad_modes: dict[int, Node] = {}
         self._autocasts: dict[int, Any] = {}
 
     # What the graph refers to by name
@@ -171,7 +173,13 @@ class SymbolicTracer(Tracer):
             self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
         made = super().create_args_for_root(root_fn, is_module, concrete_args)
         for check, arguments in self.deferred:
-            self.create_node("call_function", check, self.create_arg(arguments), {})  # pyright: ignore
+            lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            self.create_node("call_function", check, lowered, {})
+        first = next(iter(self.graph.nodes))
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node is not first:
+                first.append(node)
+                first = node
         return made
 
     def _proxy_placeholder(
@@ -308,13 +316,15 @@ class SymbolicTracer(Tracer):
     # Contexts
 
     def _set_grad(self, enabled: bool) -> None:
-        if leaves_grad_mode() and self._grad_modes:
-            before = self._grad_modes.pop()
-            self.create_node("call_function", torch._C._set_grad_enabled, (before,), {})
-        else:
+        """Record the mode; the end of a block restores what the graph finds, not what we find."""
+        context, ends = grad_mode_context()
+        value: Any = enabled
+        if ends:
+            value = self._grad_modes.pop(id(context), enabled)
+        elif context is not None and id(context) not in self._grad_modes:
             before = self.create_node("call_function", torch.is_grad_enabled, (), {})
-            self._grad_modes.append(before)
-            self.create_node("call_function", torch._C._set_grad_enabled, (enabled,), {})
+            self._grad_modes[id(context)] = before
+        self.create_node("call_function", torch._C._set_grad_enabled, (value,), {})
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(enabled)
 

@@ -50,6 +50,13 @@ def wrap(fn_or_name: F) -> F:
     return fn_or_name
 
 
+def registered_identities() -> set[int]:
+    """The ids of the functions that are registered, to find them under names of other modules."""
+    registered = list(_torch._wrapped_fns_to_patch.items())
+    functions = (_unpatched(names.get(name)) for (_, name), names in registered)
+    return {id(function) for function in functions if isinstance(function, FunctionType)}
+
+
 def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, except that a call with a proxy among its arguments is recorded as one node."""
 

@@ -75,7 +75,7 @@ class AbstractValues:
         if node.op == "call_function":
             home = getattr(target, "__module__", None) or "torch"
             known = target is getattr or home.split(".")[0] in _RUNNABLE
-            return target if known else None
+            return target if known or hasattr(target, "runs_abstractly") else None
         return None
 
 

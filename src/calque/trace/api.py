@@ -13,9 +13,7 @@ from calque.trace.errors import SymbolicTraceError
 from calque.trace.symbolic import SymbolicTracer
 
 
-def trace(
-    root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> GraphModule:
+def trace(root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: Any) -> GraphModule:
     """The graph of what a program does, found by running it on proxies.
 
     As `torch.fx.symbolic_trace`, but with example inputs what depends on shapes and dtypes is

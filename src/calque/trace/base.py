@@ -19,7 +19,7 @@ from torch.utils._traceback import CapturedTraceback
 from calque.trace.arguments import lower
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.inherited import inherit
-from calque.trace.origins import is_engine, origin_here
+from calque.trace.origins import is_engine, origin_here, origin_of_code
 from calque.trace.scope import Scope
 
 
@@ -73,11 +73,16 @@ class TracerBase:
             inherit(node)
         elif self.module_stack:
             meta["nn_module_stack"] = self.module_stack.copy()
-        origin = origin_here(path, self.num_calls.get(path, 1) - 1)
-        if origin is not None:
-            meta["origin"] = origin
-            if self.record_stack_traces and not node.stack_trace:
-                node.stack_trace = self._stack_trace()
+        if "origin" not in meta:
+            ends = kind == "placeholder" or kind == "output"
+            if ends and self.graph._co_fields:
+                origin = origin_of_code(self.graph._co_fields)
+            else:
+                origin = origin_here(path, self.num_calls.get(path, 1) - 1)
+            if origin is not None:
+                meta["origin"] = origin
+        if self.record_stack_traces and not node.stack_trace:
+            node.stack_trace = self._stack_trace()
         return node
 
     def _stack_trace(self) -> str | None:

@@ -5,6 +5,7 @@ hold of the function, proxies or not: creation functions become nodes, instead o
 were drawn once.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -77,12 +78,27 @@ def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
+@functools.lru_cache(maxsize=1024)
+def _application(kind: type, original: Any) -> Callable[..., Any]:
+    """`kind.apply` under a name of its own, which generated code can tell from other functions'."""
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return original.__get__(None, kind)(*args, **kwargs)
+
+    apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
+    apply.__module__ = kind.__module__
+    apply.runs_abstractly = True  # pyright: ignore
+    return apply
+
+
 def _traced_apply(original: Any) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.records_contexts:
             for proxy in proxies_in((*args, *kwargs.values())):
-                return proxy.tracer.create_proxy("call_function", cls.apply, args, kwargs)
+                return proxy.tracer.create_proxy(
+                    "call_function", _application(cls, original), args, kwargs
+                )
         return original.__get__(None, cls)(*args, **kwargs)
 
     return classmethod(apply)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from calque.trace.active import current_trace
 from calque.trace.errors import SymbolicTraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,13 +79,18 @@ def expect_length(value: Any, length: int, name: str) -> None:
         )
 
 
-@_recorded
 def expect_mode(training: bool, traced: bool, path: str) -> None:
     """A module whose code reads `self.training` is in the mode it was traced in.
+
+    Where a graph with this check is traced again, the new graph gets the check, with the mode of
+    the first trace: what was decided by it is in the code.
 
     Raises:
         TraceError: `train()` or `eval()` was called since.
     """
+    trace = current_trace()
+    if trace is not None and trace.tracer.keep_mode(path, traced):
+        return
     if training != traced:
         mode, other = ("training", "evaluation") if traced else ("evaluation", "training")
         raise SymbolicTraceError(

@@ -41,6 +41,7 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
         node.meta["val"] = tracer.abstract.of(value)
+        tracer.inputs.append((node, name))
         return tracer.tensor_proxy(node)
     if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
         tracer.deferred.append((checks.expect_length, (node, len(value), name)))

@@ -86,4 +86,6 @@ def _annotation_allows_tensor(node: Node) -> bool:
     annotation = node.type
     if node.args and not isinstance(node.args[0], torch.Tensor) and node.args[0] is not None:
         return False
-    return annotation is None or annotation is torch.Tensor or annotation in ("Tensor", "torch.Tensor")
+    return (
+        annotation is None or annotation is torch.Tensor or annotation in ("Tensor", "torch.Tensor")
+    )

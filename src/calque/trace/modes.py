@@ -4,7 +4,6 @@ import functools
 from types import CodeType, FunctionType
 
 import torch
-import torch.fx
 
 
 @functools.lru_cache(maxsize=4096)
@@ -14,8 +13,6 @@ def reads_training(kind: type[torch.nn.Module]) -> bool:
     >>> reads_training(torch.nn.Linear)
     False
     """
-    if issubclass(kind, torch.fx.GraphModule):
-        return _names_training(kind.forward.__code__)
     own = (base for base in kind.__mro__ if not base.__module__.startswith("torch."))
     return any(
         isinstance(member, FunctionType) and _names_training(member.__code__)

@@ -7,17 +7,20 @@ an installed package is somebody's program too, and its lines are what its reade
 import functools
 import linecache
 import os
+import re
 import sys
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.fx.node import Node
 
 _ENGINES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (os.path.dirname(__file__), torch.__file__)
 )
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -77,3 +80,33 @@ def origin_here(module: str, call: int) -> NodeOrigin | None:
         return None
     code = frame.f_code
     return NodeOrigin(code.co_filename, frame.f_lineno, code.co_name, module, call)
+
+
+def origin_of_code(fields: dict[str, Any]) -> NodeOrigin:
+    """The origin of a graph's inputs and output: where the function begins.
+
+    Args:
+        fields: `co_filename`, `co_firstlineno` and `co_name` of its code.
+    """
+    return NodeOrigin(fields["co_filename"], fields["co_firstlineno"], fields["co_name"])
+
+
+def origin_of(node: Node) -> NodeOrigin | None:
+    """Where a node comes from, also after a transform that keeps only what torch.fx knows of.
+
+    >>> node = torch.fx.Graph().placeholder("x")
+    >>> node.stack_trace = 'File "model.py", line 12, in forward'
+    >>> origin_of(node)
+    model.py:12 in forward
+    """
+    origin = node.meta.get("origin")
+    if origin is not None or not node.stack_trace:
+        return origin
+    frames = _FRAME.findall(node.stack_trace)
+    if not frames:
+        return None
+    file, line, function = frames[-1]
+    stack = list(node.meta.get("nn_module_stack", {}).items())
+    key, module = (stack[-1][0], stack[-1][1][0]) if stack else ("", "")
+    call = key.rpartition("@")[2]
+    return NodeOrigin(file, int(line), function, module, int(call) if call.isdigit() else 0)

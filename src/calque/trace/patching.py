@@ -65,9 +65,7 @@ class Patches:
     def __init__(self) -> None:
         self._held: dict[tuple[int, str], _Patch] = {}
 
-    def hold(
-        self, place: Any, name: str, wrap: Callable[[Any], Any], builtin: Any = None
-    ) -> None:
+    def hold(self, place: Any, name: str, wrap: Callable[[Any], Any], builtin: Any = None) -> None:
         """Replace `place.name` (or `place["name"]`) by `wrap` of what is there, until release.
 
         Args:

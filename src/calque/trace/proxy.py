@@ -247,9 +247,7 @@ class ParameterProxy(Proxy):
 class MetaProxy(Proxy):
     """A proxy that keeps an abstract value in `node.meta["val"]`, computed under `fake_mode`."""
 
-    def __init__(
-        self, node: Node, tracer: TracerBase | None = None, fake_mode: Any = None
-    ) -> None:
+    def __init__(self, node: Node, tracer: TracerBase | None = None, fake_mode: Any = None) -> None:
         super().__init__(node, tracer)
         self.fake_mode = fake_mode
 

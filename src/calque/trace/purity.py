@@ -9,7 +9,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
@@ -19,7 +18,9 @@ from calque.trace.proxy import assert_fn
 _IN_PLACE = frozenset(
     getattr(operator, name)
     for name in dir(operator)
-    if name.startswith("i") and not name.startswith(("is", "in")) and callable(getattr(operator, name))
+    if name.startswith("i")
+    and not name.startswith(("is", "in"))
+    and callable(getattr(operator, name))
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
@@ -31,7 +32,12 @@ def _name_mutates(name: str) -> bool:
     if name in ("__setitem__", "__delitem__", "__set__", "backward", "set_data"):
         return True
     if name.startswith("__"):
-        return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__", "__iter__")
+        return name.startswith("__i") and name not in (
+            "__invert__",
+            "__index__",
+            "__int__",
+            "__iter__",
+        )
     return name.endswith("_") and not name.startswith("_")
 
 

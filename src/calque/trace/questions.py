@@ -16,9 +16,5 @@ ASPECTS = {
 
 # What a program may ask PyTorch itself, without a tensor; the answer is not part of the graph.
 OF_PYTORCH = frozenset(
-    "is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device "
-    "is_autocast_enabled get_autocast_dtype result_type promote_types can_cast is_tensor "
-    "broadcast_shapes manual_seed initial_seed get_rng_state is_storage typename "
-    "has_torch_function is_compiling __repr__ __format__ __hash__ __reduce_ex__ __deepcopy__ "
-    "data_ptr grad grad_fn is_leaf requires_grad name names __dir__".split()
+    ["is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "get_default_device", "is_autocast_enabled", "get_autocast_dtype", "result_type", "promote_types", "can_cast", "is_tensor", "broadcast_shapes", "manual_seed", "initial_seed", "get_rng_state", "is_storage", "typename", "has_torch_function", "is_compiling", "__repr__", "__format__", "__hash__", "__reduce_ex__", "__deepcopy__", "data_ptr", "grad", "grad_fn", "is_leaf", "requires_grad", "name", "names", "__dir__"]
 )

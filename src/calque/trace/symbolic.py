@@ -15,6 +15,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 import inspect
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -67,6 +68,8 @@ class SymbolicTracer(Tracer):
         self.deferred: list[tuple[Any, tuple]] = []
         self.abstract = AbstractValues(self.resolve)
         self._from_inputs: set[Node] = set()
+        self.inputs: list[tuple[Node, str]] = []
+        self._last_input: Node | None = None
         self._parts: list[Node] = []
         self._modal: dict[str, bool] = {}
         self._grad_modes: dict[int, Node] = {}
@@ -175,11 +178,13 @@ class SymbolicTracer(Tracer):
         for check, arguments in self.deferred:
             lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             self.create_node("call_function", check, lowered, {})
-        first = next(iter(self.graph.nodes))
-        for node in self.graph.find_nodes(op="placeholder"):
-            if node is not first:
+        nodes = list(self.graph.nodes)
+        first = next(iter(nodes), None)
+        for node in nodes:
+            if first is not None and node.op == "placeholder" and node is not first:
                 first.append(node)
                 first = node
+        self._last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
 
     def _proxy_placeholder(
@@ -189,30 +194,45 @@ class SymbolicTracer(Tracer):
             return super()._proxy_placeholder(name, concrete_args, sig, fn_for_analysis)
         return make_placeholder(self, name, sig)
 
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """Take over the mode that a graph within this trace was traced in."""
+        self._modal[".".join(filter(None, (self.scope.module_path, path)))] = training
+        return True
+
     def _insert_checks(self, graph: Graph) -> None:
-        """Before all else, check what the trace took for granted about inputs and modes."""
-        nodes = list(graph.nodes)
-        inputs = [node for node in nodes if node.op == "placeholder"]
-        first = next(node for node in nodes if node.op != "placeholder")
-        with graph.inserting_before(first):
-            for node in inputs if self.asked else ():
-                value = node.meta.get("val")
-                if isinstance(value, torch.Tensor):
-                    graph.call_function(checks.expect_tensor, (node, *self._expected(node, value)))
+        """Behind the inputs, check what the trace took for granted about inputs and modes."""
+        with self._behind_inputs(graph):
+            for node, name in self.inputs if self.asked else ():
+                expected = self._expected(node.meta["val"])
+                graph.call_function(checks.expect_tensor, (node, name, *expected))
             for path, training in self._modal.items():
                 mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
                 graph.call_function(checks.expect_mode, (mode, training, path))
 
-    def _expected(self, node: Node, value: torch.Tensor) -> tuple:
+    def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
+        last = self._last_input
+        return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
+
+    def _expected(self, value: torch.Tensor) -> tuple:
         known = {
             "shape": tuple(value.shape),
             "ndim": value.ndim,
             "dtype": value.dtype,
             "device": value.device.type,
         }
-        return (str(node.target), *(known[a] if a in self.asked else None for a in known))
+        return tuple(known[aspect] if aspect in self.asked else None for aspect in known)
 
     # Nodes and proxies
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """As `TracerBase.create_node`; `stack_trace` has the line of the origin, as torch reads it."""
+        node = super().create_node(*args, **kwargs)
+        origin = node.meta.get("origin")
+        if origin is not None and not node.stack_trace:
+            node.meta["stack_trace"] = (
+                f'File "{origin.file}", line {origin.line}, in {origin.function}'
+            )
+        return node
 
     def proxy(self, node: Node) -> Any:
         """A proxy of the right kind; where the value is known and no tensor, the value itself."""

@@ -149,9 +149,7 @@ class Tracer(TracerBase):
             finally:
                 self.module_stack.pop(key)
 
-    def getattr(
-        self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]
-    ) -> Any:
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """What reading a parameter, a buffer or a submodule of a module gives.
 
         Args:
@@ -195,6 +193,10 @@ class Tracer(TracerBase):
         """The program assigns to an attribute of a module; returns whether to carry it out."""
         return True
 
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """A check of a module's mode is traced again; returns whether the new graph has it too."""
+        return False
+
     def create_args_for_root(
         self,
         root_fn: Callable[..., Any],
@@ -229,7 +231,9 @@ class Tracer(TracerBase):
         names = fn.__globals__
         with Patches() as patches:
             leaves = LeafFunctions(patches, self._autowrap_function_ids)
-            fn, args = self.create_args_for_root(fn, isinstance(root, torch.nn.Module), concrete_args)
+            fn, args = self.create_args_for_root(
+                fn, isinstance(root, torch.nn.Module), concrete_args
+            )
             hold_modules(patches)
             leaves.hold_registered()
             for globals_ in (names, *map(vars, self._autowrap_search)):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx.node import Node
 
+from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import Attribute, Proxy, tracer_of
 from calque.trace.refusals import describe, here
-from calque.trace.errors import SymbolicTraceError
 from calque.trace.strict import Strict
 
 _NO_DATA = torch.empty(0, device="meta")

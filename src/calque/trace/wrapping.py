@@ -41,7 +41,9 @@ def wrap(fn_or_name: F) -> F:
     elif callable(fn_or_name):
         name = fn_or_name.__name__
     else:
-        raise RuntimeError(f"wrap takes a function or the name of one, not {type(fn_or_name).__name__}")
+        raise RuntimeError(
+            f"wrap takes a function or the name of one, not {type(fn_or_name).__name__}"
+        )
     frame = inspect.currentframe()
     caller = frame.f_back if frame else None
     if caller is None or caller.f_code.co_name != "<module>":

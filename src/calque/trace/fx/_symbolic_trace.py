@@ -6,8 +6,14 @@ from typing import Any
 import torch
 import torch.fx._symbolic_trace as _theirs
 from torch.fx._lazy_graph_module import _make_graph_module
-from torch.fx._symbolic_trace import PH, PHBase, PHWithMeta, _assert_is_none
-from torch.fx._symbolic_trace import _wrapped_fns_to_patch, _wrapped_methods_to_patch
+from torch.fx._symbolic_trace import (
+    PH,
+    PHBase,
+    PHWithMeta,
+    _assert_is_none,
+    _wrapped_fns_to_patch,
+    _wrapped_methods_to_patch,
+)
 from torch.fx.graph_module import GraphModule
 
 from calque.trace.active import is_tracing as is_fx_tracing

@@ -2,6 +2,7 @@
 
 The module can be called: `calque.trace(model, x)` is `calque.trace.api.trace`.
 
+>>> import calque, torch
 >>> graph = calque.trace(lambda x: x * 2 + 1)
 >>> graph(torch.ones(2))
 tensor([3., 3.])

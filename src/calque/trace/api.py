@@ -32,6 +32,7 @@ def trace(root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: A
     Raises:
         TraceError: the program does something that no graph can repeat; names its line.
 
+    >>> import torch
     >>> graph = trace(lambda x: x.view(x.shape[0], -1).relu(), torch.ones(2, 3, 4))
     >>> graph(-torch.ones(2, 3, 4)).shape
     torch.Size([2, 12])
@@ -53,7 +54,8 @@ def symbolic_trace(
     Raises:
         TraceError: the program does something that no graph can repeat; names its line.
 
-    >>> symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
+    >>> import calque, torch
+    >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
     tensor([2., 2.])
     """
     return _graph_module(SymbolicTracer(), root, concrete_args)

@@ -63,7 +63,7 @@ class TracerBase:
     ) -> Node:
         """Append a node to the graph. Override to check or change what is recorded."""
         if kind == "call_function" and self.check_mutable_operations:
-            check_for_mutable_operation(target, args, kwargs)  # pyright: ignore
+            check_for_mutable_operation(target, args, kwargs)
         node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
         scope = self.scope
         path = scope.module_path
@@ -105,7 +105,7 @@ class TracerBase:
 
     def proxy(self, node: Node) -> Any:
         """The proxy for the value of a node. Override to use a class of your own."""
-        return self.proxy_type(node, self)  # pyright: ignore
+        return self.proxy_type(node, self)
 
     def create_proxy(
         self,
@@ -125,8 +125,8 @@ class TracerBase:
         node = self.create_node(
             kind,
             target,
-            self.create_arg(args),  # pyright: ignore
-            self.create_arg(kwargs),  # pyright: ignore
+            self.create_arg(args),
+            self.create_arg(kwargs),
             name,
             type_expr,
         )
@@ -149,12 +149,12 @@ class TracerBase:
     def iter(self, obj: Any) -> Iterator:
         """What `for part in proxy:` does. A tracer that knows the length may return an iterator."""
         raise SymbolicTraceError(
-            "Proxy object cannot be iterated: its length is not known while tracing. It is iterated "
-            "when it is used in a loop, or as a *args or **kwargs function argument."
+            "Proxy object cannot be iterated: its length is not known while tracing. It is "
+            "iterated when it is used in a loop, or as a *args or **kwargs function argument."
         )
 
     def keys(self, obj: Any) -> Any:
-        """What `proxy.keys()` does, and with it `f(**proxy)`: by default a call that is recorded."""
+        """What `proxy.keys()` does, and so `f(**proxy)`: by default a call that is recorded."""
         return self.create_proxy("call_method", "keys", (obj,), {})
 
 

@@ -26,7 +26,7 @@ def _recorded(function: F) -> F:
                 return arg.tracer.create_proxy("call_function", call, args, {})
         return function(*args)
 
-    return call  # pyright: ignore
+    return call  # pyright: ignore[reportReturnType]
 
 
 @_recorded

@@ -22,7 +22,7 @@ _PLAIN = frozenset((int, float, bool, str, type(None), tuple, list, dict, slice,
 
 
 def constant_argument(tracer: Any, a: Any) -> Argument:
-    """`Tracer.create_arg`: members of the root, constants and named tuples, then the base's table."""
+    """`Tracer.create_arg`: members of the root, constants, named tuples, then the base's table."""
     kind = type(a)
     if kind in _PLAIN or isinstance(a, torch.fx.Proxy):
         return tracer._lower(a)

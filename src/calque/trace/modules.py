@@ -1,7 +1,8 @@
 """Calls and attributes of modules, as a trace sees them.
 
-`nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by functions that ask which
-trace runs in *this* thread; a thread without one goes straight on to what was there.
+`nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by
+functions that ask which trace runs in *this* thread; a thread without one goes straight on to what
+was there.
 """
 
 import functools

@@ -82,7 +82,7 @@ class Proxy(torch.fx.Proxy):
     def __iter__(self) -> Iterator[Any]:
         length = unpacked_length(sys._getframe(1))
         if length is not None:
-            return (self[i] for i in range(length))  # pyright: ignore
+            return (self[i] for i in range(length))  # pyright: ignore[reportIndexIssue]
         return self.tracer.iter(self)
 
     def __abs__(self) -> Any:
@@ -150,7 +150,7 @@ def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
 def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) -> Any:
     """The node for a call that PyTorch hands over: a method, a property or a function."""
     if isinstance(function, torch._C.ScriptMethod):
-        owner = function.owner  # pyright: ignore
+        owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)
     if torch.overrides.is_tensor_method_or_property(function):
         return tracer.create_proxy("call_method", function.__name__, args, kwargs)
@@ -186,11 +186,11 @@ class Attribute(Proxy):
         self._node: Node | None = None
 
     @property
-    def node(self) -> Node:  # pyright: ignore
+    def node(self) -> Node:
         if self._node is None:
             proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
             self._node = proxy.node
-        return self._node  # pyright: ignore
+        return self._node  # pyright: ignore[reportReturnType]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)

@@ -65,7 +65,7 @@ def has_effect(node: Node) -> bool:
 
 def _module_mutates(node: Node) -> bool:
     """A module may write to its input or to its buffers: batch normalization does, in training."""
-    module = node.graph.owning_module.get_submodule(str(node.target))  # pyright: ignore
+    module = node.graph.owning_module.get_submodule(str(node.target))  # pyright: ignore[reportOptionalMemberAccess]
     if any(getattr(m, "inplace", False) for m in module.modules()):
         return True
     return any(True for _ in module.buffers())
@@ -81,4 +81,4 @@ class TracedGraph(Graph):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "TracedGraph":
         copied = super().__deepcopy__(memo)
         copied.__class__ = TracedGraph
-        return copied  # pyright: ignore
+        return copied  # pyright: ignore[reportReturnType]

@@ -30,7 +30,7 @@ _REASONS = {
     "pickle": ("is pickled", "Return it, and pickle the result."),
     "numpy": (
         "is handed to numpy, which a graph cannot hold",
-        "Use the torch function of that name, or calque.trace.fx.wrap the function that uses numpy.",
+        "Use the torch function of that name, or calque.trace.wrap the function that uses numpy.",
     ),
     "iterate": (
         "is iterated, and its length is not known",

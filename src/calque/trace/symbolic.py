@@ -24,7 +24,9 @@ from torch.fx.node import Node
 
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
-from calque.trace.catching import CallCatcher, grad_mode_context, hold_contexts
+from calque.trace.assignments import may_assign
+from calque.trace.catching import CallCatcher
+from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.inputs import make_placeholder
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
@@ -32,7 +34,7 @@ from calque.trace.patching import Patches
 from calque.trace.proxy import proxies_in, record_call
 from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH
-from calque.trace.refusals import refuse, refuse_because
+from calque.trace.refusals import refuse
 from calque.trace.tracer import Tracer
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
@@ -52,7 +54,6 @@ class SymbolicTracer(Tracer):
 
     proxy_buffer_attributes = True
     trace_asserts = True
-    records_contexts = True
     graph_type: type[Graph] = TracedGraph
 
     def __init__(
@@ -72,8 +73,7 @@ class SymbolicTracer(Tracer):
         self._last_input: Node | None = None
         self._parts: list[Node] = []
         self._modal: dict[str, bool] = {}
-        self._grad_modes: dict[int, Node] = {}
-        self._autocasts: dict[int, Any] = {}
+        self.contexts = Contexts(self)
 
     # What the graph refers to by name
 
@@ -101,7 +101,7 @@ class SymbolicTracer(Tracer):
         return value
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """The name of `mod`; one that is not in the root, such as a global, is kept as a constant."""
+        """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
         paths = self.submodule_paths
         if paths is None:
             paths = self.submodule_paths = {}
@@ -225,7 +225,7 @@ class SymbolicTracer(Tracer):
     # Nodes and proxies
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """As `TracerBase.create_node`; `stack_trace` has the line of the origin, as torch reads it."""
+        """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
         node = super().create_node(*args, **kwargs)
         origin = node.meta.get("origin")
         if origin is not None and not node.stack_trace:
@@ -318,7 +318,7 @@ class SymbolicTracer(Tracer):
         if question in OF_PYTORCH and not any(proxies_in((*args, *kwargs.values()))):
             return func(*args, **kwargs)
         if func is torch._C._set_grad_enabled:
-            return self._set_grad(args[0])
+            return self.contexts.set_grad(args[0])
         if name == "__get__":
             return self.create_proxy("call_function", getattr, (subject, attribute), {})
         if name == "__set__":
@@ -332,33 +332,6 @@ class SymbolicTracer(Tracer):
         if isinstance(result, torch.Tensor):
             return self.create_proxy("call_function", checks.fresh, (result,), {})
         return result
-
-    # Contexts
-
-    def _set_grad(self, enabled: bool) -> None:
-        """Record the mode; the end of a block restores what the graph finds, not what we find."""
-        context, ends = grad_mode_context()
-        value: Any = enabled
-        if ends:
-            value = self._grad_modes.pop(id(context), enabled)
-        elif context is not None and id(context) not in self._grad_modes:
-            before = self.create_node("call_function", torch.is_grad_enabled, (), {})
-            self._grad_modes[id(context)] = before
-        self.create_node("call_function", torch._C._set_grad_enabled, (value,), {})
-        with torch._C.DisableTorchFunction():
-            torch._C._set_grad_enabled(enabled)
-
-    def enter_autocast(self, context: Any) -> None:
-        """Record that a `torch.autocast` block begins."""
-        arguments = (context.device, context.fast_dtype, context._enabled, context._cache_enabled)
-        node = self.create_node("call_function", torch.amp._enter_autocast, arguments, {})
-        self._autocasts[id(context)] = node
-
-    def exit_autocast(self, context: Any) -> None:
-        """Record that a `torch.autocast` block ends."""
-        node = self._autocasts.pop(id(context), None)
-        if node is not None:
-            self.create_node("call_function", torch.amp._exit_autocast, (node,), {})
 
     # Questions of Python
 
@@ -407,29 +380,7 @@ class SymbolicTracer(Tracer):
         Raises:
             TraceError: the assignment would have to be repeated whenever the graph runs.
         """
-        if isinstance(value, torch.fx.Proxy):
-            old = module._buffers.get(name)
-            if old is None:
-                old = module._parameters.get(name)
-            node = value.node
-            if old is not None and has_effect(node) and node.args:
-                source: Any = node.args[0]
-                if source.op == "get_attr" and self.resolve(source.target) is old:
-                    return False  # the second half of `self.count += 1`
-            refuse_because(
-                self,
-                f"self.{name} = a value of the traced program; a graph cannot assign attributes",
-                f"Write into it, self.{name}.copy_(value), or return the value.",
-            )
-        missing = object()
-        old = vars(module).get(name, missing)
-        if type(value) in (bool, int, float, str) and old is not missing and old != value:
-            refuse_because(
-                self,
-                f"self.{name} changes from {old!r} to {value!r}; it would change once, not at every run",
-                f"Keep self.{name} in a buffer and write into it: self.{name}.add_(1).",
-            )
-        return True
+        return may_assign(self, module, name, value)
 
 
 def _member(module: torch.nn.Module, name: str) -> Any:

@@ -29,10 +29,9 @@ _CONSTANTS = get_args(_ConstantAttributeType)
 
 
 class Tracer(TracerBase):
-    """Tracer(autowrap_modules=(math,), autowrap_functions=())
+    """Traces modules and functions, as torch.fx's tracer does.
 
-    Traces modules and functions. Subclass it and override a method to trace differently: each
-    method says what it decides.
+    Subclass it and override a method to trace differently: each method says what it decides.
 
     Args:
         autowrap_modules: modules whose public functions are leaves wherever they are named.
@@ -46,7 +45,7 @@ class Tracer(TracerBase):
     """
 
     graph_type: type[Graph] = Graph
-    records_contexts = False
+    contexts: Any = None
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class Tracer(TracerBase):
         By default the modules of torch.nn are leaves, except `Sequential`.
         """
         home = m.__module__
-        leaf = home.startswith("torch.nn") or home.startswith("torch.ao.nn")
+        leaf = home.startswith(("torch.nn", "torch.ao.nn"))
         return leaf and not isinstance(m, torch.nn.Sequential)
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
@@ -204,7 +203,7 @@ class Tracer(TracerBase):
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Any, list[Any]]:
         """Make the placeholders for `root_fn`: returns what to call, and its arguments."""
-        return arguments_for_root(self, root_fn, is_module, concrete_args)  # pyright: ignore
+        return arguments_for_root(self, root_fn, is_module, concrete_args)
 
     def _proxy_placeholder(
         self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
@@ -246,7 +245,7 @@ class Tracer(TracerBase):
 
     def _enter(self, root: torch.nn.Module | Callable[..., Any]) -> FunctionType:
         if isinstance(root, torch.nn.Module):
-            _LazyGraphModule.force_recompile(root)  # pyright: ignore
+            _LazyGraphModule.force_recompile(root)
             if not hasattr(type(root), self.traced_func_name):
                 raise AssertionError(
                     f"traced_func_name={self.traced_func_name} doesn't exist in "
@@ -259,7 +258,7 @@ class Tracer(TracerBase):
         else:
             self.root = torch.nn.Module()
             fn = root
-        self.graph = self.graph_type(tracer_cls=type(self))  # pyright: ignore
+        self.graph = self.graph_type(tracer_cls=type(self))
         code = getattr(fn, "__code__", None)
         if code is not None:
             fields = ("co_name", "co_filename", "co_firstlineno")

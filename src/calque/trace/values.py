@@ -53,7 +53,7 @@ class ValueAttribute(Strict, Attribute):
     __round__ = ValueProxy.__round__
 
 
-class TensorProxy(Strict, Proxy, torch.Tensor):  # pyright: ignore
+class TensorProxy(Strict, Proxy, torch.Tensor):
     """Stands for a tensor.
 
     >>> x = TensorProxy(torch.fx.Graph().placeholder("x"))
@@ -74,7 +74,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):  # pyright: ignore
         raise TypeError("'Tensor' object is not callable")
 
     @property
-    def keys(self) -> Any:  # pyright: ignore
+    def keys(self) -> Any:
         raise AttributeError("'Tensor' object has no attribute 'keys'")
 
     __hash__ = torch.Tensor.__hash__
@@ -85,7 +85,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):  # pyright: ignore
     ) -> Any:
         kwargs = kwargs or {}
         tracer = tracer_of(func, args, kwargs)
-        return tracer.torch_call(func, args, kwargs)  # pyright: ignore
+        return tracer.torch_call(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -94,5 +94,5 @@ class TensorProxy(Strict, Proxy, torch.Tensor):  # pyright: ignore
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
         raise SymbolicTraceError(
             f"{here(proxy.tracer)}{describe(proxy)} reached {func}, beneath what a symbolic trace "
-            "sees.\nMake the function that calls it a leaf: calque.trace.fx.wrap."
+            "sees.\nMake the function that calls it a leaf: calque.trace.wrap."
         )

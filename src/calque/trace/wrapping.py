@@ -49,7 +49,7 @@ def wrap(fn_or_name: F) -> F:
     if caller is None or caller.f_code.co_name != "<module>":
         raise NotImplementedError("wrap must be called at the top level of a module")
     _torch._wrapped_fns_to_patch[(id(caller.f_globals), name)] = caller.f_globals
-    return fn_or_name
+    return fn_or_name  # pyright: ignore[reportReturnType]
 
 
 def registered_identities() -> set[int]:
@@ -70,7 +70,7 @@ def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return result
         return function(*args, **kwargs)
 
-    wrapped.__fx_already_patched = True  # pyright: ignore
+    wrapped.__fx_already_patched = True
     return wrapped
 
 
@@ -123,5 +123,5 @@ class LeafFunctions:
 def _unpatched(value: Any) -> Any:
     """The function itself, where another trace has put its replacement."""
     if type(value) is FunctionType and getattr(value, "__fx_already_patched", False):
-        return value.__wrapped__  # pyright: ignore
+        return value.__wrapped__
     return value

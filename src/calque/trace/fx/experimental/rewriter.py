@@ -13,7 +13,7 @@ __all__ = ["AST_Rewriter", "RewritingTracer"]
 
 
 class RewritingTracer(Tracer):
-    """A tracer that first rewrites the source: `assert` statements become calls of torch._assert."""
+    """A tracer that first rewrites the source: `assert` becomes a call of `torch._assert`."""
 
     def trace(
         self,
@@ -21,4 +21,4 @@ class RewritingTracer(Tracer):
         concrete_args: dict[str, Any] | None = None,
     ) -> Graph:
         """As `Tracer.trace`, of the rewritten program."""
-        return super().trace(_rewrite(root), concrete_args)  # pyright: ignore
+        return super().trace(_rewrite(root), concrete_args)

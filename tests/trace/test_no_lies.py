@@ -18,6 +18,7 @@ from torch.nn.functional import relu as early_relu
 
 import calque
 from calque import TraceError
+from tests.trace import programs
 
 X = torch.arange(6.0).reshape(2, 3)
 WITH_AND_WITHOUT = pytest.mark.parametrize("known", [True, False], ids=["examples", "symbolic"])
@@ -56,15 +57,27 @@ def test_an_accumulator_made_inside_starts_anew_at_each_run(known: bool) -> None
     torch.testing.assert_close(graph(X), 2 * X[0])
 
 
-def test_a_constant_from_an_array_is_not_changed_by_a_run() -> None:
+def test_a_constant_from_an_array_is_a_new_tensor_at_each_run() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        total = torch.from_numpy(np.zeros(3, dtype=np.float32))
+        total = torch.tensor(np.zeros(3, dtype=np.float32))
         total += x[0]
         return total
 
     graph = calque.symbolic_trace(f)
     graph(X)
     torch.testing.assert_close(graph(X), X[0])
+
+
+@pytest.mark.parametrize("part", [lambda t: t, lambda t: t[0], lambda t: t.view(-1)])
+def test_writing_to_a_tensor_that_is_no_input_is_refused(part: Callable) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        total = torch.from_numpy(np.zeros((2, 3), dtype=np.float32))
+        view = part(total)
+        view += x[0]
+        return total
+
+    with pytest.raises(TraceError, match="writes to a tensor"):
+        calque.symbolic_trace(f)
 
 
 @WITH_AND_WITHOUT
@@ -158,7 +171,7 @@ def test_methods_through_the_class_are_recorded() -> None:
 
 
 def test_wrong_shapes_raise_while_tracing_as_pytorch_does() -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2|size mismatch") as caught:
+    with pytest.raises(RuntimeError, match="reduction dim") as caught:
         calque.trace(lambda x: x @ torch.ones(4, 4), X)
     assert __file__ in "".join(caught.value.__notes__)
 
@@ -420,11 +433,7 @@ def test_unpacking_checks_the_number_of_parts_when_the_graph_runs() -> None:
 
 
 def test_an_assertion_on_a_tensor_is_checked_when_the_graph_runs() -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        assert x.sum() > 0, "negative"
-        return x + 1
-
-    graph = calque.symbolic_trace(f)
+    graph = calque.symbolic_trace(programs.asserts_a_positive_sum)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     graph(X)
@@ -435,9 +444,10 @@ def test_an_assertion_on_a_tensor_is_checked_when_the_graph_runs() -> None:
 def test_nothing_of_a_trace_is_left_behind() -> None:
     program = """
 import math, torch, calque
+model = torch.nn.Sequential(torch.nn.Linear(3, 3))
 places = (torch.nn.Module, torch.amp.autocast, torch.autograd.Function, torch.Tensor)
 before = [dict(vars(place)) for place in places], dict(vars(math)), torch.random.get_rng_state()
-calque.trace(torch.nn.Sequential(torch.nn.Linear(3, 3)), torch.ones(3))
+calque.trace(model, torch.ones(3))
 try:
     calque.symbolic_trace(lambda x: x if x else x)
 except calque.TraceError:

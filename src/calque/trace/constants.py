@@ -7,10 +7,12 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
 from torch.fx._symbolic_trace import _ConstantAttributeType
 from torch.fx._symbolic_trace import _proxyable_classes as _torch_proxyable
-from torch.fx.node import Argument
+from torch.fx.node import Argument, Node
 from torch.utils import _pytree as pytree
 
 from calque.trace.proxyable import proxyable_classes
+from calque.trace.purity import has_effect
+from calque.trace.refusals import refuse_because
 
 _CONSTANTS = get_args(_ConstantAttributeType)
 _BASE_NAMES: tuple[tuple[Any, str], ...] = (
@@ -61,3 +63,41 @@ def _attribute(tracer: Any, a: Any) -> str:
         tracer.tensor_attrs[a] = name
         tracer.keep(name, a)
     return name
+
+
+class Constants:
+    """Refuses writes to tensors that are neither inputs nor members of the root.
+
+    Such a tensor may have been made inside the program, where it would be new at each run, by a
+    function that PyTorch shows to nobody, or outside, where it would keep what is written.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._storages: dict[int, Any] = {}
+
+    def check(self, node: Node) -> None:
+        """Look at a node that was just made.
+
+        Raises:
+            TraceError: it writes to a constant or to a view of one.
+        """
+        if node.op == "get_attr":
+            value = self._tracer.kept.get(node.target)
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                known = node.meta["val"] = self._tracer.abstract.of(value)
+                self._storages[_storage(known)] = known
+        elif self._storages and node.args and has_effect(node):
+            source = node.args[0]
+            value = source.meta.get("val") if isinstance(source, Node) else None
+            if isinstance(value, torch.Tensor) and _storage(value) in self._storages:
+                refuse_because(
+                    self._tracer,
+                    "writes to a tensor that is neither an input nor part of the traced module",
+                    "Pass it as an argument, register it as a buffer, or write to a clone() of it.",
+                )
+
+
+def _storage(value: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return value.untyped_storage()._cdata

@@ -22,19 +22,35 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     """
     parameter = signature.parameters[name.lstrip("*")]
     empty = parameter.default is inspect.Parameter.empty
-    default = () if empty else (parameter.default,)
+    default = () if empty else (_held(tracer, parameter.default),)
     annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
     given = tracer.given
     if given is None:
         proxy = tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
-        if not empty and isinstance(parameter.default, _FLAGS):
-            return _constant(tracer, proxy.node, name, parameter.default)
+        if not empty and (isinstance(parameter.default, _FLAGS) or default[0] is None):
+            return _default(tracer, proxy.node, name, parameter.default)
         return proxy
     node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
     starred = {"*": (), "**": {}}.get(name[: len(name) - len(name.lstrip("*"))])
     value = given.get(name.lstrip("*"), parameter.default if starred is None else starred)
     tracer._mark_inputs(node)
+    if starred is None and name not in given:
+        return _default(tracer, node, name, value)
     return _like(tracer, node, name, value)
+
+
+def _held(tracer: Any, default: Any) -> Any:
+    """The default as a graph can hold it; None in the place of a function and the like."""
+    try:
+        tracer.create_arg(default)
+    except NotImplementedError:
+        return None
+    return default
+
+
+def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
+    """A default that the program was traced with; another value is refused."""
+    return _constant(tracer, node, name, _held(tracer, default)) or default
 
 
 def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:

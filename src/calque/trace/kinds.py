@@ -7,7 +7,7 @@ value is taken for an unknown Python object, which answers fewer questions.
 import functools
 import inspect
 import operator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.fx.node import Node
@@ -23,22 +23,19 @@ _OPERATORS = frozenset(
 
 @functools.lru_cache(maxsize=4096)
 def _operator_gives_tensor(name: str) -> bool:
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
-    if name in ("__getitem__", "expand_as", "type_as", "to") or name.startswith("__i"):
+    if name in ("__getitem__", "to") or name.startswith("__i"):
         return True
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    of_tensors = [schema for schema in schemas if any(map(_takes_tensor, schema.arguments))]
     return bool(schemas) and all(
         len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"
-        for schema in schemas
-        if not _is_scalar_overload(schema)
+        for schema in of_tensors or schemas
     )
 
 
-def _is_scalar_overload(schema: Any) -> bool:
-    """TorchScript has overloads of arithmetic for numbers; they take no tensor."""
-    return not any("Tensor" in str(argument.type) for argument in schema.arguments) and any(
-        str(result.type) in ("int", "float", "number", "bool", "Scalar", "complex")
-        for result in schema.returns
-    )
+def _takes_tensor(argument: Any) -> bool:
+    """TorchScript has overloads for numbers and strings under the same names."""
+    return "Tensor" in str(argument.type)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,6 +83,6 @@ def _annotation_allows_tensor(node: Node) -> bool:
     annotation = node.type
     if node.args and not isinstance(node.args[0], torch.Tensor) and node.args[0] is not None:
         return False
-    return (
-        annotation is None or annotation is torch.Tensor or annotation in ("Tensor", "torch.Tensor")
-    )
+    if annotation in (None, Any, torch.Tensor, "Tensor", "torch.Tensor", "Any"):
+        return True
+    return torch.Tensor in get_args(annotation)

@@ -26,6 +26,7 @@ from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
 from calque.trace.assignments import may_assign
 from calque.trace.catching import CallCatcher
+from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.inputs import make_placeholder
 from calque.trace.kinds import gives_tensor
@@ -74,6 +75,7 @@ class SymbolicTracer(Tracer):
         self._parts: list[Node] = []
         self._modal: dict[str, bool] = {}
         self.contexts = Contexts(self)
+        self.constants = Constants(self)
 
     # What the graph refers to by name
 
@@ -227,6 +229,7 @@ class SymbolicTracer(Tracer):
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
         node = super().create_node(*args, **kwargs)
+        self.constants.check(node)
         origin = node.meta.get("origin")
         if origin is not None and not node.stack_trace:
             node.meta["stack_trace"] = (

@@ -186,7 +186,7 @@ def test_a_bound_method_of_a_module_is_traced() -> None:
 
 def test_what_is_no_program_is_refused() -> None:
     with pytest.raises(TraceError, match="neither a module nor a function"):
-        calque.trace(3, X)  # pyright: ignore
+        calque.trace(3, X)
 
 
 def test_tracing_draws_no_random_numbers_and_changes_no_buffer() -> None:

@@ -113,7 +113,7 @@ def _flattened(
         return function, args
     codegen = tracer.graph._codegen = _PyTreeCodeGen(_PyTreeInfo(names, spec, None))
 
-    def on_leaves(*leaves):  # noqa: ANN: annotations would show in the generated forward
+    def on_leaves(*leaves):  # annotations would show in the generated forward
         result = function(*pytree.tree_unflatten(list(leaves), spec))
         outputs, out_spec = pytree.tree_flatten(result)
         codegen.pytree_info = codegen.pytree_info._replace(out_spec=out_spec)

@@ -1,8 +1,12 @@
-"""The demo runs."""
+"""The examples run."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -13,3 +17,39 @@ def test_digits(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "calque.jit" in result.stdout
     assert (tmp_path / "digits.png").stat().st_size > 0
+
+
+# These packages import torchvision where it is installed, with or without the operators of its own.
+RUN = """
+import runpy, sys
+from tests.conformance.torchvision_stub import make_importable
+make_importable()
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "packages", "environment"),
+    [
+        ("generate", ["transformers"], {}),
+        ("hf_trainer", ["transformers", "accelerate"], {"ACCELERATE_TORCH_DEVICE": "jax"}),
+        ("accelerate_loop", ["accelerate"], {"ACCELERATE_TORCH_DEVICE": "jax"}),
+        ("lightning_fit", ["lightning"], {}),
+    ],
+)
+def test_a_program_of_another_library(
+    name: str, packages: list[str], environment: dict[str, str]
+) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    result = subprocess.run(
+        [sys.executable, "-c", RUN, str(ROOT / f"examples/{name}.py")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "CPU" in result.stdout or "on jax" in result.stdout

@@ -4,6 +4,7 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque import trace
 from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
@@ -12,6 +13,7 @@ from calque.run.export import Exported, export, load_exported
 from calque.run.from_jax import from_jax
 from calque.run.functional import functional
 from calque.run.jit import jit
+from calque.trace import symbolic_trace
 
 _register()
 del _ops, _register
@@ -27,6 +29,8 @@ __all__ = [
     "jit",
     "load_exported",
     "op",
+    "symbolic_trace",
     "to_jax",
     "to_torch",
+    "trace",
 ]

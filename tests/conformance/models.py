@@ -1,6 +1,7 @@
 """Models that others wrote, small and with random weights: `MODELS` maps a name to its maker.
 
-timm and transformers are optional: where one is missing, its models are not in the table.
+timm, transformers, torchvision, diffusers and torch_geometric are optional: where one is missing,
+its models are not in the table.
 """
 
 import importlib.util
@@ -11,19 +12,39 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.conformance import models_timm, models_transformers
-from tests.conformance.models_transformers import ids
+from tests.conformance import (
+    models_generative,
+    models_graphs,
+    models_senses,
+    models_timm,
+    models_transformers,
+    models_vision,
+)
+from tests.conformance.torchvision_stub import make_importable
+from tests.conformance.transformers_settings import ids
 
 Model = tuple[nn.Module, dict[str, Any]]
 MODELS: dict[str, Callable[[], Model]] = {}
+
+make_importable()  # transformers and timm import torchvision where it is installed
 
 if importlib.util.find_spec("timm") is not None:
     for name, settings in models_timm.TIMM.items():
         MODELS[f"timm/{name}"] = partial(models_timm.make, name, **settings)
 
 if importlib.util.find_spec("transformers") is not None:
-    for name, row in models_transformers.TRANSFORMERS.items():
+    for name, row in (models_transformers.TRANSFORMERS | models_senses.SENSES).items():
         MODELS[f"transformers/{name}"] = partial(models_transformers.make, *row)
+
+if models_vision.usable():
+    MODELS |= {f"torchvision/{name}": maker for name, maker in models_vision.VISION.items()}
+
+for package, makers in (
+    ("diffusers", models_generative.GENERATIVE),
+    ("torch_geometric", models_graphs.GRAPHS),
+):
+    if importlib.util.find_spec(package) is not None:
+        MODELS |= {f"{package}/{name}": maker for name, maker in makers.items()}
 
 
 class _Sequences(nn.Module):

@@ -80,7 +80,7 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
         if _is_composite(rule.name):
             composites.override(rule.name, _library(rule.name))
         else:
-            _bind(rule)
+            bind(rule)
             if not _is_differentiable(rule.name):
                 _differentiate(rule)
         return function
@@ -128,7 +128,7 @@ def _is_differentiable(name: str) -> bool:
     return any(_has_kernel(name, key) for key in ("Autograd", "AutogradPrivateUse1"))
 
 
-def _bind(rule: Rule) -> None:
+def bind(rule: Rule) -> None:
     """Register the kernels of an operator and of the forms derived from it."""
     base = rule.name.partition(".")[0]
     names = [rule.name]
@@ -277,6 +277,6 @@ def _gradient(name: str) -> Any:
     run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in types])
     full = f"{_NAMESPACE}::{short}"
     registry.op(full, static=tuple(RULES[name].static))(run)
-    _bind(RULES[full])
+    bind(RULES[full])
     _register_formula(full)
     return binding.overload_of(full)

@@ -47,10 +47,8 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
             DECOMPOSED[op.name()] += 1
             return result
     if active.trace is not None:
-        _check_callable(op, active.trace.callbacks)
+        return call_back(op, args, kwargs)
     _warn_once(op)
-    if active.trace is not None:
-        return _call_back(op, args, kwargs)
     return _on_cpu(op, args, kwargs)
 
 
@@ -179,8 +177,10 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
     return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
 
 
-def _call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     """The CPU kernel as a host callback of the traced program."""
+    _check_callable(op, active.trace is None or active.trace.callbacks)
+    _warn_once(op)
     if op._schema.is_mutable:
         raise UnsupportedOpError(
             f"{op.name()} has no rule on the jax device, and writes to its arguments: it cannot be "

@@ -23,6 +23,8 @@ REFUSALS: dict[CodeType, Exception] = {
 """Functions that raise where a tensor of one boolean is true, and what they raise."""
 
 
+_IS_ZERO = "Expected Tensor with single nonzero value, but got zero"
+
 _DEPTH = 8
 """How many frames of the dispatcher may lie between such a function and its look at a value."""
 
@@ -102,6 +104,23 @@ def _check_cov(self: Tensor, fweights: Tensor | None, aweights: Tensor | None) -
             _refuse(weights.min() < 0, RuntimeError(f"cov(): {name} cannot be negative"))
 
 
+def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
+    """`torch._assert_async`, which graphs of AOTAutograd carry for checks of values."""
+    if active.trace is not None:
+        _refuse(self == 0, RuntimeError(assert_msg))
+    elif not self.cpu().item():
+        raise RuntimeError(assert_msg)
+
+
+def functional_assert_async(self: Tensor, assert_msg: str, dep_token: Tensor) -> Tensor:
+    """As `assert_async`; gives back the tensor that keeps it in order."""
+    assert_async(self, assert_msg)
+    return dep_token.clone()
+
+
 def install(aten: torch.library.Library) -> None:
-    """Register `cov` above autograd, which differentiates its parts."""
+    """Register `cov` above autograd, which differentiates its parts, and assertions."""
     aten.impl("cov", untraced(cov), "AutogradPrivateUse1")
+    for name in ("_assert_async", "_assert_async.msg"):
+        aten.impl(name, untraced(assert_async), "PrivateUse1")
+    aten.impl("_functional_assert_async.msg", untraced(functional_assert_async), "PrivateUse1")

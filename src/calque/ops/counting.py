@@ -12,7 +12,10 @@ from calque.ops.registry import op
 def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Array]:
     """The bin of each element among equal ones over [low, high], and whether it is in any."""
     inside = (values >= low) & (values <= high)
-    place = jnp.floor((values - low) * bins / (high - low))
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        place = (values - low).astype(jnp.int64) * bins // (high - low).astype(jnp.int64)
+    else:
+        place = jnp.floor((values - low) * bins / (high - low))
     place = jnp.where(inside, place, 0).astype(jnp.int32)
     return jnp.minimum(place, bins - 1), inside
 

@@ -47,3 +47,17 @@ def grouped_mm(
     else:
         out = lax.ragged_dot_general(self, mat2, sizes, _RAGGED_SUM)
     return out.astype(dtype)
+
+
+@op("transformers::grouped_mm_fallback")
+def grouped_mm_of_transformers(input: Array, weight: Array, offs: Array) -> Array:
+    """What transformers calls where a compiler might not know `_grouped_mm`."""
+    return grouped_mm(input, weight, offs)
+
+
+@op("transformers::grouped_mm_fallback_backward")
+def grouped_mm_of_transformers_backward(
+    input: Array, weight: Array, offs: Array, grad_output: Array
+) -> tuple[Array, Array]:
+    given = grouped_mm(grad_output, weight.swapaxes(1, 2), offs)
+    return given, grouped_mm(input.T, grad_output, offs)

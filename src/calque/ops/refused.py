@@ -40,7 +40,7 @@ FIRST: dict[str, tuple[str, tuple[int, ...]]] = {
     "mm": ("addmm_impl_cpu_", (BOOL,)),
     "convolution": ("slow_conv2d_cpu", (BOOL,)),
     "convolution_overrideable": ("slow_conv2d_cpu", (BOOL,)),
-    "histc": ("histogram_cpu", _UNREAL),
+    "histc": ("histogram_cpu", (BOOL, COMPLEX)),  # as accelerators do
     "avg_pool2d": ("avg_pool2d", (BOOL, COMPLEX)),
     "avg_pool3d": ("avg_pool3d_out_frame", (BOOL, COMPLEX)),
     "_adaptive_avg_pool2d": ("adaptive_avg_pool2d", _UNREAL),

@@ -41,9 +41,9 @@ class Input:
     """Where one input of a program comes from at each call.
 
     Attributes:
-        kind: "cell", "argument", "handed" (an implicit argument's storage), "host" (a CPU tensor),
-            "host argument", "hyper" (a number in an optimizer's param group), "random", or
-            "incoming" (a gradient of a result).
+        kind: "cell", "argument", "repeated" (an argument, its repetitions left out), "handed" (an
+            argument's whole storage), "host" (a CPU tensor), "host argument", "hyper" (a number in
+            an optimizer's param group), "random", or "incoming" (a gradient of a result).
         source: the cell, the index of an argument, the CPU tensor, or a function that gives the
             number.
         shape, dtype, weak: of the array.

@@ -18,11 +18,13 @@ from calque.run.differentiable import Replay
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
 from calque.run.guards import HostGuard
+from calque.run.implicit import form
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
 from calque.run.record import Recording
 from calque.run.results import Outputs
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.run.windows import unrepeated
 
 _array = attrgetter("array")
 
@@ -30,6 +32,7 @@ _array = attrgetter("array")
 _SPOKEN = {
     "cell": "state",
     "argument": "arguments",
+    "repeated": "arguments",
     "handed": "state, found anew at each call",
     "host": "CPU tensors, read at each call",
     "host argument": "CPU tensors, read at each call",
@@ -86,7 +89,7 @@ class Program:
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
-            if one.kind in ("cell", "argument", "handed") and one.source in written
+            if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
         ]
         self._pick_donated = picker(self._donated)
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
@@ -144,6 +147,12 @@ class Program:
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
                 return _Alias(f"argument {index} was part of the function's own state")
+        for index, expected in self.recording.stored.items():
+            if form(leaves[index]) != expected:
+                return _Alias(
+                    f"argument {index} lies at another place of its storage, or in a storage of "
+                    "another shape, and the function asks where"
+                )
         for index, tensor in self.recording.pinned_hosts:
             if not leaves[index].is_set_to(tensor):
                 return _Alias(f"argument {index} was a variable of the function, too")
@@ -201,8 +210,8 @@ class Program:
                 if type(target) is Cell:
                     target.array = array
                 else:
-                    if target < recording.count:
-                        write(leaves[target], array)
+                    if target < recording.count and target not in recording.stored:
+                        write(unrepeated(leaves[target]), array)
                     else:
                         leaves[target].untyped_storage().cell.array = array
                     increment_version(leaves[target])
@@ -278,6 +287,8 @@ def _source(one: Input) -> Any:
         return source
     if one.kind == "argument":
         return lambda leaves: read(leaves[source])
+    if one.kind == "repeated":
+        return lambda leaves: read(unrepeated(leaves[source]))
     if one.kind == "handed":
         return lambda leaves: leaves[source].untyped_storage().cell.array
     if one.kind == "host":

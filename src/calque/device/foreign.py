@@ -1,0 +1,39 @@
+"""Operators of other libraries (`torch.library`) in a trace.
+
+PyTorch does not look into them: their Python may read values, which a trace has not. One that does
+becomes a call back to the host, as an operator without a rule does. Some have a rule in the op
+table, by name; it is bound when the operator is first met, for the library is imported after us.
+"""
+
+from typing import Any
+
+import torch
+
+from calque.device import custom
+from calque.device.fallback import call_back
+from calque.diagnostics import TraceError
+from calque.ops.registry import RULES
+
+_TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
+_met: set[str] = set()
+
+
+def run(op: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator, of whatever library, in a trace.
+
+    Raises:
+        TraceError: it reads values, and writes to its arguments or has no fake kernel.
+    """
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace in _TORCHS:
+        return op(*args, **kwargs)
+    if op.name() not in _met:
+        _met.add(op.name())
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
+            custom.bind(RULES[op.name()])
+    try:
+        return op(*args, **kwargs)
+    except TraceError:
+        if op._schema.is_mutable:
+            raise
+        return call_back(op, args, kwargs)

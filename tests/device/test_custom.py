@@ -254,3 +254,15 @@ def test_mistakes_are_named():
         calque.op("calquetest::undifferentiable")(lambda y: y)
     assert "calquetest::undifferentiable" not in RULES
     assert binding.schema_of("calquetest::scaled").name == "calquetest::scaled"
+
+
+def test_an_error_of_the_rule_is_left_as_it_is():
+    torch.library.define("calque_tests::broken", "(Tensor x) -> Tensor")
+    torch.library.register_fake("calque_tests::broken", torch.empty_like)
+
+    @calque.op("calque_tests::broken")
+    def broken(x):
+        raise ValueError("the rule's own words")
+
+    with pytest.raises(ValueError, match="^the rule's own words"):
+        torch.ops.calque_tests.broken(torch.ones(2, device="jax"))

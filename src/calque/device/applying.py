@@ -41,7 +41,8 @@ def apply(
         RuntimeError: what PyTorch raises for such shapes, dtypes and options.
     """
     first = [rng.key_of(key)] if rule.random else []
-    checked = nullcontext() if outline is None else outline.checked(args, kwargs)
+    ours = rule.function.__module__.startswith("calque.")
+    checked = nullcontext() if outline is None else outline.checked(args, kwargs, ours)
     with dtypes.default_float_scope(default_float), checked:
         if outline is not None:
             conditions.check(rule.name, args, kwargs)

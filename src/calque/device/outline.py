@@ -57,11 +57,14 @@ class Outline:
         return frozenset(a.name for a in arguments if "Tensor" in str(a.type))
 
     @contextmanager
-    def checked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+    def checked(
+        self, args: Sequence[Any], kwargs: dict[str, Any], ours: bool = True
+    ) -> Iterator[None]:
         """A context for a rule's run, in which bad arguments raise what PyTorch raises.
 
         Args:
             args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
+            ours: whether the rule is calque's; errors of a user's own rule are left as they are.
         """
         try:
             yield
@@ -80,6 +83,8 @@ class Outline:
                 pass
             with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
+            if not ours:
+                raise
             origin = user_origin()
             raise InternalError(
                 f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "

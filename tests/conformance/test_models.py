@@ -1,7 +1,8 @@
 """Models of others: eagerly, in jit and compiled, in evaluation and in training.
 
-`pip install --no-deps timm transformers torchvision diffusers torch_geometric` and what they import,
-beside the tested PyTorch; what is missing is not in the table. `CALQUE_SAMPLE` and `CALQUE_SEED` choose a part.
+`pip install --no-deps timm transformers torchvision diffusers torch_geometric` and what they
+import, beside the tested PyTorch; what is missing is not in the table. `CALQUE_SAMPLE` and
+`CALQUE_SEED` choose a part.
 """
 
 import copy

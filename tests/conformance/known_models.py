@@ -6,10 +6,16 @@ _CPU = "PyTorch cannot compile it on the CPU either"
 _LANDMARKS = "where it is compiled it adds a mask of the full length to its landmarks"
 _BOXES = "chooses boxes by their values"
 _EXPERTS = "asks which experts were chosen (nonzero)"
+_CTC = "selects its labels by their values (CTC)"
 _MESSAGE = "writes a tensor's value into the message of a check"
 
 KNOWN: dict[str, dict[str, str]] = {
+    "timm/convit_tiny": {"train-jit": "keeps a table from its first call: the next is traced anew"},
     "transformers/longformer": {"*-jit": "asks whether any token attends to all"},
+    "transformers/wav2vec2": {"*-jit": _CTC},
+    "transformers/hubert": {"*-jit": _CTC},
+    "transformers/wavlm": {"*-jit": _CTC},
+    "transformers/sew": {"*-jit": _CTC},
     "transformers/switch_transformers": {"*-jit": _EXPERTS},
     "transformers/nystromformer": {"*-jit": _LANDMARKS, "*-compile": f"{_CPU}: {_LANDMARKS}"},
     "transformers/encodec": {"*-jit": "computes its padding with tensors"},

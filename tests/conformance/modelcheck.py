@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 import calque
 from calque.device.fallback import SERVED
+from tests.conformance.known_models import reason
 from tests.conformance.models import MODELS, Model
 
 MODES = ("forward", "forward-jit", "forward-compile", "train", "train-jit", "train-compile")
@@ -315,7 +316,9 @@ def main() -> None:
                 lines = str(error).strip().splitlines() or [""]
                 verdict = f"FAIL {type(error).__name__}: {' | '.join(lines)[:600]}"
             if options.write is not None:
-                add_finding(options.write, name, mode, verdict)
+                why = reason(name, mode)
+                known = f"FAIL {why}" if why and verdict.startswith("FAIL") else verdict
+                add_finding(options.write, name, mode, known)
             seconds = time.perf_counter() - started
             served = f"  CPU {dict(SERVED)}" if SERVED else ""
             if mode.endswith("-compile"):

@@ -4,25 +4,33 @@ Importing calque registers the PyTorch device "jax" and changes nothing else.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque import trace
 from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
 from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+from calque.run.export import Exported, export, load_exported
 from calque.run.from_jax import from_jax
 from calque.run.functional import functional
 from calque.run.jit import jit
+from calque.trace import symbolic_trace
 
 _register()
 del _ops, _register
 
 __all__ = [
     "CalqueError",
+    "Exported",
     "TraceError",
     "UnsupportedOpError",
+    "export",
     "from_jax",
     "functional",
     "jit",
+    "load_exported",
     "op",
+    "symbolic_trace",
     "to_jax",
     "to_torch",
+    "trace",
 ]

@@ -7,7 +7,6 @@ the table only ever shrinks; `mode` is a key of `tests.conformance.checks.CHECKS
 _SPARSE = "sparse tensors are not supported"
 _COMPLEX32 = "JAX has no complex32"
 _STATISTICS = "float32 on every device but the CPU, as torch._refs.native_layer_norm has it"
-_PART = "calque.jit takes a view as an argument without the rest of its memory"
 _SHAPES = "takes shapes, not tensors"
 _CEPHES = "the CPU is off by 3e-7, the device by 1e-15 (tests/ops/test_bessel.py)"
 _HOST_INDICES = "the comparison moves the indices, which PyTorch wants on the CPU"
@@ -86,7 +85,6 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         ("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_ldl_solve"),
         jit=_FLOAT,
     ),
-    **_gaps(_PART, ("as_strided_partial_views",), jit=("float32", "int64")),
     **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT, layout=_FLOAT),
     **_gaps(_SPARSE, ("sparse_sampled_addmm",), out=_FLOAT),
     **_gaps("the device computes what the CPU refuses", ("_foreach_frac",), inplace=("int64",)),

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import fnmatch
 import json
+import re
 import time
 import traceback
 import warnings
@@ -29,6 +30,7 @@ from tests.conformance.models import MODELS, Model
 
 MODES = ("forward", "forward-jit", "forward-compile", "train", "train-jit", "train-compile")
 TOLERANCE = 2e-4
+_PATH = re.compile(r"/\S*/")
 
 
 class Disagreement(AssertionError):
@@ -318,7 +320,7 @@ def main() -> None:
             if options.write is not None:
                 why = reason(name, mode)
                 known = f"FAIL {why}" if why and verdict.startswith("FAIL") else verdict
-                add_finding(options.write, name, mode, known)
+                add_finding(options.write, name, mode, _PATH.sub("", known)[:300])
             seconds = time.perf_counter() - started
             served = f"  CPU {dict(SERVED)}" if SERVED else ""
             if mode.endswith("-compile"):

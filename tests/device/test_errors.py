@@ -6,16 +6,19 @@ A row that PyTorch accepts must be accepted, too.
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from tests.device import bad_shapes, bad_values
+from calque.device.outline import Outline
+from calque.diagnostics import InternalError
+from tests.device import bad_options, bad_shapes, bad_values
 from tests.device.bad_shapes import Case
 
 CASES = {
     f"{table.lower()}: {name}": case
-    for module in (bad_shapes, bad_values)
+    for module in (bad_shapes, bad_values, bad_options)
     for table, rows in vars(module).items()
     if table.isupper() and isinstance(rows, dict)
     for name, case in rows.items()
@@ -106,3 +109,21 @@ def test_raises_what_the_cpu_raises(case: Case) -> None:
     actual, changed = outcome(case, "jax")
     assert type(actual) is type(expected), f"{actual!r}, not {expected!r}"
     assert changed == changed_there or not changed
+
+
+def test_a_mistake_of_a_rule_is_not_told_as_the_users():
+    def broken(self):
+        raise TypeError("unexpected")
+
+    def run(op, *arrays):
+        with Outline(op).checked(arrays, {}):
+            broken(None)
+
+    allowed = "aten::neg failed at a call that PyTorch allows"
+    with pytest.raises(InternalError, match=allowed) as found:
+        run(torch.ops.aten.neg.default, jnp.ones(3))
+    assert isinstance(found.value.__cause__, TypeError)
+    assert "test_errors.py" in str(found.value)
+    with pytest.raises(RuntimeError, match="broadcast") as found:
+        run(torch.ops.aten.add.Tensor, jnp.ones(3), jnp.ones(4))
+    assert not isinstance(found.value, InternalError)

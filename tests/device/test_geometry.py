@@ -97,3 +97,28 @@ def test_a_view_beyond_the_memory_raises() -> None:
     layout = Layout((4,), (1,))
     with pytest.raises(RuntimeError, match="out of bounds"):
         geometry.read(jnp.zeros(4), layout, View((3,), (1,), 2))
+
+
+@given(st.data())
+@FEW
+def test_a_layout_with_holes_is_read_and_written_as_its_memory(data):
+    size, stride, reached = [], [], 0
+    for _ in range(data.draw(st.integers(1, 3))):
+        size.append(data.draw(st.integers(1, 4)))
+        stride.append(reached + data.draw(st.integers(1, 3)))
+        reached += (size[-1] - 1) * stride[-1]
+    order = data.draw(st.permutations(range(len(size))))
+    layout = Layout(tuple(size[a] for a in order), tuple(stride[a] for a in order))
+    assert geometry.is_nested(*layout)
+    with x64():
+        array = jnp.arange(1.0, 1 + np.prod(size)).reshape(layout.shape)
+        flat = np.array(geometry.memory(array, layout))
+        assert flat.shape == (layout.length,)
+        assert (through_numpy(flat, View(*layout, 0)) == np.asarray(array)).all()
+        assert (geometry.from_memory(jnp.asarray(flat), layout) == array).all()
+        first = View((layout.shape[0],), (layout.stride[0],), 0)
+        column = array[(slice(None), *[0] * (len(size) - 1))]
+        assert (geometry.read(array, layout, first) == column).all()
+        written = geometry.write(array, layout, first, -column)
+        through_numpy(flat, first)[...] *= -1
+        assert (geometry.memory(written, layout) == flat).all()

@@ -1,10 +1,9 @@
-"""Whole transpositions of an array reach an executable as the array itself."""
+"""Views reach an executable as the array they are of."""
 
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.device import geometry
 
 VIEWS = [
     lambda x: x.transpose(0, 1),
@@ -22,7 +21,9 @@ VIEWS = [
 def test_operators_read_views(view):
     x = torch.randn(2, 3, 4)
     ours = view(x.to("jax"))
-    assert torch.equal((ours * 2).cpu(), view(x) * 2)
+    for _ in range(5):  # the first calls of a kind go another way than the later ones
+        assert torch.equal((ours * 2).cpu(), view(x) * 2)
+        assert (ours * 2).stride() == (view(x) * 2).stride()
     assert torch.equal(torch.abs(ours).cpu(), torch.abs(view(x)))
     assert torch.equal(torch.stack([ours, ours]).cpu(), torch.stack([view(x)] * 2))
 
@@ -44,13 +45,3 @@ def test_square_matrices_are_told_from_their_transposes():
         torch.testing.assert_close((ours.t() @ ours).cpu(), x.t() @ x)
         torch.testing.assert_close((ours @ ours.t()).cpu(), x @ x.t())
         torch.testing.assert_close((ours.t() - ours).cpu(), x.t() - x)
-
-
-def test_permutations():
-    assert geometry.permutation((2, 3), None, (3, 2), (1, 3)) == (1, 0)
-    assert geometry.permutation((2, 3, 4), None, (4, 2, 3), (1, 12, 4)) == (2, 0, 1)
-    assert geometry.permutation((2, 3), None, (2, 2), (1, 3)) is None
-    assert geometry.permutation((4, 4), None, (4, 4), (0, 1)) is None
-    assert geometry.permutation((2, 3), (1, 2), (3, 2), (2, 1)) == (1, 0)
-    assert geometry.permutation((2, 1, 3), None, (1, 3, 2), (9, 1, 3)) == (1, 2, 0)
-    assert geometry.permutation((0, 3), None, (3, 0), (1, 3)) is None

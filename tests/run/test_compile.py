@@ -316,3 +316,85 @@ def test_an_error_names_the_users_line():
 
     with pytest.raises(Exception, match=r"test_compile.py:\d+ in f: .*calquetest::unserved"):
         compile(f)(torch.ones(2, device="jax"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_graph_that_reaches_around_a_view(device):
+    def function(x):
+        return x.as_strided((2,), (1,), 1) * 1, x[1:].as_strided((2,), (3,), 2) + x.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="calque")
+    for view in (lambda base: base[4:10], lambda base: base.view(4, 6)[:, 1:3]):
+        for start in (0, 1):
+            base = torch.arange(start, 24.0 + start, device=device)
+            expected = function(view(torch.arange(start, 24.0 + start)))
+            for found, value in zip(compiled(view(base)), expected, strict=True):
+                assert found.tolist() == value.tolist()
+    base = torch.arange(20.0, device=device)
+    for start in (0, 2, 5):
+        expected = function(torch.arange(20.0)[start : start + 6])
+        for found, value in zip(compiled(base[start : start + 6]), expected, strict=True):
+            assert found.tolist() == value.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_graph_that_only_reads_strided_inputs_writes_to_none(device):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * 2, backend="calque")
+    base = torch.arange(12.0, device=device).view(3, 4)
+    version = base._version
+    for x in (base[:, 1:3], base[:, :1].expand(3, 5), base.as_strided((3, 3), (2, 1))):
+        assert compiled(x).tolist() == (x * 2).tolist()
+    assert base._version == version
+
+
+def pointers(tensors):
+    return [calque.to_jax(t).unsafe_buffer_pointer() for t in tensors]
+
+
+def test_what_a_graph_writes_takes_the_memory_of_what_it_replaces():
+    net = Net().to("jax").train()
+    reference = copy.deepcopy(net)
+    x = torch.randn(4, 3, 8, 8, device="jax")
+    forward = compile(net)
+    buffers = [net.norm.running_mean, net.norm.running_var]
+    forward(x), reference(x)
+    before = pointers(buffers)
+    forward(x), reference(x)
+    assert pointers(buffers) == before
+    torch.testing.assert_close(net.norm.running_var, reference.norm.running_var)
+
+
+def test_an_array_that_somebody_holds_is_not_taken_away():
+    def double(x):
+        x.mul_(2)
+
+    x = torch.ones(3, device="jax")
+    step = compile(double)
+    step(x)
+    held, clone, alias = calque.to_jax(x), x.clone(), x.detach()
+    step(x)
+    assert held.tolist() == clone.tolist() == [2, 2, 2]
+    assert x.tolist() == alias.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_compiled_optimizer_updates_in_place(kind):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).to("jax")
+    reference = copy.deepcopy(model)
+    ours, theirs = (kind(m.parameters(), lr=0.1, weight_decay=0.1) for m in (model, reference))
+    step = compile(ours.step)
+    x = torch.randn(5, 4, device="jax")
+    taken = []
+    for _ in range(3):
+        for m in (model, reference):
+            m.zero_grad()
+            m(x).square().mean().backward()
+        before = pointers(model.parameters())
+        step()
+        theirs.step()
+        taken.append(pointers(model.parameters()) == before)
+    assert taken[1:] == [True, True]
+    for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)

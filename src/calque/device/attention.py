@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, flex_attention
 
 from calque.device.binding import traced_parameters
-from calque.device.call import Runner, wrap_result
+from calque.device.call import Runner
 from calque.device.cell import wrap_strided
+from calque.device.hot import wrap_result
 from calque.device.strides import of_attention
 from calque.ops.registry import RULES
 
@@ -38,6 +39,45 @@ def choose(
     if key.size(1) != value.size(1) or not key.size(1) or query.size(1) % key.size(1):
         return SDPBackend.MATH.value
     return SDPBackend.OVERRIDEABLE.value
+
+
+def is_one_rule(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Whether the rule of attention stands for PyTorch's composition, which refuses some calls."""
+    operands = (query, key, value)
+    axes = query.dim()
+    if axes not in (2, 3, 4) or any(t.dim() != axes or not t.numel() for t in operands):
+        return False
+    if any(t.dtype != query.dtype or not t.is_floating_point() for t in operands):
+        return False
+    if query.device.type != "jax" or any(t.device != query.device for t in operands):
+        return False
+    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2) or not 0 <= dropout_p < 1:
+        return False
+    (*batch, heads), (*others, groups) = ([1, *t.shape[:-2]] for t in (query, key))
+    if key.shape[:-2] != value.shape[:-2] or batch != others:
+        return False
+    if heads != groups and not (enable_gqa and axes == 4 and heads % groups == 0):
+        return False
+    return attn_mask is None or (not is_causal and _fits(attn_mask, query, key))
+
+
+def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
+    scores = (*query.shape[:-1], key.size(-2))
+    if mask.device != query.device or mask.dtype not in (torch.bool, query.dtype):
+        return False
+    if not 2 <= mask.dim() <= len(scores):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
+    return all(n in (1, full) for n, full in pairs)
 
 
 class _Attention:
@@ -75,3 +115,14 @@ def kernels() -> dict[str, Any]:
         "_nested_tensor_from_mask_left_aligned": _no_nesting,
         "_scaled_dot_product_fused_attention_overrideable": _Attention(),
     }
+
+
+def install() -> None:
+    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+    theirs = flex_attention._validate_device
+
+    def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "jax":
+            theirs(query, key, value)
+
+    flex_attention._validate_device = check

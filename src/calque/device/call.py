@@ -6,89 +6,27 @@ become calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any
 
 import jax
 import torch
-from jax import Array
-from jax._src.array import ArrayImpl
-from jax._src.config import enable_x64 as _enable_x64
 from torch.nn import Parameter
 
-from calque.device import rng, strides
-from calque.device.cell import (
-    Cell,
-    active,
-    is_whole,
-    permuted,
-    read,
-    wrap,
-    wrap_untraced,
-    x64,
-)
+from calque.device import hot, rng, strides
+from calque.device.applying import UNUSED, apply
+from calque.device.cell import Cell, active, is_whole, read, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
+from calque.device.hot import NUMBERS, wrap_result
 from calque.device.outline import Outline
+from calque.device.slots import SLOT, Slot, Viewed, viewed
 from calque.diagnostics import unrepeatable
-from calque.ops import conditions, dtypes
+from calque.ops import dtypes
 from calque.ops.registry import Rule
 
 Tensor = torch.Tensor
 _ARRAY = object()
-_NUMBERS = frozenset((bool, int, float, complex))
-_UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
 _default_dtype = torch.get_default_dtype
-
-
-class Slot:
-    """Where an array goes in a call's arguments."""
-
-    __slots__ = ()
-
-
-_SLOT = Slot()
-
-
-class Permuted(Slot):
-    """A slot for a transposition of an array: the executable takes the array itself."""
-
-    __slots__ = ("axes",)
-
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
-
-
-_permuted = lru_cache(maxsize=None)(Permuted)
-
-
-def permutation_of(cell: Cell, tensor: Tensor) -> Permuted | None:
-    """How a tensor transposes its cell's array, where it does just that."""
-    axes = permuted(cell, tensor)
-    return None if axes is None else _permuted(axes)
-
-
-_NUMBER_ARRAYS: dict[Any, Array] = {}
-"""Python numbers as weakly typed arrays, which JAX takes faster than the numbers themselves."""
-
-
-def _number_array(kind: type, value: Any) -> Array:
-    place = (kind, value) if value else (kind, repr(value))  # 0.0 and -0.0 are equal
-    array = _NUMBER_ARRAYS.get(place)
-    if array is None:
-        if len(_NUMBER_ARRAYS) > 1000:
-            _NUMBER_ARRAYS.clear()
-        with x64():
-            array = _NUMBER_ARRAYS[place] = jax.numpy.asarray(value)
-    return array
-
-
-def wrap_result(result: Any) -> Any:
-    """Arrays as tensors, in the same tuples and lists; None stays None."""
-    if isinstance(result, tuple | list):
-        return type(result)([wrap_result(part) for part in result])
-    return None if result is None else wrap(result)
 
 
 class Runner:
@@ -100,16 +38,18 @@ class Runner:
             in-place forms); None otherwise.
         outline: what checks the arguments of each new call; None where the rule's arguments are
             not those of an operator.
+        dynamic: for each parameter, whether its numbers are arguments of the executable.
+        guarded: whether each call is checked by the rule, or draws a random key.
     """
 
     __slots__ = (
         "_cache",
-        "_dynamic",
-        "_guarded",
         "_lay",
         "_names",
         "_traced",
         "cast",
+        "dynamic",
+        "guarded",
         "outline",
         "rule",
     )
@@ -126,21 +66,29 @@ class Runner:
         self.outline = outline
         self._traced = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
-        self._dynamic = tuple(name in self._traced for name in self._names)
-        self._guarded = rule.random or rule.check is not None
+        self.dynamic = tuple(name in self._traced for name in self._names)
+        self.guarded = rule.random or rule.check is not None
         self._cache: dict[Any, Callable[..., Any]] = {}
         self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""
+        function, arrays = self.prepare(args, kwargs)
+        with x64():
+            return function(*arrays)
+
+    def prepare(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """The executable for some arguments, and the arrays it takes; called under `x64`."""
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
-        if self._guarded:
+        if self.guarded:
             self._check(args, kwargs, arrays)
         for value, name in zip(args, self._names, strict=False):
             key.append(self._split(value, name, arrays))
         for name, value in kwargs.items():
-            if name not in _UNUSED:
+            if name not in UNUSED:
                 key.append((name, self._split(value, name, arrays)))
             elif name == "device":
                 check_device(value)
@@ -148,8 +96,7 @@ class Runner:
         function = self._cache.get(hashed)
         if function is None:
             function = self._cache[hashed] = self._compile(args, kwargs)
-        with x64():
-            return function(*arrays)
+        return function, arrays
 
     def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Arrays that the rule gave for some arguments as tensors (see `strides`)."""
@@ -163,97 +110,16 @@ class Runner:
 
     def kernel(self) -> Callable[..., Any]:
         """The kernel of a functional operator: tensors in, tensors out."""
-        return self._general() if strides.always(self.rule.name) else self._fast()
+        general = self.guarded or strides.always(self.rule.name)
+        return self._general if general else hot.kernel_of(self)
 
-    def _general(self) -> Callable[..., Any]:
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            return self.wrapped(self(args, kwargs), args, kwargs)
-
-        return kernel
-
-    def _fast(self) -> Callable[..., Any]:
-        """A kernel fast at the calls that matter: eager, whole tensors and numbers.
-
-        They are served by one loop, with the cells and the precision written out;
-        `benchmarks/eager.py` measures it. It keys the same executables as `__call__`, which serves
-        all others.
-        """
-        general, cache, dynamic = self._general(), self._cache, self._dynamic
-        wrapped = self.wrapped
-        guarded, swap, restore = self._guarded, _enable_x64.swap_local, _enable_x64.set_local
-        unary: dict[torch.dtype, Callable[..., Any]] = {}
-
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or guarded or active.trace is not None:
-                return general(*args, **kwargs)
-            if len(args) == 1 and type(args[0]) is Tensor:
-                cell = getattr(args[0].untyped_storage(), "cell", None)
-                function = unary.get(_default_dtype())
-                if (
-                    function is not None
-                    and cell is not None
-                    and not (cell.viewed and (cell.stride or not is_whole(cell, args[0])))
-                ):
-                    previous = swap(True)
-                    try:
-                        result = function(cell.array)
-                    finally:
-                        restore(previous)
-                    one = type(result) is ArrayImpl
-                    return wrap_untraced(result) if one else wrap_result(result)
-            arrays: list[Any] = []
-            key: list[Any] = [_default_dtype()]
-            row_major = True
-            for value, is_dynamic in zip(args, dynamic, strict=False):
-                kind = type(value)
-                if kind is Tensor or kind is Parameter:
-                    cell = getattr(value.untyped_storage(), "cell", None)
-                    if cell is None:
-                        break
-                    slot = _ARRAY
-                    if cell.viewed:
-                        if not is_whole(cell, value):
-                            slot = permutation_of(cell, value)
-                            if slot is None:
-                                break
-                            row_major = False
-                        elif cell.stride is not None:
-                            row_major = False
-                    arrays.append(cell.array)
-                    key.append(slot)
-                elif kind in _NUMBERS:
-                    if is_dynamic:
-                        number = _NUMBER_ARRAYS.get((kind, value))
-                        arrays.append(_number_array(kind, value) if number is None else number)
-                        key.append(_ARRAY)
-                    else:
-                        key.append((kind, value))
-                elif kind is list and value and type(value[0]) is int and not is_dynamic:
-                    key.append(tuple(value))
-                else:
-                    break
-            else:
-                function = cache.get(tuple(key))
-                if function is not None:
-                    if len(key) == 2 and key[1] is _ARRAY:
-                        unary[key[0]] = function
-                    previous = swap(True)
-                    try:
-                        result = function(*arrays)
-                    finally:
-                        restore(previous)
-                    if not row_major:
-                        return wrapped(result, args, kwargs)
-                    one = type(result) is ArrayImpl
-                    return wrap_untraced(result) if one else wrap_result(result)
-            return general(*args, **kwargs)
-
-        return kernel
+    def _general(self, *args: Any, **kwargs: Any) -> Any:
+        return self.wrapped(self(args, kwargs), args, kwargs)
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
         """Run the rule's own check; draw the key of a random rule."""
         if self.rule.check is not None:
-            named = {n: v for n, v in kwargs.items() if n not in _UNUSED}
+            named = {n: v for n, v in kwargs.items() if n not in UNUSED}
             self.rule.check(dict(zip(self._names, args, strict=False)) | named)
         if self.rule.random:
             check_generator(args, kwargs)
@@ -270,12 +136,15 @@ class Runner:
             if active.trace is not None:
                 arrays.append(read(value))
                 return _ARRAY
-            slot = _ARRAY
-            if cell.viewed and not is_whole(cell, value):
-                slot = permutation_of(cell, value)
-            arrays.append(cell.array if slot is not None else read(value))
-            return _ARRAY if slot is None else slot
-        if kind in _NUMBERS:
+            if not cell.viewed or is_whole(cell, value):
+                arrays.append(cell.array)
+                return _ARRAY
+            slot = viewed(cell, value, arrays)
+            if slot is None:
+                arrays.append(read(value))
+                return _ARRAY
+            return slot
+        if kind in NUMBERS:
             if name in self._traced:
                 arrays.append(value)
                 return _ARRAY
@@ -298,21 +167,15 @@ class Runner:
         rule, cast, outline = self.rule, self.cast, self.outline
         names = rule.parameters
         template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
-        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in _UNUSED}
+        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in UNUSED}
         default = TO_NUMPY[_default_dtype()]
 
         def run(*arrays: Any) -> Any:
             items = iter(arrays)
-            first = [rng.key_of(next(items))] if rule.random else []
+            key = next(items) if rule.random else None
             filled = [_fill(part, items) for part in template]
             named = {n: _fill(v, items) for n, v in keywords.items()}
-            checked = nullcontext() if outline is None else outline.checked(filled, named)
-            with dtypes.default_float_scope(default), checked:
-                if outline is not None:
-                    conditions.check(rule.name, filled, named)
-                result = rule.function(
-                    *first, *filled, **{rule.keyword(n): v for n, v in named.items()}
-                )
+            result = apply(rule, key, filled, named, default, outline)
             if cast is None:
                 return result
             if rule.mutates:
@@ -327,11 +190,11 @@ class Runner:
 
     def _template(self, value: Any, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
-            return _SLOT if name in self._traced else value.node.pin()
+            return SLOT if name in self._traced else value.node.pin()
         if isinstance(value, Tensor):
             return _slot_of(value)
-        if type(value) in _NUMBERS and name in self._traced:
-            return _SLOT
+        if type(value) in NUMBERS and name in self._traced:
+            return SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
@@ -340,8 +203,8 @@ class Runner:
 def _slot_of(tensor: Tensor) -> Slot:
     cell = getattr(tensor.untyped_storage(), "cell", None)
     if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
-        return _SLOT
-    return permutation_of(cell, tensor) or _SLOT
+        return SLOT
+    return viewed(cell, tensor, []) or SLOT
 
 
 def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -360,10 +223,11 @@ def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fill(template: Any, items: Iterator[Any]) -> Any:
-    if template is _SLOT:
+    if template is SLOT:
         return next(items)
-    if type(template) is Permuted:
-        return jax.numpy.transpose(next(items), template.axes)
+    if type(template) is Viewed:
+        array = next(items)
+        return template.read(array, [next(items) for _ in template.free])
     if type(template) is list:
         return [_fill(part, items) for part in template]
     return template

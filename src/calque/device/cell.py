@@ -43,6 +43,7 @@ class Cell:
 class Trace(Protocol):
     """What the cells ask of a running trace (see `calque.run.state`)."""
 
+    callbacks: bool  # whether the program may call back to the host
     failures: list[Any] | None  # what `calque.device.checks` collects; None if nobody wants it
 
     def read(self, cell: Cell) -> Array: ...
@@ -114,6 +115,12 @@ def layout_of(cell: Cell) -> Layout:
     return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
 
 
+def size_in_bytes(cell: Cell) -> int:
+    """How many bytes a cell's storage has."""
+    array = cell.array
+    return array.nbytes if cell.stride is None else layout_of(cell).length * array.dtype.itemsize
+
+
 def view_of(tensor: torch.Tensor) -> View:
     """The geometry of a tensor."""
     return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
@@ -146,18 +153,6 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
         return False
     return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
-
-
-def permuted(cell: Cell, tensor: torch.Tensor) -> geometry.Ints | None:
-    """The axes of the cell's array in the order of a tensor that is a transposition of it.
-
-    None for any other geometry.
-    """
-    if TO_NUMPY[tensor.dtype] is not cell.array.dtype:
-        return None
-    if tensor.is_neg() or tensor.is_conj() or tensor.storage_offset():
-        return None
-    return geometry.permutation(cell.array.shape, cell.stride, tensor.shape, tensor.stride())
 
 
 def read(tensor: torch.Tensor) -> Array:
@@ -221,7 +216,7 @@ def wrap_untraced(array: Array) -> torch.Tensor:
     tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))
     tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
     if 0 in shape:
-        _set_geometry(tensor, View(shape, geometry.contiguous_strides(shape), 0))
+        set_geometry(tensor, View(shape, geometry.contiguous_strides(shape), 0))
     return tensor
 
 
@@ -238,7 +233,20 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
         cell = cell_of(tensor)
         cell.stride = stride
         cell.viewed = True
-    _set_geometry(tensor, View(array.shape, stride, 0))
+    set_geometry(tensor, View(array.shape, stride, 0))
+    return tensor
+
+
+def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """As `wrap_strided`, over a storage that has nothing in the holes that the strides leave.
+
+    Only where nobody reads those: strides must be nested (`geometry.is_nested`).
+    """
+    tensor = wrap(array)
+    cell = cell_of(tensor)
+    cell.stride = tuple(stride)
+    cell.viewed = True
+    set_geometry(tensor, View(array.shape, cell.stride, 0))
     return tensor
 
 
@@ -278,11 +286,11 @@ def share(tensor: torch.Tensor) -> Cell:
     cell = cell_of(tensor)
     if not cell.viewed:
         cell.viewed = True
-        _set_geometry(tensor, view_of(tensor))
+        set_geometry(tensor, view_of(tensor))
     return cell
 
 
-def _set_geometry(tensor: torch.Tensor, view: View) -> None:
+def set_geometry(tensor: torch.Tensor, view: View) -> None:
     """Give a tensor a geometry; the storage's size in bytes grows to hold it."""
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride

@@ -24,10 +24,12 @@ from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
 from calque.device import rng
+from calque.device.attention import is_one_rule
 from calque.device.binding import overload_of, schema_of, traced_parameters, untraced
-from calque.device.call import Runner, wrap_result
+from calque.device.call import Runner
 from calque.device.cell import read, wrap, x64
 from calque.device.host import host_array
+from calque.device.hot import wrap_result
 from calque.diagnostics import CalqueError
 from calque.ops.registry import RULES, Rule
 
@@ -36,6 +38,12 @@ COMPOSITES = tuple(
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     for overload in ("input", "data")
 )
+PARTIAL = {"aten::scaled_dot_product_attention": is_one_rule}
+"""Those whose rule is for calls without a gradient, and not for all: for which arguments.
+
+With one, what attention leaves to its backward as a node is more than its parts leave: a step of
+512 queries took 1.6 times as long (8 heads of 64; without a gradient it is mostly less).
+"""
 
 _MODES = torch._C._TorchDispatchModeKey
 _VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
@@ -189,7 +197,7 @@ class _Call:
         _request.wanted = tuple(place + 1 for place in wanted)  # the key comes first
         try:
             with torch._C._AutoDispatchBelowAutograd():
-                results = self.op(*args)
+                results = _called(self.op, args)
             if _request.answer is None:
                 raise CalqueError(f"a dispatch mode kept {self.op} from the jax device")
             return results, *_request.answer
@@ -267,6 +275,14 @@ def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
     return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
 
 
+def _called(op: Any, values: Sequence[Any], run: Callable[..., Any] | None = None) -> Any:
+    """Run an operator, or `run` as one, on all its arguments, some of which have to be named."""
+    arguments = op._schema.arguments
+    count = sum(not a.kwarg_only for a in arguments)
+    named = {a.name: v for a, v in zip(arguments[count:], values[count:], strict=True)}
+    return (run or op)(*values[:count], **named)
+
+
 def _on_device(value: Any) -> Any:
     """The lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
@@ -285,7 +301,7 @@ def _with_key(rule: Rule) -> Rule:
         return results if isinstance(results, tuple) else (results,)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = ("key", *rule.parameters)
+    names = ("random_key", *rule.parameters)
     run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
     return replace(rule, function=run, random=False)
 
@@ -299,10 +315,13 @@ class _Kernels:
         self.composite = Composite(_with_key(self.rule), traced_parameters(self.rule))
         self.op = overload_of(name)
         self._single = len(schema_of(name).returns) == 1
+        self._serves = PARTIAL.get(name)
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel below autograd; answers what a node of the graph asks for."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
+        if self._serves is not None and not self._serves(*values):
+            return _called(self.op, values, self.op.decompose)
         key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
         if wanted is None:
@@ -327,18 +346,20 @@ class _Kernels:
         values = _positional(self.name, args, kwargs)
         leaves, spec = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if not _plain(tensors):
-            return self.op.decompose(*values)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        partial = self._serves is not None and (wanted or not self._serves(*values))
+        if partial or not _plain(tensors):
+            return _called(self.op, values, self.op.decompose)
+        if wanted:
             leaves = [_on_device(leaf) for leaf in leaves]
             return _Node.apply(_Call(self.composite, self.op, spec), *leaves)
         with torch._C._AutoDispatchBelowAutograd():
-            return self.op(*values)
+            return _called(self.op, values)
 
 
 @functools.cache
 def _kernels() -> dict[str, _Kernels]:
-    return {name.removeprefix("aten::"): _Kernels(name) for name in COMPOSITES}
+    return {name.removeprefix("aten::"): _Kernels(name) for name in (*COMPOSITES, *PARTIAL)}
 
 
 def kernels() -> dict[str, Any]:

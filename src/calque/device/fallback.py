@@ -46,6 +46,10 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         if result is not NotImplemented:
             DECOMPOSED[op.name()] += 1
             return result
+    if active.trace is not None and not active.trace.callbacks:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
+        )
     if active.trace is not None:
         return call_back(op, args, kwargs)
     _warn_once(op)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,20 +30,24 @@ class View(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The shape of a storage's array, and the strides it stands for (dense, in any axis order)."""
+    """The shape of a storage's array, and the strides it stands for, in any axis order.
+
+    Strides may leave holes (see `is_nested`): the array of a window of some memory, whose other
+    elements nobody asks for, has those of the window.
+    """
 
     shape: Ints
     stride: Ints
 
     @property
     def length(self) -> int:
-        """How many elements the memory has."""
-        return math.prod(self.shape)
+        """How many elements the memory has, with its holes."""
+        return extent(self.shape, self.stride)
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """How to reach a view, all but the offset.
+class Plan:
+    """How to reach a view, all but where it starts.
 
     Attributes:
         layout: the layout of the stored array.
@@ -74,23 +78,6 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
-@lru_cache(maxsize=1024)
-def permutation(shape: Ints, own: Ints | None, size: Ints, stride: Ints) -> Ints | None:
-    """The axes of an array that are the dimensions of a view, all of them in some order.
-
-    None for a view that is no transposition. `own` are the array's strides; None for row-major.
-    """
-    if len(size) != len(shape) or 0 in size:
-        return None
-    axes = _long_axes(shape, own or contiguous_strides(shape))
-    dims = _long_axes(size, stride)
-    if [(s, n) for s, n, _ in axes] != [(s, n) for s, n, _ in dims]:
-        return None
-    source = {dim: axis for (_, _, axis), (_, _, dim) in zip(axes, dims, strict=True)}
-    ones = (axis for axis, n in enumerate(shape) if n == 1)
-    return tuple(source[dim] if dim in source else next(ones) for dim in range(len(size)))
-
-
 def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
     """(stride, size, axis) of the axes with more than one element, by stride."""
     rows = zip(stride, shape, range(len(shape)), strict=True)
@@ -111,6 +98,21 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements a memory needs for these sizes and strides."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether each stride steps over all that the smaller ones reach: holes, but no overlap."""
+    reached = 0
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step <= reached:
+            return False
+        reached += (size - 1) * step
+    return True
+
+
 def overlaps(view: View) -> bool:
     """Whether two indices of the view share an element (only broadcast axes are looked for)."""
     shared = any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
@@ -121,7 +123,7 @@ def read(array: Array, layout: Layout, view: View) -> Array:
     """The elements of a view, as an array of the view's size."""
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
-    plan, starts = _plan(layout, view)
+    plan, starts = plan_of(layout, view)
     return _reader(plan)(array, starts)
 
 
@@ -129,20 +131,42 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
     """The array with the elements of a view replaced by `value` (of the view's size)."""
     if 0 in view.size:
         return array
-    plan, starts = _plan(layout, view)
+    plan, starts = plan_of(layout, view)
     return _writer(plan)(array, value, starts)
 
 
 def memory(array: Array, layout: Layout) -> Array:
-    """The array's elements in the order of the memory, as one axis."""
-    return jnp.transpose(array, memory_order(layout)).reshape(-1)
+    """The array's elements in the order of the memory, as one axis; zeros in its holes."""
+    flat = jnp.transpose(array, memory_order(layout))
+    if is_dense(*layout):
+        return flat.reshape(-1)
+    nest = _nest(layout)
+    flat = flat.reshape(*(size for size, _, _ in nest), 1)
+    for size, step, block in reversed(nest):
+        padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+        flat = padded.reshape(*flat.shape[:-2], size * step)[..., : (size - 1) * step + block]
+    return flat
 
 
 def from_memory(flat: Array, layout: Layout) -> Array:
     """The inverse of `memory`."""
     order = memory_order(layout)
+    if not is_dense(*layout):
+        for size, step, block in _nest(layout):
+            padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+            flat = padded.reshape(*flat.shape[:-1], size, step)[..., :block]
     ordered = flat.reshape([layout.shape[axis] for axis in order])
     return jnp.transpose(ordered, np.argsort(np.asarray(order, dtype=int)))
+
+
+def _nest(layout: Layout) -> list[tuple[int, int, int]]:
+    """(size, stride, length of what lies between two steps) of the long axes, outermost first."""
+    nest = []
+    block = 1
+    for step, size, _ in _long_axes(*layout):
+        nest.append((size, step, block))
+        block += (size - 1) * step
+    return nest[::-1]
 
 
 def memory_order(layout: Layout) -> list[int]:
@@ -152,7 +176,8 @@ def memory_order(layout: Layout) -> list[int]:
 
 
 @lru_cache(maxsize=8192)
-def _plan(layout: Layout, view: View) -> tuple[_Plan, Ints]:
+def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
+    """How to reach a view that has elements, and where along each axis to start."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
         raise RuntimeError(
@@ -164,14 +189,14 @@ def _plan(layout: Layout, view: View) -> tuple[_Plan, Ints]:
     own = _match_axes(layout.shape, layout.stride, view)
     if own is not None:
         extents, steps, order, starts = own
-        return _Plan(layout, layout.shape, False, extents, steps, order, fixed), starts
+        return Plan(layout, layout.shape, False, extents, steps, order, fixed), starts
     shape = _factor_memory(layout.length, view)
     if shape is not None:
         match = _match_axes(shape, contiguous_strides(shape), view)
         if match is not None:
             extents, steps, order, starts = match
-            return _Plan(layout, shape, True, extents, steps, order, fixed), starts
-    return _Plan(layout, (layout.length,), True, None, (), (), fixed), (view.offset,)
+            return Plan(layout, shape, True, extents, steps, order, fixed), starts
+    return Plan(layout, (layout.length,), True, None, (), (), fixed), (view.offset,)
 
 
 def _core(view: View) -> list[tuple[int, int]]:
@@ -220,7 +245,7 @@ def _factor_memory(length: int, view: View) -> Ints | None:
     return (-(-length // strides[0]), *middle, *inner)
 
 
-def _axes(plan: _Plan, array: Array) -> Array:
+def _axes(plan: Plan, array: Array) -> Array:
     if not plan.of_memory:
         return array
     padding = math.prod(plan.axes_shape) - plan.layout.length
@@ -241,23 +266,28 @@ def _core_shape(view: View) -> Ints:
     return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
+def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
+    """The elements of the view that a plan leads to from some starts."""
+    axes = _axes(plan, array)
+    if plan.extents is None:
+        return axes[_indices(plan.view, jnp.asarray(starts[0]))]
+    block = lax.dynamic_slice(axes, starts, plan.extents) if starts else axes
+    block = block[tuple(slice(None, None, step) for step in plan.steps)]
+    others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
+    block = jnp.transpose(block, [*plan.order, *others]).reshape(_core_shape(plan.view))
+    return jnp.broadcast_to(block, plan.view.size)
+
+
 @lru_cache(maxsize=4096)
-def _reader(plan: _Plan) -> Callable[[Array, Ints], Array]:
+def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
     def read_view(array: Array, starts: Ints) -> Array:
-        axes = _axes(plan, array)
-        if plan.extents is None:
-            return axes[_indices(plan.view, jnp.asarray(starts[0]))]
-        block = lax.dynamic_slice(axes, starts, plan.extents) if starts else axes
-        block = block[tuple(slice(None, None, step) for step in plan.steps)]
-        others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
-        block = jnp.transpose(block, [*plan.order, *others]).reshape(_core_shape(plan.view))
-        return jnp.broadcast_to(block, plan.view.size)
+        return read_plan(plan, array, starts)
 
     return jax.jit(read_view)
 
 
 @lru_cache(maxsize=4096)
-def _writer(plan: _Plan) -> Callable[[Array, Array, Ints], Array]:
+def _writer(plan: Plan) -> Callable[[Array, Array, Ints], Array]:
     def write_view(array: Array, value: Array, starts: Ints) -> Array:
         axes = _axes(plan, array)
         if plan.extents is None:
@@ -272,7 +302,7 @@ def _writer(plan: _Plan) -> Callable[[Array, Array, Ints], Array]:
     return jax.jit(write_view)
 
 
-def _write_slices(plan: _Plan, axes: Array, value: Array, starts: Ints) -> Array:
+def _write_slices(plan: Plan, axes: Array, value: Array, starts: Ints) -> Array:
     assert plan.extents is not None
     first = tuple(slice(0, n) for n in _core_shape(plan.view))
     others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]

@@ -3,14 +3,15 @@
 PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
 nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
 broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
-caller sees. Where PyTorch raises nothing, a RuntimeError names the operator.
+caller sees. Where "meta" has no kernel, or one that lets more pass, the CPU is asked, with zeros. A
+call that PyTorch finds nothing wrong with is our mistake, and is said to be.
 
 It is asked after the failure and not before each call because most Meta kernels are written in
 Python: they take as long as the rule, and import half of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -20,14 +21,20 @@ import torch
 
 from calque.device.cell import META
 from calque.device.dtypes import to_torch
+from calque.diagnostics import InternalError, user_origin
 from calque.ops import dtypes
 
 _DEVICE = torch.device("meta")
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {dtypes.BOOL: True, dtypes.INT: 1, dtypes.FLOAT: 1.0, dtypes.COMPLEX: 1j}
 _BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
 _BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
 """Operators whose Meta kernel compares numbers that a trace does not know."""
+
+
+class _Symbolic(Exception):
+    """Sizes are symbols, of a program that is exported for all of them."""
 
 
 class Outline:
@@ -63,33 +70,57 @@ class Outline:
                 raise
             if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
                 raise
-            self._ask(args, kwargs)
-            raise RuntimeError(f"{self.op.name()}: {error}") from error
+            if self.op.name() in _BY_VALUE:
+                raise RuntimeError(f"{self.op.name()}: {error}") from error
+            try:
+                self._ask(META, _DEVICE, args, kwargs)
+            except _Symbolic:
+                raise RuntimeError(f"{self.op.name()}: {error}") from error
+            except NotImplementedError:  # it has no Meta kernel, or one that needs values
+                pass
+            with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
+                self._ask(_CPU, torch.device("cpu"), args, kwargs)
+            origin = user_origin()
+            raise InternalError(
+                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "
+                f"that PyTorch allows ({type(error).__name__}: {error}).\nThis is a mistake in "
+                "calque: please report it, with the line and the shapes and dtypes of its tensors."
+            ) from error
 
-    def _ask(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        if self.op.name() in _BY_VALUE:
-            return
-        named = {n: self._outlined(v, n) for n, v in kwargs.items() if n in self._names}
-        if "device" in self._names:
-            named["device"] = _DEVICE
-        given = [self._outlined(v, n) for v, n in zip(args, self._names, strict=False)]
+    def _ask(
+        self,
+        keys: torch._C.DispatchKeySet,
+        device: torch.device,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Raise what PyTorch raises on another device.
+
+        Raises:
+            NotImplementedError: it has no kernel.
+            _Symbolic: no device knows the sizes.
+        """
         try:
+            named = {n: self._outlined(v, n, device) for n, v in kwargs.items() if n in self._names}
+            if "device" in self._names:
+                named["device"] = device
+            given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
             with torch._C.DisableTorchFunction():
-                self.op.redispatch(META, *given, **named)
-        except NotImplementedError:  # it has no Meta kernel, or one that needs values
-            pass
+                self.op.redispatch(keys, *given, **named)
         except AssertionError as error:
             raise RuntimeError(f"{self.op.name()}: {error}") from error
 
-    def _outlined(self, value: Any, name: str) -> Any:
+    def _outlined(self, value: Any, name: str, device: torch.device) -> Any:
         if isinstance(value, list | tuple):
-            return [self._outlined(item, name) for item in value]
+            return [self._outlined(item, name, device) for item in value]
         if isinstance(value, np.dtype):
             return to_torch(value)
         if isinstance(value, jax.Array):
+            if not all(isinstance(n, int) for n in value.shape):
+                raise _Symbolic
             if not value.weak_type:
-                return torch.empty(value.shape, dtype=to_torch(value.dtype), device=_DEVICE)
+                return torch.zeros(value.shape, dtype=to_torch(value.dtype), device=device)
             value = _NUMBERS[dtypes.category(value.dtype)]
         if name in self._tensors and type(value) in (bool, int, float, complex):
-            return torch.tensor(value, device=_DEVICE)
+            return torch.tensor(value, device=device)
         return value

@@ -55,6 +55,6 @@ def register() -> None:
     composites.install(aten)
     validations.install(aten)
     autocast.install(aten, everything)
-    for part in (storage, moves, interop, accelerator, forks, raised):
+    for part in (attention, storage, moves, interop, accelerator, forks, raised):
         part.install()
     _libraries.extend((aten, everything))

@@ -158,6 +158,11 @@ def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str
     return [_heads_inside(r.shape) for r in results]
 
 
+def attention(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """The output as the queries."""
+    return [of_attention(results[0], args[0])]
+
+
 def _heads_inside(shape: Ints) -> Ints:
     batch, heads, queries, *rest = shape
     outer, row, head, *inner = contiguous_strides((batch, queries, heads, *rest))
@@ -258,6 +263,7 @@ _OWN: dict[str, Layer] = {
     "nonzero": positions,
     "rnn_relu.input": sequences,
     "rnn_tanh.input": sequences,
+    "scaled_dot_product_attention": attention,
 }
 _COLUMNS = {
     "_linalg_svd": (0, 2),

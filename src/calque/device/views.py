@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from calque.device import geometry, storage
-from calque.device.cell import META, alias, cell_of, regeometries, share
+from calque.device.cell import META, alias, cell_of, regeometries, share, size_in_bytes
 from calque.device.geometry import Layout
 
 aten = torch.ops.aten
@@ -49,15 +49,15 @@ def as_strided(
 def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> None:
     if 0 in size or len(size) != len(stride):
         return
-    array = cell_of(tensor).array
-    length = array.nbytes // tensor.dtype.itemsize
+    nbytes = size_in_bytes(cell_of(tensor))
+    length = nbytes // tensor.dtype.itemsize
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if last >= length:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
             f"itemsize {tensor.dtype.itemsize} requiring a storage size of "
             f"{(last + 1) * tensor.dtype.itemsize} are out of bounds for storage of size "
-            f"{array.nbytes}"
+            f"{nbytes}"
         )
 
 

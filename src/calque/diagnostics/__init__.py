@@ -1,11 +1,18 @@
 """Errors, and where in the user's program they come from."""
 
-from calque.diagnostics.errors import CalqueError, TraceError, UnsupportedOpError, unrepeatable
+from calque.diagnostics.errors import (
+    CalqueError,
+    InternalError,
+    TraceError,
+    UnsupportedOpError,
+    unrepeatable,
+)
 from calque.diagnostics.frames import Origin, user_frame, user_origin
 from calque.diagnostics.tracebacks import tidy
 
 __all__ = [
     "CalqueError",
+    "InternalError",
     "Origin",
     "TraceError",
     "UnsupportedOpError",

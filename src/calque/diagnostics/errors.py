@@ -2,7 +2,8 @@
 
     CalqueError
     ├── TraceError          (also a RuntimeError)         a program that cannot be traced faithfully
-    └── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
+    ├── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
+    └── InternalError       (also a RuntimeError)         a mistake in calque, to be reported
 
 What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
 raised as PyTorch's own class instead.
@@ -21,6 +22,10 @@ class TraceError(CalqueError, RuntimeError):
 
 class UnsupportedOpError(CalqueError, NotImplementedError):
     """An operator has no rule, no decomposition and no CPU kernel that can serve it."""
+
+
+class InternalError(CalqueError, RuntimeError):
+    """Calque failed at a call that PyTorch finds nothing wrong with."""
 
 
 def unrepeatable(what: str, why: str, remedy: str) -> TraceError:

@@ -87,6 +87,33 @@ def _check(q: Array, k: Array, v: Array) -> None:
         )
 
 
+def _drops(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any
+) -> bool:
+    return dropout_p > 0
+
+
+@op("scaled_dot_product_attention", random=_drops)
+def scaled_dot_product_attention(
+    rng: Array | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_mask: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Array:
+    """Of two to four axes: the batch and the heads may be missing."""
+    missing = range(4 - query.ndim)
+    q, k, v = (jnp.expand_dims(x, missing) for x in (query, key, value))
+    _check(q, k, v)
+    seed = None if rng is None else jax.random.key_data(rng)
+    attended, _ = attend(q, k, v, attn_mask, is_causal, scale, seed, dropout_p)
+    return attended.reshape(*query.shape[:-1], value.shape[-1])
+
+
 @op("_scaled_dot_product_fused_attention_overrideable", random=True)
 def fused_attention(
     rng: Array | None,

@@ -2,12 +2,29 @@
 
 from typing import Any
 
+from jax.core import max_dim
+
 Dims = int | list[int] | tuple[int, ...] | None
 
 
 def names(text: str) -> list[str]:
     """The words of a table of names."""
     return text.split()
+
+
+def is_known(size: Any) -> bool:
+    """Whether a size is a number; an exported program has sizes that JAX knows by a symbol."""
+    return isinstance(size, int | float)
+
+
+def is_below(size: Any, limit: int) -> bool:
+    """Whether a size is less than a number for sure."""
+    return is_known(size) and size < limit
+
+
+def greater(a: Any, b: Any) -> Any:
+    """The greater of two sizes."""
+    return max(a, b) if is_known(a) and is_known(b) else max_dim(a, b)
 
 
 def wrap_dim(dim: int, ndim: int) -> int:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.common import is_known
 from calque.ops.dtypes import (
     default_complex,
     default_float,
@@ -75,10 +76,12 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     if dtype is None:
-        whole = all(isinstance(x, int) for x in (start, end, step))
+        whole = all(isinstance(x, int) or not is_known(x) for x in (start, end, step))
         dtype = np.dtype("int64") if whole else default_float()
     if dtype == np.int64:
-        start, end, step = int(start), int(end), int(step)
+        start, end, step = (int(x) if is_known(x) else x for x in (start, end, step))
+        count = -((start - end) // step)
+    elif not all(map(is_known, (start, end, step))):
         count = -((start - end) // step)
     else:  # narrow integers too are counted before they are rounded
         count = math.ceil((end - start) / step)
@@ -91,7 +94,8 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     index = lax.iota(narrow, count)
     if start == 0 and step == 1:
         return index.astype(dtype)
-    step, start = (np.asarray(x, exact).astype(narrow) for x in (step, start))
+    asarray = np.asarray if is_known(start) and is_known(step) else jnp.asarray
+    step, start = (asarray(x, exact).astype(narrow) for x in (step, start))
     return (index * step + start).astype(dtype)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from calque.ops.common import wrap_dim
@@ -31,7 +30,7 @@ def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
         if not jnp.issubdtype(i.dtype, jnp.integer):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     try:
-        np.broadcast_shapes(*(i.shape for i in present))
+        jnp.broadcast_shapes(*(i.shape for i in present))
     except ValueError:
         shapes = ", ".join(str(list(i.shape)) for i in present)
         raise IndexError(
@@ -48,7 +47,7 @@ def index_shape(shape: tuple[int, ...], indices: Any) -> tuple[int, ...]:
     where = [d for d, i in enumerate(indices) if i is not None]
     if not where:
         return shape
-    common = np.broadcast_shapes(*(indices[d].shape for d in where))
+    common = jnp.broadcast_shapes(*(indices[d].shape for d in where))
     rest = [n for d, n in enumerate(shape) if d not in where]
     first = where[0] if where[-1] - where[0] + 1 == len(where) else 0
     return (*rest[:first], *common, *rest[first:])

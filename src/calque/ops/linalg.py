@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from calque.ops.common import wrap_dim
@@ -22,7 +21,7 @@ from calque.ops.registry import op
 
 def _broadcast(a: Array, b: Array) -> tuple[Array, Array]:
     """Matrices in the batch shape they share."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (
         jnp.broadcast_to(a, (*batch, *a.shape[-2:])),
         jnp.broadcast_to(b, (*batch, *b.shape[-2:])),
@@ -112,7 +111,7 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
 @op("linalg_lu_solve")
 def lu_solve(LU: Array, pivots: Array, B: Array, left: bool = True, adjoint: bool = False) -> Array:
     _check_product("linalg.lu_solve", LU, B, left)
-    batch = np.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
+    batch = jnp.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
     right = jnp.broadcast_to(B, (*batch, *B.shape[-2:]))
     if not left:
         # X A = B is A^H X^H = B^H.

@@ -201,7 +201,7 @@ def ormqr(
         return right
     # All of Q: reflectors beyond those given are the identity.
     rows, known = self.shape[-2], scales.shape[-1]
-    batch = np.broadcast_shapes(self.shape[:-2], scales.shape[:-1])
+    batch = jnp.broadcast_shapes(self.shape[:-2], scales.shape[:-1])
     reflectors = jnp.broadcast_to(self[..., :known], (*batch, rows, known))
     scales = jnp.broadcast_to(scales, (*batch, known))
     lead = [(0, 0)] * len(batch)
@@ -293,7 +293,7 @@ def lstsq(
     vector = self.ndim - 1 == b.ndim and self.shape[:-1] == b.shape
     right = b[..., None] if vector else b
     rows, columns = self.shape[-2:]
-    batch = np.broadcast_shapes(self.shape[:-2], right.shape[:-2])
+    batch = jnp.broadcast_shapes(self.shape[:-2], right.shape[:-2])
     matrix = jnp.broadcast_to(self, (*batch, rows, columns))
     right = jnp.broadcast_to(right, (*batch, *right.shape[-2:]))
     real = real_dtype(self.dtype)

@@ -65,7 +65,7 @@ def _check_vectors(x: Array, y: Array) -> None:
 def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
     """`beta * added + alpha * product`; the products are left out where they change nothing."""
     dtype = product.dtype
-    if np.broadcast_shapes(added.shape, product.shape) != product.shape:
+    if jnp.broadcast_shapes(added.shape, product.shape) != product.shape:
         raise RuntimeError(
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(added.shape)}"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.common import greater
 from calque.ops.registry import op
 from calque.ops.taps import widened
 
@@ -60,7 +61,7 @@ def batch_norm(
         if running_mean is not None:
             running_mean = _toward(running_mean, mean, momentum)
         if running_var is not None:
-            running_var = _toward(running_var, variance * (count / max(count - 1, 1)), momentum)
+            running_var = _toward(running_var, variance * (count / greater(count - 1, 1)), momentum)
     else:
         if running_mean is None or running_var is None:
             raise RuntimeError("expected running_mean and running_var to be defined in eval mode")

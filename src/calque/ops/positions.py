@@ -10,6 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.common import is_below
+
 _INT32 = 2**31 - 1
 
 
@@ -21,7 +23,7 @@ def positions(index: Array, size: int, wrap: bool = False) -> Array:
         size: the length of the axis.
         wrap: whether -1 stands for the last element.
     """
-    narrow = size < _INT32
+    narrow = is_below(size, _INT32)
     if jnp.issubdtype(index.dtype, jnp.signedinteger):
         if narrow and index.dtype == jnp.int64:
             index = lax.clamp(jnp.int64(-size - 1), index, jnp.int64(size))

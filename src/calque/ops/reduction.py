@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.ops.common import wrap_dims
+from calque.ops.common import is_known, wrap_dims
 from calque.ops.dtypes import (
     is_complex,
     is_integral,
@@ -106,7 +106,8 @@ def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array
     center = jnp.mean(x, axis=axes, keepdims=True)
     apart = x - center
     squares = apart.real**2 + apart.imag**2 if is_complex(x.dtype) else apart * apart
-    divisor = max(count - (1 if correction is None else correction), 0)
+    lost = 1 if correction is None else correction
+    divisor = max(count - lost, 0) if is_known(count) else jnp.maximum(count - lost, 0)
     total = jnp.sum(squares, axis=axes, keepdims=keepdim)
     variance = total / jnp.asarray(divisor, total.dtype)
     return variance, center if keepdim else jnp.squeeze(center, axes)

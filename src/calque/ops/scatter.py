@@ -364,7 +364,7 @@ def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
             "masked_scatter: expected self and source to have same dtypes but got "
             f"{self.dtype} and {source.dtype}"
         )
-    shape = np.broadcast_shapes(self.shape, mask.shape)
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
     if source.size == 0 or 0 in shape:
         return jnp.broadcast_to(self, shape)
     mask = jnp.broadcast_to(mask, shape)

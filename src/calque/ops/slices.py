@@ -10,9 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.core import max_dim, min_dim
 
 from calque.ops.common import wrap_dim
 from calque.ops.registry import op
+
+_NO_END = 2**63 - 1  # how PyTorch writes the end of `x[1:]`
 
 # Where a view lies in its base --------------------------------------------------------------------
 
@@ -22,9 +25,9 @@ def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> tu
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     first = 0 if start is None else start
-    last = size if end is None else end
-    first = min(max(first + size if first < 0 else first, 0), size)
-    last = min(max(last + size if last < 0 else last, first), size)
+    last = size if end is None or end >= _NO_END else end
+    first = min_dim(max_dim(first + size if first < 0 else first, 0), size)
+    last = min_dim(max_dim(last + size if last < 0 else last, first), size)
     return first, last
 
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.common import wrap_dim
+from calque.ops.common import is_below, wrap_dim
 from calque.ops.dtypes import is_complex
 from calque.ops.registry import op
 
 
 def _iota(shape: tuple[int, ...], dim: int) -> Array:
-    dtype = jnp.int32 if shape[dim] < 2**31 else jnp.int64
+    dtype = jnp.int32 if is_below(shape[dim], 2**31) else jnp.int64
     return lax.broadcasted_iota(dtype, shape, dim)
 
 

@@ -14,10 +14,12 @@ from calque.device import rng
 from calque.device.cell import (
     Cell,
     cell_of,
+    current,
     is_whole,
     layout_of,
     read,
     view_of,
+    wrap,
     wrap_strided,
     wrap_untraced,
     write,
@@ -27,9 +29,11 @@ from calque.device.dtypes import to_numpy
 from calque.device.geometry import View, contiguous_strides
 from calque.device.host import host_array
 from calque.run.direct import direct
+from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.windows import RESTRIDING, window_of
 
 Tensor = torch.Tensor
 
@@ -58,17 +62,21 @@ class CompiledGraph:
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
         self._most = most
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-        self._dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
+        dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
+        reaching = any(n.target in RESTRIDING for n in graph.graph.nodes)
+        self._key = _place_key if reaching else _shape_key if dynamic else None
+        self._reaching = reaching
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
         found = output.args[0] if isinstance(output.args[0], tuple | list) else [output.args[0]]
         self._devices = [_device_of(node) for node in found]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
-        key = tuple(map(_shape_key, inputs)) if self._dynamic else None
+        key = tuple(map(self._key, inputs)) if self._key is not None else None
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = _Program(self._nodes, inputs, self._devices)
+            program = _Program(self._nodes, inputs, self._devices, self._reaching)
+            self._programs[key] = program
             if len(self._programs) > self._most:
                 self._programs.popitem(last=False)
         return program(inputs)
@@ -84,30 +92,64 @@ def _shape_key(value: Any) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
 
 
+def _place_key(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return (value.shape, value.stride(), value.storage_offset(), _length(value))
+
+
+def _length(value: Tensor) -> int:
+    """How many elements of its dtype a tensor's storage has."""
+    return value.untyped_storage().nbytes() // value.itemsize
+
+
+def _storage(value: Tensor) -> Tensor:
+    """The whole storage of a tensor, as one axis."""
+    return value.detach().as_strided((_length(value),), (1,), 0)
+
+
 def _device_of(node: Any) -> torch.device | None:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
 
 
 class _Program:
-    """A graph compiled for some shapes."""
+    """A graph compiled for some shapes.
+
+    Args:
+        nodes: the graph.
+        inputs: the first that it is called with.
+        devices: where its results belong.
+        reaching: whether the graph reaches around its inputs, which come as whole storages then.
+    """
 
     def __init__(
-        self, nodes: Nodes, inputs: Sequence[Any], devices: Sequence[torch.device | None]
+        self,
+        nodes: Nodes,
+        inputs: Sequence[Any],
+        devices: Sequence[torch.device | None],
+        reaching: bool,
     ) -> None:
         self._lifting = Lifting()
+        self._reaching = reaching
         self._devices = devices
         with self._lifting.activated():
             traced = jax.make_jaxpr(lambda: self._body(nodes, inputs))()
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._draws = self._lifting.draws
-        self._sources = [_source(sources[i]) for i in kept]
+        self._sources = [_source(sources[i], reaching) for i in kept]
+        self._donated = [
+            place
+            for place, i in enumerate(kept)
+            if sources[i].kind == "argument" and self._is_replaced(inputs, sources[i].source)
+        ]
+        self._pick_donated = picker(self._donated)
         random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
         with x64():
             avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
-            compiled = jax.jit(jaxpr_as_fun(pruned)).lower(*avals).compile()
-            self._run = direct(compiled, random)
+            run = jax.jit(jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated))
+            self._run = direct(run.lower(*avals).compile(), random)
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
         )
@@ -120,17 +162,15 @@ class _Program:
                 given.append(value)
                 before.append(None)
                 continue
-            dtype = to_numpy(value.dtype)
-            array = self._lifting.new_input("argument", index, value.shape, dtype)
-            given.append(wrap_strided(array, value.stride()))
-            before.append(read(given[-1]))
+            given.append(self._stand_in(index, value))
+            before.append(current(cell_of(given[-1])))
         found = nodes.results(given)
         arrays: list[Array] = []
         self.written: list[int] = []
         for index, array in enumerate(before):
-            if array is not None and (now := read(given[index])) is not array:
+            if array is not None and current(cell_of(given[index])) is not array:
                 self.written.append(index)
-                arrays.append(now)
+                arrays.append(read(given[index]))
         places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
         cells = Counter(cell_of(v) for v in found if isinstance(v, Tensor) and id(v) not in places)
         bases: dict[Cell, int] = {}
@@ -158,8 +198,26 @@ class _Program:
             self.results.append(_result(base, view))
         return arrays
 
+    def _stand_in(self, index: int, value: Tensor) -> Tensor:
+        dtype, shape, stride = to_numpy(value.dtype), tuple(value.shape), value.stride()
+        if self._reaching:
+            base = wrap(self._lifting.new_input("argument", index, (_length(value),), dtype))
+            return base.as_strided(shape, stride, value.storage_offset())
+        array = self._lifting.new_input("argument", index, shape, dtype)
+        own = tuple(slice(1 if step == 0 else n) for n, step in zip(shape, stride, strict=True))
+        window = window_of(array[own] if 0 in stride else array, value)
+        return wrap_strided(array, stride) if window is None else window
+
+    def _is_replaced(self, inputs: Sequence[Any], index: int) -> bool:
+        """Whether an argument is written, and its whole memory is the device's."""
+        if self._reaching:
+            return False
+        return index in self.written and inputs[index].device.type == "jax"
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
         arrays = [source(inputs) for source in self._sources]
+        if self._donated:
+            protect(arrays, self._donated, self._pick_donated)
         with x64():
             outputs = self._run(arrays)
         if self._host:  # the program may still read memory that PyTorch is free to write next
@@ -214,10 +272,12 @@ def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
-def _source(one: Any) -> Callable[[list[Any]], Any]:
+def _source(one: Any, reaching: bool) -> Callable[[list[Any]], Any]:
     """A function from the list of inputs to the array."""
     source = one.source
     if one.kind == "argument":
+        if reaching:
+            return lambda inputs: _array(_storage(inputs[source]))
         return lambda inputs: _array(inputs[source])
     if one.kind == "cell":
         return lambda inputs: source.array

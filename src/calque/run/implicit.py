@@ -35,13 +35,13 @@ class HeldIn:
         self.spec = place.spec_before
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [_form(leaf) for leaf in leaves]
+        self.keys = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = signature.tensors_in(self.holder.get(self.key))
         if found is None or found[1] != self.spec:
             return None
-        return found[0] if [_form(leaf) for leaf in found[0]] == self.keys else None
+        return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
 
     def why(self) -> str:
         return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
@@ -54,7 +54,7 @@ class GradientOf:
         self.tensor = tensor
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [_form(leaf) for leaf in leaves]
+        self.keys = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         target = self.tensor
@@ -62,7 +62,7 @@ class GradientOf:
             leaves[target.index] if isinstance(target, Argument) else target.tensor
         )
         gradient = tensor.grad
-        if gradient is None or [_form(gradient)] != self.keys:
+        if gradient is None or [form(gradient)] != self.keys:
             return None
         return [gradient]
 
@@ -70,7 +70,7 @@ class GradientOf:
         return "a gradient has another shape, dtype or stride than it had"
 
 
-def _form(leaf: Any) -> Any:
+def form(leaf: Any) -> Any:
     """The key of a leaf, and of a tensor how it lies in its storage."""
     key = signature.key_of(leaf)
     if not signature.is_tensor(leaf):

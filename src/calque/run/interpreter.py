@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array, lax
+from jax import Array
 from jax._src.core import eval_context
 from torch import fx
 from torch.export import ExportedProgram
@@ -18,10 +18,12 @@ from torch.utils import _pytree as pytree
 from calque.device import foreign
 from calque.device.cell import active, read, wrap, x64
 from calque.device.host import host_array
+from calque.diagnostics import UnsupportedOpError
+from calque.diagnostics.frames import is_library
+from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
 
 
 class JaxInterpreter:
@@ -76,9 +78,9 @@ class JaxInterpreter:
             if spec.kind.name == "USER_INPUT":
                 leaves.append(next(given))
             elif spec.target in program.constants:
-                leaves.append(_array(program.constants[spec.target]))
+                leaves.append(constant(program.constants[spec.target]))
             else:
-                leaves.append(_array(program.state_dict[spec.target]))
+                leaves.append(constant(program.state_dict[spec.target]))
         return leaves
 
     def _unflat(self, arrays: list[Any]) -> Any:
@@ -110,6 +112,12 @@ class Nodes(fx.Interpreter):
             found = self.run(*inputs, enable_io_processing=False)
         return [found] if self.single else list(found)
 
+    @property
+    def lifting(self) -> Lifting:
+        """The trace that the nodes run in."""
+        assert isinstance(active.trace, Lifting)
+        return active.trace
+
     def run_node(self, n: fx.Node) -> Any:
         """As the base class does; an error names the line of the user's that the node is from."""
         try:
@@ -121,29 +129,77 @@ class Nodes(fx.Interpreter):
         """A constant of the graph, on the device."""
         value = self.fetch_attr(target)
         if isinstance(value, torch.Tensor):
-            return wrap(_array(value))
+            return wrap(constant(value))
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One operator."""
-        if isinstance(target, torch._ops.HigherOrderOperator):
-            run = _HIGHER_ORDER.get(target.name())
-            if run is None:
-                raise NotImplementedError(f"torch.ops.higher_order.{target.name()} has no rule")
-            return run(*args, **kwargs)
-        args, kwargs = pytree.tree_map_only(torch.device, _on_device, (tuple(args), kwargs))
+        """One operator, or one higher-order operator with its subgraphs."""
+        if not isinstance(target, torch._ops.HigherOrderOperator):
+            return self.call_operator(target, args, kwargs)
+        if target.name() in _CALLING:
+            return _CALLING[target.name()](self, *args, **kwargs)
+        rule = HIGHER_ORDER.get(target.name())
+        if rule is None:
+            raise UnsupportedOpError(f"torch.ops.higher_order.{target.name()} has no rule")
+        return self.call_higher_order(rule, args, kwargs)
+
+    def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
+        """A rule of `higher_order`, which is one over arrays."""
+        arrays, named = pytree.tree_map_only(torch.Tensor, read, (tuple(args), kwargs))
+        found = rule(self.function_of, *arrays, **named)
+        return pytree.tree_map_only(jax.Array, wrap, found)
+
+    def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """One ATen operator, or one function of numbers."""
+        args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
         if target is torch.ops.aten.view.default:
             # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
             # what could be viewed when the graph was made may have to be copied.
             target = torch.ops.aten.reshape.default
         return foreign.run(target, args, kwargs)
 
+    @staticmethod
+    def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+        """A subgraph as a function of arrays and numbers; gives a tuple of them."""
+        nodes = Nodes(graph)
 
-def _on_device(device: torch.device) -> torch.device:
+        def run(*values: Any) -> tuple[Any, ...]:
+            found = nodes.results([wrap(v) if isinstance(v, jax.Array) else v for v in values])
+            return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
+
+        return run
+
+
+# Higher-order operators that call one operator ---------------------------------------------------
+
+
+def _with_effects(nodes: Nodes, token: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    return token, nodes.call_operator(op, args, kwargs)
+
+
+def _and_save_random(nodes: Nodes, op: Any, *args: Any, **kwargs: Any) -> Any:
+    state = nodes.lifting.peek()
+    return wrap(state), nodes.call_operator(op, args, kwargs)
+
+
+def _with_random(nodes: Nodes, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    with nodes.lifting.drawing_from(read(state)):
+        return nodes.call_operator(op, args, kwargs)
+
+
+_CALLING: dict[str, Callable[..., Any]] = {
+    "with_effects": _with_effects,
+    "run_and_save_rng_state": _and_save_random,
+    "run_with_rng_state": _with_random,
+}
+
+
+def on_device(device: torch.device) -> torch.device:
+    """Where an operator is to make its result, whatever device its graph was traced for."""
     return device if device.type == "meta" else torch.device("jax")
 
 
-def _array(tensor: torch.Tensor) -> Array:
+def constant(tensor: torch.Tensor) -> Array:
     """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
     trace, active.trace = active.trace, None
     try:
@@ -167,16 +223,22 @@ def _packed(key: Array | None) -> Array:
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
 
 
+def line_of(node: fx.Node) -> str:
+    """The line of the user's that a node is from; empty if the graph does not say."""
+    places = _PLACE.findall(node.stack_trace or "")
+    places = [place for place in places if not is_library(place[0])] or places
+    return "{}:{} in {}".format(*places[-1]) if places else ""
+
+
 _LOCATED = "_calque_located"
 
 
 def _located(error: Exception, node: fx.Node) -> Exception:
     """An error of a node with the user's line in front, once."""
-    places = _PLACE.findall(node.stack_trace or "")
-    if getattr(error, _LOCATED, False) or not places:
+    line = line_of(node)
+    if getattr(error, _LOCATED, False) or not line:
         return error
-    file, line, function = places[-1]
-    text = f"{file}:{line} in {function}: {error}"
+    text = f"{line}: {error}"
     try:
         found = type(error)(text)
     except Exception:
@@ -185,89 +247,3 @@ def _located(error: Exception, node: fx.Node) -> Exception:
     with contextlib.suppress(AttributeError):
         setattr(found, _LOCATED, True)
     return found.with_traceback(error.__traceback__)
-
-
-# Higher-order operators -------------------------------------------------------------------------
-
-
-def _higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _HIGHER_ORDER[name] = function
-        return function
-
-    return register
-
-
-def _as_jax(graph: Any, captured: Sequence[Any] = ()) -> Callable[..., Any]:
-    """A subgraph as a function of arrays; gives a tuple of arrays (None where the graph does)."""
-    nodes = Nodes(graph)
-
-    def run(*arrays: Any) -> tuple[Any, ...]:
-        found = nodes.results([*_wrapped(arrays), *captured])
-        return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
-
-    return run
-
-
-def _wrapped(arrays: Sequence[Any]) -> list[Any]:
-    return [wrap(a) if isinstance(a, jax.Array) else a for a in arrays]
-
-
-def _reads(values: Sequence[Any]) -> list[Any]:
-    return [read(v) if isinstance(v, torch.Tensor) else v for v in values]
-
-
-@_higher_order("cond")
-def _cond(predicate: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
-    if not isinstance(predicate, torch.Tensor):
-        return tuple(Nodes(true if predicate else false).results(list(operands)))
-    branches = [_as_jax(graph, operands) for graph in (true, false)]
-    return tuple(_wrapped(lax.cond(read(predicate).reshape(()), *branches)))
-
-
-@_higher_order("while_loop")
-def _while_loop(condition: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
-    carry = tuple(jnp.asarray(v) for v in _reads(carried))
-    test, step = _as_jax(condition, captured), _as_jax(body, captured)
-
-    def next_carry(values: tuple[Array, ...]) -> tuple[Array, ...]:
-        pairs = zip(step(*values), values, strict=True)
-        return tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
-
-    result = lax.while_loop(lambda values: test(*values)[0].reshape(()), next_carry, carry)
-    return tuple(_wrapped(result))
-
-
-@_higher_order("scan")
-def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
-    step = _as_jax(combine, captured)
-
-    def body(carry: tuple[Array, ...], items: tuple[Array, ...]) -> Any:
-        found = step(*carry, *items)
-        return found[: len(carry)], found[len(carry) :]
-
-    carry, outputs = lax.scan(body, tuple(_reads(init)), tuple(_reads(xs)))
-    return (*_wrapped(carry), *_wrapped(outputs))
-
-
-@_higher_order("map_impl")
-def _map(body: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
-    step = _as_jax(body, captured)
-    return tuple(_wrapped(lax.map(lambda items: step(*items), tuple(_reads(xs)))))
-
-
-@_higher_order("associative_scan")
-def _associative_scan(combine: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
-    step = _as_jax(combine, captured)
-    found = lax.associative_scan(lambda a, b: step(*a, *b), tuple(_reads(xs)))
-    return tuple(_wrapped(found))
-
-
-@_higher_order("invoke_subgraph")
-def _invoke_subgraph(graph: Any, identifier: Any, *operands: Any) -> Any:
-    return tuple(Nodes(graph).results(list(operands)))
-
-
-@_higher_order("with_effects")
-def _with_effects(token: Any, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    return token, target(*args, **kwargs)

@@ -41,9 +41,9 @@ class Input:
     """Where one input of a program comes from at each call.
 
     Attributes:
-        kind: "cell", "argument", "handed" (an implicit argument's storage), "host" (a CPU tensor),
-            "host argument", "hyper" (a number in an optimizer's param group), "random", or
-            "incoming" (a gradient of a result).
+        kind: "cell", "argument", "repeated" (an argument, its repetitions left out), "handed" (an
+            argument's whole storage), "host" (a CPU tensor), "host argument", "hyper" (a number in
+            an optimizer's param group), "random", or "incoming" (a gradient of a result).
         source: the cell, the index of an argument, the CPU tensor, or a function that gives the
             number.
         shape, dtype, weak: of the array.
@@ -73,6 +73,7 @@ class Lifting:
 
     def __init__(self, checks: bool = False) -> None:
         self.failures: list[Failure] | None = [] if checks else None
+        self.callbacks = True
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}
         self.cell_slots: dict[Cell, int] = {}
@@ -182,6 +183,23 @@ class Lifting:
             self.draws = max(self.draws, self._drawn)
         with x64():
             return jax.numpy.asarray(base) + np.array([0, offset], np.uint64)
+
+    def peek(self) -> Array:
+        """The packed key of the next draw, which is not drawn."""
+        segment, drawn, draws = self._segment, self._drawn, self.draws
+        packed = self.draw()
+        self._segment, self._drawn, self.draws = segment, drawn, draws
+        return packed
+
+    @contextmanager
+    def drawing_from(self, packed: Array) -> Iterator[None]:
+        """Draw again what was drawn after `peek` gave a key; the trace's own state stays."""
+        before = self._segments, self._segment, self._drawn
+        self._segments, self._segment, self._drawn = [None, packed], 1, 0
+        try:
+            yield
+        finally:
+            self._segments, self._segment, self._drawn = before
 
     def set_random(self, packed: np.ndarray) -> None:
         """`manual_seed` in the trace: later draws count from a constant."""

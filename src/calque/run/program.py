@@ -1,8 +1,7 @@
 """Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
 
-import sys
 from collections.abc import Callable
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -17,21 +16,23 @@ from calque.device.cell import Cell, read, write, x64
 from calque.device.host import host_array
 from calque.run.differentiable import Replay
 from calque.run.direct import direct
+from calque.run.donation import picker, protect
 from calque.run.guards import HostGuard
+from calque.run.implicit import form
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
 from calque.run.record import Recording
 from calque.run.results import Outputs
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.run.windows import unrepeated
 
 _array = attrgetter("array")
-_ALONE = 3
-"""References to an array that only its cell holds: the cell's, the inputs' list's, the count's."""
 
 
 _SPOKEN = {
     "cell": "state",
     "argument": "arguments",
+    "repeated": "arguments",
     "handed": "state, found anew at each call",
     "host": "CPU tensors, read at each call",
     "host argument": "CPU tensors, read at each call",
@@ -88,9 +89,9 @@ class Program:
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
-            if one.kind in ("cell", "argument", "handed") and one.source in written
+            if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
         ]
-        self._pick_donated = _picker(self._donated)
+        self._pick_donated = picker(self._donated)
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
         self._simple_writes = all(type(target) is Cell for target in recording.written)
 
@@ -146,6 +147,12 @@ class Program:
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
                 return _Alias(f"argument {index} was part of the function's own state")
+        for index, expected in self.recording.stored.items():
+            if form(leaves[index]) != expected:
+                return _Alias(
+                    f"argument {index} lies at another place of its storage, or in a storage of "
+                    "another shape, and the function asks where"
+                )
         for index, tensor in self.recording.pinned_hosts:
             if not leaves[index].is_set_to(tensor):
                 return _Alias(f"argument {index} was a variable of the function, too")
@@ -185,10 +192,8 @@ class Program:
         arrays = list(map(_array, self._cells))
         for position, source in self._others:
             arrays.insert(position, source(leaves))
-        if self._donated and max(map(sys.getrefcount, self._pick_donated(arrays))) > _ALONE + 1:
-            for index in self._donated:
-                if sys.getrefcount(arrays[index]) > _ALONE:
-                    arrays[index] = _copy(arrays[index])
+        if self._donated:
+            protect(arrays, self._donated, self._pick_donated)
         with x64():
             outputs = self._executable(arrays)
         recording.checks.look(outputs, self._n_written)
@@ -205,8 +210,8 @@ class Program:
                 if type(target) is Cell:
                     target.array = array
                 else:
-                    if target < recording.count:
-                        write(leaves[target], array)
+                    if target < recording.count and target not in recording.stored:
+                        write(unrepeated(leaves[target]), array)
                     else:
                         leaves[target].untyped_storage().cell.array = array
                     increment_version(leaves[target])
@@ -271,11 +276,6 @@ class _Alias:
         return self.reason
 
 
-def _picker(indexes: list[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
-    """A function that takes these items out of a list."""
-    return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
-
-
 def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
     """The backward as a function of the residuals and all incoming gradients."""
     run = jax.jit(jaxpr_as_fun(late))
@@ -289,6 +289,8 @@ def _source(one: Input) -> Any:
         return source
     if one.kind == "argument":
         return lambda leaves: read(leaves[source])
+    if one.kind == "repeated":
+        return lambda leaves: read(unrepeated(leaves[source]))
     if one.kind == "handed":
         return lambda leaves: leaves[source].untyped_storage().cell.array
     if one.kind == "host":
@@ -298,8 +300,3 @@ def _source(one: Input) -> Any:
     if one.kind == "hyper":
         return lambda leaves: np.float64(source())
     return lambda leaves: rng.pack(rng.state.seed, rng.state.offset)
-
-
-def _copy(array: Array) -> Array:
-    with x64():
-        return jax.numpy.array(array, copy=True)

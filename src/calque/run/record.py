@@ -17,16 +17,13 @@ from calque.device.cell import (
     Cell,
     active,
     cell_of,
-    is_whole,
     read,
     view_of,
-    wrap,
-    wrap_strided,
     write,
 )
-from calque.device.geometry import is_dense
 from calque.diagnostics import TraceError
 from calque.run import signature
+from calque.run.arguments import Arguments
 from calque.run.checking import Checks
 from calque.run.differentiable import Backward, trace_backward
 from calque.run.effects import PythonState, Rebound
@@ -40,6 +37,7 @@ from calque.run.reach import Reach
 from calque.run.results import Argument, Describer, Description, Existing, Inseparable
 from calque.run.shells import opened
 from calque.run.signature import is_tensor
+from calque.run.sources import Sources
 from calque.run.witness import Witness
 
 Target = Existing | Argument
@@ -49,14 +47,14 @@ def record(
     fn: Callable[..., Any], leaves: list[Any], spec: Any, checks: bool = False
 ) -> "Recording":
     """Trace a function for the leaves of a call's arguments; with the checks of values if asked."""
-    pinned: frozenset[int] = frozenset()
+    with_storage: frozenset[int] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, pinned, checks)
+            return Recording(fn, leaves, spec, with_storage, checks)
         except Inseparable as error:
-            if error.indexes <= pinned:
+            if error.indexes <= with_storage:
                 raise
-            pinned |= error.indexes
+            with_storage |= error.indexes
 
 
 class Recording:
@@ -77,6 +75,7 @@ class Recording:
         count: how many leaves a call's arguments have.
         sharing: how the implicit ones share storages.
         pinned, pinned_hosts: arguments that are also part of the state.
+        stored: arguments whose whole storage is the input, and how they must lie in it.
         optimizers: those that stepped.
         checks: the checks of values that were asked for.
         guards: what must hold for the program to serve a call.
@@ -87,17 +86,15 @@ class Recording:
         fn: Callable[..., Any],
         leaves: list[Any],
         spec: Any,
-        pinned: frozenset[int],
+        with_storage: frozenset[int],
         checks: bool,
     ) -> None:
-        self.pinned: dict[int, tuple[Cell, int]] = {}
-        self.pinned_hosts: list[tuple[int, torch.Tensor]] = []
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.backward: Backward | None = None
         self.checks = Checks()
-        trace = _Trace(self, fn, leaves, pinned, checks)
+        trace = _Trace(self, fn, leaves, with_storage, checks)
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
@@ -114,14 +111,13 @@ class _Trace:
         recording: Recording,
         fn: Callable[..., Any],
         leaves: list[Any],
-        pinned: frozenset[int],
+        with_storage: frozenset[int],
         checks: bool,
     ) -> None:
         self.recording = recording
         self.leaves = leaves
         self.lifting = Lifting(checks)
         self.lending = OptimizerLending(self.lifting)
-        self.witness = Witness(self.lifting, self._know)
         self.reach = reach = Reach(fn)
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
@@ -134,45 +130,15 @@ class _Trace:
             if tensor.is_leaf:
                 self._know(tensor)
         self.cpu_random = torch.get_rng_state()
-        self.arguments: dict[Cell, int] = {}
-        self.groups: dict[Cell, list[int]] = {}
-        self.sparse: set[int] = set()
-        self.stand_ins = [
-            self._stand_in(i, leaf, own, i in pinned) for i, leaf in enumerate(leaves)
-        ]
+        self.arguments = Arguments(leaves, own, with_storage)
+        self.stand_ins = self.arguments.stand_ins
+        outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
+        self.witness = Witness(
+            self.lifting, self._know, self.arguments.windows.see_operator, outside
+        )
+        recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.free: list[tuple[Holder, Any]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    # Arguments ------------------------------------------------------------------------------------
-
-    def _stand_in(self, index: int, leaf: Any, own: set[Cell], pinned: bool) -> Any:
-        """What the function is given for an argument: itself, unless it is a view of something."""
-        if not is_tensor(leaf):
-            return leaf
-        cell = cell_of(leaf)
-        if cell in own or pinned:
-            self.recording.pinned[index] = cell, leaf.storage_offset()
-            return leaf
-        self.groups.setdefault(cell, []).append(index)
-        if is_whole(cell, leaf) and leaf.is_leaf:
-            self.arguments.setdefault(cell, index)
-            return leaf
-        if leaf.is_leaf and leaf.grad is not None:
-            raise Inseparable([index])
-        if is_dense(leaf.shape, leaf.stride()):
-            copy = wrap_strided(read(leaf), leaf.stride())
-        else:
-            copy = wrap(read(leaf))
-            self.sparse.add(index)
-        self.arguments[cell_of(copy)] = index
-        return copy.requires_grad_(leaf.requires_grad)
-
-    def _check_separable(self) -> None:
-        """Raise Inseparable where a write to one argument would show in another."""
-        for indexes in self.groups.values():
-            cells = {cell_of(self.stand_ins[i]) for i in indexes}
-            if len(cells) > 1 and not cells.isdisjoint(self.lifting.written):
-                raise Inseparable(indexes)
 
     # The trace ------------------------------------------------------------------------------------
 
@@ -208,21 +174,22 @@ class _Trace:
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
-        result = fn(*args, **kwargs)
+        with self.arguments.watched():
+            result = fn(*args, **kwargs)
         del args, kwargs
         leaves, recording.spec = signature.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
         self._undo_data()
         rebound = self.state.collect()
-        self._check_separable()
+        self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
         describer = Describer(
             self.lifting,
             self.stand_ins,
             self.witness.handles,
-            self.sparse,
             recording.pinned,
+            recording.stored,
             len(self.leaves),
         )
         recording.gradients = self._describe_gradients(describer)
@@ -244,7 +211,7 @@ class _Trace:
         leaves.clear()
         del rebound
         recording.survivors = self._find_survivors(made, describer)
-        recording.written = [self.arguments.get(cell, cell) for cell in written]
+        recording.written = [self.arguments.indexes.get(cell, cell) for cell in written]
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
         recording.n_outputs = len(outputs)
         return outputs + (recording.backward.gradients if recording.backward else [])
@@ -279,7 +246,7 @@ class _Trace:
                 tensors
                 and all(t.is_leaf and not t.requires_grad and t.grad is None for t in tensors)
                 and all(
-                    known[cell] == cells.count(cell) and cell not in self.arguments
+                    known[cell] == cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
                 )
             ):
@@ -289,7 +256,7 @@ class _Trace:
         for key, tensor in self.tensors.items():
             gradient = self.before[key][0]
             if gradient is not None and cell_of(gradient) in self.lifting.values:
-                if known[cell_of(gradient)] or cell_of(gradient) in self.arguments:
+                if known[cell_of(gradient)] or cell_of(gradient) in self.arguments.indexes:
                     self.fixed.append((tensor, gradient))
                     continue
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
@@ -300,7 +267,7 @@ class _Trace:
         self.recording.implicit.append(source)
         for tensor in tensors:
             if is_tensor(tensor):
-                self.arguments.setdefault(cell_of(tensor), len(self.stand_ins))
+                self.arguments.indexes.setdefault(cell_of(tensor), len(self.stand_ins))
             self.stand_ins.append(tensor)
 
     def _target(self, tensor: torch.Tensor, positions: dict[int, int]) -> Target:
@@ -358,11 +325,16 @@ class _Trace:
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
         recording.effects = self.state.effects
-        self._name_inputs()
+        gradients = {key: before[0] for key, before in self.before.items()}
+        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
+        sources = Sources(self.leaves, self.arguments, self.own_hosts)
+        for one in recording.inputs:
+            sources.place(one, names, self.reach.names)
+        recording.pinned_hosts = sources.pinned_hosts
         recording.handles = {
             cell: tensor
             for cell, tensor in self.witness.handles.items()
-            if cell not in self.arguments
+            if cell not in self.arguments.indexes
         }
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         if recording.backward is not None:
@@ -372,38 +344,6 @@ class _Trace:
             recording.backward.forget()
         given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
         recording.guards = self._guards(given | positions.keys())
-
-    def _name_inputs(self) -> None:
-        gradients = {key: before[0] for key, before in self.before.items()}
-        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
-        for one in self.recording.inputs:
-            if one.kind == "cell":
-                one.name = names.get(one.source, "")
-                if one.source in self.arguments:
-                    one.source = self.arguments[one.source]
-                    one.kind = "argument" if one.source < len(self.leaves) else "handed"
-            elif one.kind == "hyper":
-                one.name = one.source.key
-            elif one.kind == "host":
-                self._place_host(one)
-
-    def _place_host(self, one: Input) -> None:
-        """Where a CPU tensor comes from: kernels see aliases of it, so its memory tells."""
-        hosts = [
-            (i, t)
-            for i, t in enumerate(self.leaves)
-            if isinstance(t, torch.Tensor) and t.device.type == "cpu"
-        ]
-        for index, tensor in hosts:
-            if one.source.is_set_to(tensor):
-                if any(one.source.is_set_to(own) for own in self.own_hosts):
-                    self.recording.pinned_hosts.append((index, tensor))
-                else:
-                    one.kind, one.source = "host argument", index
-                return
-        for tensor in self.own_hosts:
-            if one.source.is_set_to(tensor):
-                one.name = self.reach.names[id(tensor)]
 
     def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""

@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Handed(Argument):
-    """A tensor that nobody passed (see `implicit`): it lies in its storage as in the trace."""
+    """An argument that lies in its storage as in the trace: so do all that nobody passed."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Describer:
 
     Args:
         leaves: the tensors that stand for the call's arguments.
-        sparse: those that stand for a tensor of other strides.
         pinned: those that are part of the state.
+        stored: those that stand in their whole storage.
         count: how many were given by the call; the others are implicit.
 
     Attributes:
@@ -143,8 +143,8 @@ class Describer:
         lifting: Lifting,
         leaves: list[Any],
         handles: dict[Any, torch.Tensor],
-        sparse: Collection[int],
         pinned: Collection[int],
+        stored: Collection[int],
         count: int,
     ) -> None:
         self.lifting = lifting
@@ -157,7 +157,7 @@ class Describer:
             if i not in pinned and isinstance(t, torch.Tensor) and t.device.type == "jax"
         }
         self._handles = handles
-        self._sparse = sparse
+        self._stored = stored
         self._count = count
 
     def describe(self, value: Any) -> Description:
@@ -173,13 +173,12 @@ class Describer:
         index = self._cells.get(cell)
         if index is None and value.is_leaf and value._base is None:
             return Existing(value)
-        if index in self._sparse:
-            raise Inseparable([index])
         base = Existing(self._handles[cell]) if index is None else self._argument(index)
         return ViewOf(base, view_of(value), value.dtype)
 
     def _argument(self, index: int) -> Argument:
-        return Argument(index) if index < self._count else Handed(index)
+        alone = index < self._count and index not in self._stored
+        return Argument(index) if alone else Handed(index)
 
     def _describe_other(self, value: Any) -> Description:
         if id(value) in self._arguments:

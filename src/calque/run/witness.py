@@ -12,11 +12,28 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.device import foreign
-from calque.device.cell import Cell
+from calque.device.cell import Cell, set_geometry, view_of
 from calque.diagnostics import unrepeatable
 from calque.run.lifting import Lifting
 
 _LARGEST_GUARD = 4096
+_aten = torch.ops.aten
+_REGEOMETRY = frozenset(
+    (
+        _aten.as_strided_.default,
+        _aten.resize_.default,
+        _aten.resize_as_.default,
+        _aten.squeeze_.default,
+        _aten.squeeze_.dim,
+        _aten.squeeze_.dims,
+        _aten.swapaxes_.default,
+        _aten.swapdims_.default,
+        _aten.t_.default,
+        _aten.transpose_.default,
+        _aten.unsqueeze_.default,
+    )
+)
+"""Operators that give a tensor another geometry in place."""
 
 
 class Witness(TorchDispatchMode):
@@ -24,21 +41,32 @@ class Witness(TorchDispatchMode):
 
     Args:
         on_leaf: called with each leaf tensor from outside that an operator takes.
+        on_operator: called before each operator with it, its arguments and its keywords.
+        outside: the tensors that each call has anew, by id: no other one may take their place.
 
     Attributes:
         handles: for each cell from outside, a tensor over it.
         looked_at: CPU tensors from outside that the function computed with on the CPU.
     """
 
-    def __init__(self, lifting: Lifting, on_leaf: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        lifting: Lifting,
+        on_leaf: Callable[[torch.Tensor], None],
+        on_operator: Callable[[Any, Any, Any], None],
+        outside: dict[int, torch.Tensor],
+    ) -> None:
         super().__init__()
         self.lifting = lifting
         self._on_leaf = on_leaf
+        self._on_operator = on_operator
+        self._outside = outside
         self.handles: dict[Cell, torch.Tensor] = {}
         self.looked_at: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._on_operator(func, args, kwargs)
         outside: list[torch.Tensor] = []
         on_device = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -50,6 +78,8 @@ class Witness(TorchDispatchMode):
                         on_device |= self._see(item, outside)
         if outside:
             self._check(func, args, kwargs, outside, on_device)
+        if func in _REGEOMETRY and id(args[0]) in self._outside:
+            return _regeometry(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
         if not on_device or outside:
             self._born(func, result, kwargs)
@@ -102,6 +132,23 @@ class Witness(TorchDispatchMode):
                         "Pass device='jax'.",
                     )
                 self.lifting.host_born[id(item)] = item
+
+
+def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Run an operator that must leave its tensor's geometry as it is."""
+    tensor = args[0]
+    before = view_of(tensor)
+    func(*args, **kwargs)
+    if view_of(tensor) != before:
+        after = tuple(tensor.shape)
+        set_geometry(tensor, before)
+        raise unrepeatable(
+            f"{func} gives a tensor {_spoken(tensor)} from outside another geometry, of shape "
+            f"{after},",
+            "which the compiled program could not repeat",
+            "Use a view of it instead (`x.t()` for `x.t_()`), or change it before the call.",
+        )
+    return tensor
 
 
 def _goes_to_device(kwargs: Any) -> bool:

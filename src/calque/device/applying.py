@@ -1,0 +1,48 @@
+"""Call the function of a rule on arrays: the order of its arguments, its checks, its errors.
+
+This is the one place that knows how a rule's function is called. `call.Runner` makes executables
+of it; `calque.run.arrays` calls it while a whole graph is traced.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from jax import Array
+
+from calque.device import rng
+from calque.device.outline import Outline
+from calque.ops import conditions, dtypes
+from calque.ops.registry import Rule
+
+UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
+"""Parameters of operators that never reach a rule."""
+
+
+def apply(
+    rule: Rule,
+    key: Array | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    default_float: Any,
+    outline: Outline | None,
+) -> Any:
+    """What a rule gives for arrays (see `calque.ops.registry`).
+
+    Args:
+        rule: the rule.
+        key: the packed key of this draw, for a random rule.
+        args, kwargs: the arguments of the operator, arrays for tensors, numpy dtypes for dtypes,
+            less those in `UNUSED`.
+        default_float: `torch.get_default_dtype()`, as a numpy dtype.
+        outline: what checks the arguments; None where they are not those of an operator.
+
+    Raises:
+        RuntimeError: what PyTorch raises for such shapes, dtypes and options.
+    """
+    first = [rng.key_of(key)] if rule.random else []
+    checked = nullcontext() if outline is None else outline.checked(args, kwargs)
+    with dtypes.default_float_scope(default_float), checked:
+        if outline is not None:
+            conditions.check(rule.name, args, kwargs)
+        return rule.function(*first, *args, **{rule.keyword(n): v for n, v in kwargs.items()})

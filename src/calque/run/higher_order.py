@@ -1,0 +1,85 @@
+"""PyTorch's higher-order operators over arrays: control flow becomes JAX's control flow.
+
+A rule here takes first what makes a function of arrays of a subgraph: it gives a tuple, with None
+where the subgraph does.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+Function = Callable[..., tuple[Any, ...]]
+AsFunction = Callable[[Any], Function]
+HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
+"""The rules by the operator's name."""
+
+
+def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put a function into the table as the rule of a higher-order operator."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        HIGHER_ORDER[name] = function
+        return function
+
+    return register
+
+
+def _capturing(function: Function, captured: Sequence[Any]) -> Function:
+    return lambda *arrays: function(*arrays, *captured)
+
+
+@higher_order("cond")
+def _cond(of: AsFunction, predicate: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    if not isinstance(predicate, Array):
+        return of(true if predicate else false)(*operands)
+    branches = [_capturing(of(graph), operands) for graph in (true, false)]
+    return tuple(lax.cond(predicate.reshape(()), *branches))
+
+
+@higher_order("while_loop")
+def _while_loop(
+    of: AsFunction, condition: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]
+) -> Any:
+    carry = tuple(jnp.asarray(v) for v in carried)
+    test, step = _capturing(of(condition), captured), _capturing(of(body), captured)
+
+    def next_carry(values: tuple[Array, ...]) -> tuple[Array, ...]:
+        pairs = zip(step(*values), values, strict=True)
+        return tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
+
+    return tuple(lax.while_loop(lambda values: test(*values)[0].reshape(()), next_carry, carry))
+
+
+@higher_order("scan")
+def _scan(
+    of: AsFunction, combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]
+) -> Any:
+    step = _capturing(of(combine), captured)
+
+    def body(carry: tuple[Array, ...], items: tuple[Array, ...]) -> Any:
+        found = step(*carry, *items)
+        return found[: len(carry)], found[len(carry) :]
+
+    carry, outputs = lax.scan(body, tuple(init), tuple(xs))
+    return (*carry, *outputs)
+
+
+@higher_order("map_impl")
+def _map(of: AsFunction, body: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    step = _capturing(of(body), captured)
+    return tuple(lax.map(lambda items: step(*items), tuple(xs)))
+
+
+@higher_order("associative_scan")
+def _associative_scan(
+    of: AsFunction, combine: Any, xs: Sequence[Any], captured: Sequence[Any]
+) -> Any:
+    step = _capturing(of(combine), captured)
+    return tuple(lax.associative_scan(lambda a, b: step(*a, *b), tuple(xs)))
+
+
+@higher_order("invoke_subgraph")
+def _invoke_subgraph(of: AsFunction, graph: Any, identifier: Any, *operands: Any) -> Any:
+    return of(graph)(*operands)

@@ -1,0 +1,44 @@
+"""Containers of PyTorch's pytrees as those every library knows: tuples, lists and dicts."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+def plain(tree: Any) -> Any:
+    """A pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
+
+    Dataclasses and other registered containers become dicts where their parts have names, and
+    tuples where they have not.
+
+    >>> from collections import namedtuple
+    >>> plain([namedtuple("Pair", "a b")(1, 2), {"c": 3}])
+    [(1, 2), {'c': 3}]
+    """
+    leaves, spec = pytree.tree_flatten(tree)
+    return _build(spec, iter(leaves))
+
+
+def _build(spec: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
+    if spec.is_leaf():
+        return next(leaves)
+    parts = [_build(child, leaves) for child in spec.children()]
+    if spec.type is list:
+        return parts
+    if spec.type in (dict, OrderedDict):
+        return dict(zip(spec.context, parts, strict=True))
+    names = _names(spec)
+    return tuple(parts) if names is None else dict(zip(names, parts, strict=True))
+
+
+def _names(spec: pytree.TreeSpec) -> list[str] | None:
+    """How a registered container calls its parts; None for tuples, and where they have no names."""
+    node = pytree.SUPPORTED_NODES.get(spec.type)
+    if spec.type is tuple or node is None or node.flatten_with_keys_fn is None:
+        return None
+    blank: Any = node.unflatten_fn([object()] * spec.num_children, spec.context)
+    keys = [key for key, _ in node.flatten_with_keys_fn(blank)[0]]
+    names = [getattr(key, "key", getattr(key, "name", None)) for key in keys]
+    return names if all(isinstance(name, str) for name in names) else None

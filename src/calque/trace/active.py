@@ -1,0 +1,42 @@
+"""The trace that runs in this thread, if one does."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Any] = []
+
+
+_stack = _Stack()
+
+
+def current_trace() -> Any:
+    """The innermost trace of this thread; None outside of one, and while one is suspended."""
+    traces = _stack.traces
+    return traces[-1] if traces else None
+
+
+@contextmanager
+def tracing(trace: Any) -> Iterator[None]:
+    """Makes `trace` the current one of this thread."""
+    _stack.traces.append(trace)
+    try:
+        yield
+    finally:
+        _stack.traces.pop()
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Lets code run in this thread as if nothing was traced."""
+    with tracing(None):
+        yield
+
+
+def is_tracing() -> bool:
+    """Whether a symbolic trace runs in this thread."""
+    return current_trace() is not None

@@ -1,0 +1,94 @@
+"""`calque.trace(...)` and `calque.symbolic_trace(...)`."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx._lazy_graph_module import _make_graph_module
+from torch.fx.graph_module import GraphModule
+
+from calque.diagnostics import tidy
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.symbolic import SymbolicTracer
+
+
+def trace(root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: Any) -> GraphModule:
+    """The graph of what a program does, found by running it on proxies.
+
+    As `torch.fx.symbolic_trace`, but with example inputs what depends on shapes and dtypes is
+    decided while tracing, and what a graph cannot repeat raises instead of being frozen.
+
+    Args:
+        root: a module, a method of a module, or a function.
+        args, kwargs: an example call. Tensors of it become inputs of the graph, of which only the
+            shape, dtype and device are looked at; other values are checked when the graph runs.
+            None at all: nothing is known of the inputs, as in torch.fx.
+
+    Returns:
+        A `torch.fx.GraphModule` that shares the parameters of `root`. The nodes have `origin`,
+        `nn_module_stack` and, where it is known, `val` in their `meta`.
+
+    Raises:
+        TraceError: the program does something that no graph can repeat; names its line.
+
+    >>> import torch
+    >>> graph = trace(lambda x: x.view(x.shape[0], -1).relu(), torch.ones(2, 3, 4))
+    >>> graph(-torch.ones(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
+    examples = (args, kwargs) if args or kwargs else None
+    return _graph_module(SymbolicTracer(examples), root, None)
+
+
+def symbolic_trace(
+    root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
+) -> GraphModule:
+    """As `calque.trace` without examples; takes the arguments of `torch.fx.symbolic_trace`.
+
+    Args:
+        root: a module, a method of a module, or a function.
+        concrete_args: values for some parameters; `calque.trace.fx.PH` stands for a proxy inside a
+            container.
+
+    Raises:
+        TraceError: the program does something that no graph can repeat; names its line.
+
+    >>> import calque, torch
+    >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
+    tensor([2., 2.])
+    """
+    return _graph_module(SymbolicTracer(), root, concrete_args)
+
+
+def _graph_module(tracer: SymbolicTracer, root: Any, concrete_args: Any) -> GraphModule:
+    name = type(root).__name__ if isinstance(root, torch.nn.Module) else _name(root)
+    if isinstance(root, types.MethodType) and isinstance(root.__self__, torch.nn.Module):
+        tracer.traced_func_name = root.__name__
+        root = root.__self__
+    elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
+        raise SymbolicTraceError(
+            f"{root!r} is neither a module nor a function.\n"
+            "Define a function that calls it, and trace that."
+        )
+    try:
+        graph = tracer.trace(root, concrete_args)
+    except Exception as error:
+        raise tidy(error) from None
+    return _make_graph_module(_home(tracer), graph, name)
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "Traced"
+
+
+def _home(tracer: SymbolicTracer) -> torch.nn.Module:
+    """A module with the members of the root and the constants; the user's own is not touched."""
+    home = torch.nn.Module()
+    vars(home).update(vars(tracer.root))
+    for members in ("_parameters", "_buffers", "_modules"):
+        vars(home)[members] = dict(vars(tracer.root)[members])
+    for name, value in tracer.kept.items():
+        setattr(home, name, value)
+    return home

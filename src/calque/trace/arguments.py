@@ -1,0 +1,106 @@
+"""What a node may hold as an argument, and how Python values become it.
+
+The table goes by exact type because it is asked for every argument of every node; the rows of
+`_by_protocol` serve subclasses and everything rarer.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn
+
+import torch
+import torch.fx
+from torch._library.opaque_object import is_opaque_value_type
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.fx.node import Argument, base_types, map_arg
+
+Lower = Callable[[Any, Any], Any]
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+
+
+def lower(tracer: Any, a: Any) -> Argument:
+    """The form of `a` that a node of `tracer`'s graph can hold.
+
+    Args:
+        tracer: the tracer, whose `create_arg` is asked for the parts of a container.
+        a: any value seen as an argument.
+
+    Raises:
+        NotImplementedError: no row of the table fits the type of `a`.
+    """
+    row = _BY_TYPE.get(type(a))
+    if row is not None:
+        return row(tracer, a)
+    if isinstance(a, torch.fx.Proxy):
+        return a.node
+    return _by_protocol(tracer, a)
+
+
+def _by_protocol(tracer: Any, a: Any) -> Any:
+    if hasattr(a, "__fx_create_arg__"):
+        return a.__fx_create_arg__(tracer)
+    if isinstance(a, tuple):
+        parts = [tracer.create_arg(part) for part in a]
+        return type(a)(*parts) if hasattr(a, "_fields") else type(a)(parts)
+    if isinstance(a, list):
+        return _list(tracer, a)
+    if isinstance(a, dict):
+        return _dict(tracer, a)
+    if isinstance(a, _OPERATORS) or is_opaque_value_type(type(a)):
+        return a
+    if is_dataclass(a):
+        parts = {field.name: tracer.create_arg(getattr(a, field.name)) for field in fields(a)}
+        return tracer.create_node("call_function", type(a), (), parts)
+    if isinstance(a, (*base_types, enum.Enum)):
+        return a
+    raise NotImplementedError(f"argument of type: {type(a)}")
+
+
+def _itself(tracer: Any, a: Any) -> Any:
+    return a
+
+
+def _tuple(tracer: Any, a: tuple) -> tuple:
+    return tuple([tracer.create_arg(part) for part in a])
+
+
+def _list(tracer: Any, a: list) -> list:
+    return [tracer.create_arg(part) for part in a]
+
+
+def _slice(tracer: Any, a: slice) -> slice:
+    return slice(*(tracer.create_arg(part) for part in (a.start, a.stop, a.step)))
+
+
+def _range(tracer: Any, a: range) -> range:
+    return range(*(tracer.create_arg(part) for part in (a.start, a.stop, a.step)))
+
+
+def _dict(tracer: Any, a: dict) -> dict:
+    lowered = {}
+    for key, value in a.items():
+        if not isinstance(key, str):
+            key = tracer.create_arg(key)
+            map_arg(key, lambda node, key=key: _no_node_as_key(key))
+        lowered[key] = tracer.create_arg(value)
+    return lowered
+
+
+def _no_node_as_key(key: Any) -> NoReturn:
+    raise RuntimeError(
+        f"Keys for dictionaries used as an argument cannot contain a Node. Got key: {key}"
+    )
+
+
+_BY_TYPE: dict[type, Lower] = {
+    **dict.fromkeys((*base_types, type(None), type(...), *_OPERATORS), _itself),
+    tuple: _tuple,
+    list: _list,
+    immutable_list: _list,
+    dict: _dict,
+    immutable_dict: _dict,
+    slice: _slice,
+    range: _range,
+}

@@ -1,0 +1,35 @@
+"""What the instruction that is running asks a value for."""
+
+import dis
+import functools
+from bisect import bisect_left
+from types import CodeType, FrameType
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> tuple[list[int], list[dis.Instruction]]:
+    instructions = list(dis.get_instructions(code))
+    return [step.offset for step in instructions], instructions
+
+
+def _running(frame: FrameType) -> tuple[int, list[dis.Instruction]]:
+    offsets, instructions = _instructions(frame.f_code)
+    return bisect_left(offsets, frame.f_lasti), instructions
+
+
+def unpacked_length(frame: FrameType) -> int | None:
+    """How many values `a, b = value` asks for; None when the frame does something else."""
+    at, instructions = _running(frame)
+    step = instructions[at]
+    return step.argval if step.opname == "UNPACK_SEQUENCE" else None
+
+
+def is_assertion(frame: FrameType) -> bool:
+    """Whether the truth that is asked for is the condition of an `assert` statement."""
+    at, instructions = _running(frame)
+    if instructions[at].opname == "TO_BOOL":  # Python 3.13 asks before it jumps
+        at += 1
+    jump = instructions[at].opname
+    if not (jump.startswith("POP_JUMP") and jump.endswith("IF_TRUE")):
+        return False
+    return instructions[at + 1].opname == "LOAD_ASSERTION_ERROR"

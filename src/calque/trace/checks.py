@@ -1,0 +1,132 @@
+"""What a graph checks when it runs: the facts that its trace took for granted.
+
+Each of these is a node of the graph, so that it survives copies, transforms and serialization.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from calque.trace.active import current_trace
+from calque.trace.errors import SymbolicTraceError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _recorded(function: F) -> F:
+    """`function`, which stays a node when its graph is traced again, by whatever tracer."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, torch.fx.Proxy):
+                return arg.tracer.create_proxy("call_function", call, args, {})
+        return function(*args)
+
+    return call  # pyright: ignore[reportReturnType]
+
+
+@_recorded
+def expect_value(value: Any, expected: Any, name: str) -> None:
+    """The input `name` has the value that the program was traced with.
+
+    Raises:
+        TraceError: it has another.
+    """
+    same = value is expected or (type(value) is type(expected) and value == expected)
+    if not same:
+        found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+        raise SymbolicTraceError(
+            f"traced with {name}={expected!r}, called with {name}={found}.\n"
+            "Trace again with the new value; a graph follows one value of what is no tensor."
+        )
+
+
+@_recorded
+def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, device: Any) -> None:
+    """The input `name` looks as it did to a trace that decided something by it.
+
+    Args:
+        shape, ndim, dtype, device: what it was then; None where the trace did not ask.
+
+    Raises:
+        TraceError: it differs.
+    """
+    found = (tuple(value.shape), value.ndim, value.dtype, value.device.type)
+    expected = (None if shape is None else tuple(shape), ndim, dtype, device)
+    for what, a, b in zip(("shape", "ndim", "dtype", "device"), expected, found):
+        if a is not None and a != b:
+            raise SymbolicTraceError(
+                f"traced with {name}.{what} = {a}, called with {b}; the program has read it.\n"
+                f"Trace again with an example of that {what}."
+            )
+
+
+@_recorded
+def expect_length(value: Any, length: int, name: str) -> None:
+    """A container among the inputs has as many parts as in the example.
+
+    Raises:
+        TraceError: it has more or fewer.
+    """
+    if len(value) != length:
+        raise SymbolicTraceError(
+            f"traced with {length} parts in {name}, called with {len(value)}.\n"
+            "Trace again with an example of that length."
+        )
+
+
+def expect_mode(training: bool, traced: bool, path: str) -> None:
+    """A module whose code reads `self.training` is in the mode it was traced in.
+
+    Where a graph with this check is traced again, the new graph gets the check, with the mode of
+    the first trace: what was decided by it is in the code.
+
+    Raises:
+        TraceError: `train()` or `eval()` was called since.
+    """
+    trace = current_trace()
+    if trace is not None and trace.tracer.keep_mode(path, traced):
+        return
+    if training != traced:
+        mode, other = ("training", "evaluation") if traced else ("evaluation", "training")
+        raise SymbolicTraceError(
+            f"{path or 'the module'} was traced in {mode} mode and reads self.training.\n"
+            f"Trace it again in {other} mode, or keep one graph for each."
+        )
+
+
+@_recorded
+def unpack(value: Any, length: int) -> tuple:
+    """The `length` parts of a value that the program unpacked into that many names.
+
+    Raises:
+        ValueError: it has another number of parts, as Python's own unpacking says.
+    """
+    parts = tuple(value)
+    if len(parts) != length:
+        few = "not enough values" if len(parts) < length else "too many values"
+        raise ValueError(f"{few} to unpack (expected {length}, got {len(parts)})")
+    return parts
+
+
+@_recorded
+def in_place(name: str, left: Any, right: Any) -> Any:
+    """`left += right` and the like, where it is not known whether `left` is changed by it.
+
+    Args:
+        name: the name of the function in `operator`, such as `"iadd"`.
+    """
+    return getattr(operator, name)(left, right)
+
+
+@_recorded
+def fresh(constant: torch.Tensor) -> torch.Tensor:
+    """A copy for this run, so that nothing written to it is there at the next."""
+    return constant.clone()
+
+
+CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode))

@@ -1,0 +1,55 @@
+"""The names of torch.fx, with calque's tracer and proxies in place of torch's.
+
+Graphs, nodes, graph modules, code generation, interpreters and the subgraph rewriter are torch's
+own classes; so is every submodule that this package does not define itself: `calque.trace.fx.graph`
+*is* `torch.fx.graph`.
+"""
+
+import os
+
+import torch.fx
+from torch.fx import *  # noqa: F403
+from torch.fx import (
+    CodeGen,
+    Graph,
+    GraphModule,
+    Interpreter,
+    Node,
+    Transformer,
+    has_side_effect,
+    map_arg,
+    replace_pattern,
+)
+
+from calque.trace.aliases import install as _install
+
+_install(__name__, torch.fx.__name__, os.path.dirname(__file__))
+
+from calque.trace.fx import _symbolic_trace, proxy  # noqa: E402
+from calque.trace.fx._symbolic_trace import PH, ProxyableClassMeta, Tracer, symbolic_trace, wrap  # noqa: E402
+from calque.trace.fx.proxy import Proxy  # noqa: E402
+
+__all__ = [
+    "PH",
+    "CodeGen",
+    "Graph",
+    "GraphModule",
+    "Interpreter",
+    "Node",
+    "Proxy",
+    "ProxyableClassMeta",
+    "Tracer",
+    "Transformer",
+    "has_side_effect",
+    "map_arg",
+    "proxy",
+    "replace_pattern",
+    "symbolic_trace",
+    "wrap",
+    "_symbolic_trace",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Whatever else torch.fx has: a submodule that was imported, or a name of a later release."""
+    return getattr(torch.fx, name)

@@ -1,0 +1,1 @@
+"""The names of `torch.fx.experimental`; what is not here is torch's own module."""

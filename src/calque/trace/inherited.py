@@ -1,0 +1,53 @@
+"""Metadata that a node takes from the node it is made for, while PyTorch preserves it.
+
+`torch.fx.traceback.preserve_node_meta` is how interpreters and transformers say which node is
+being replayed; what they replay keeps its place in the program.
+"""
+
+import copy
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch.fx.node import Node
+from torch.fx.proxy import _COPY_META_FIELDS
+
+_FIELDS = (*_COPY_META_FIELDS, "origin")
+
+
+def inherit(node: Node) -> None:
+    """Copy onto `node` what PyTorch preserves of the node that is being replayed."""
+    current = fx_traceback.get_current_meta()
+    stack_trace = current.get("stack_trace")
+    if stack_trace:
+        node.stack_trace = stack_trace
+        if fx_traceback.GRADIENT_ACC_SPECIAL_STACK in stack_trace:
+            node.meta["is_gradient_acc"] = True
+            node.meta["autograd_backward"] = True
+    for field in _FIELDS:
+        if field in current:
+            node.meta[field] = copy.copy(current[field])
+    replayed = fx_traceback.get_current_replay_node()
+    number = _sequence_number(current, replayed)
+    if number is not None:
+        node.meta["seq_nr"] = number
+    if replayed is not None:
+        node.meta["is_functional_regenerated"] = True
+        for field in ("custom", "stack_trace"):
+            if field in replayed.meta:
+                node.meta[field] = replayed.meta[field]
+    if current.get("autograd_backward", False):
+        node.meta["autograd_backward"] = True
+
+
+def _sequence_number(current: dict, replayed: Node | None) -> int | None:
+    """Autograd's number of the forward operation, which pairs forward and backward nodes."""
+    keeps = fx_traceback._is_preserving_node_seq_nr()
+    if current.get("in_grad_fn", 0) > 0:
+        number = current["grad_fn_seq_nr"][-1]
+    elif keeps:
+        number = current.get("seq_nr")
+    else:
+        number = torch.autograd._get_sequence_nr() - 1
+    if not keeps and replayed is not None:
+        number = replayed.meta.get("seq_nr", number)
+    return number

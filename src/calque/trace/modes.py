@@ -1,0 +1,27 @@
+"""Which modules behave differently in training, as far as their code shows."""
+
+import functools
+from types import CodeType, FunctionType
+
+import torch
+
+
+@functools.lru_cache(maxsize=4096)
+def reads_training(kind: type[torch.nn.Module]) -> bool:
+    """Whether a method of the class, or of a base that is not PyTorch's, reads `.training`.
+
+    >>> reads_training(torch.nn.Linear)
+    False
+    """
+    own = (base for base in kind.__mro__ if not base.__module__.startswith("torch."))
+    return any(
+        isinstance(member, FunctionType) and _names_training(member.__code__)
+        for base in own
+        for member in vars(base).values()
+    )
+
+
+def _names_training(code: CodeType) -> bool:
+    return "training" in code.co_names or any(
+        _names_training(constant) for constant in code.co_consts if isinstance(constant, CodeType)
+    )

@@ -1,0 +1,102 @@
+"""Replacing names for the time of a trace, safely when several threads trace.
+
+A replacement stays as long as any trace holds it, and every replacement lets calls through that do
+not belong to a trace of the calling thread: other threads may meet it and see no difference. What
+was there is put back only where the replacement still stands, so that nobody else's patch is lost.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_MISSING = object()
+
+
+class _Patch:
+    """One name in one namespace (a class, or the globals of a module)."""
+
+    def __init__(self, place: Any, name: str, wrap: Callable[[Any], Any], builtin: Any) -> None:
+        self.place = place
+        self.name = name
+        self.holders = 0
+        self.original = self._read()
+        self.found = builtin if self.original is _MISSING else self.original
+        self.replacement = wrap(self.found)
+
+    def _read(self) -> Any:
+        names = self.place if isinstance(self.place, dict) else vars(self.place)
+        return names.get(self.name, _MISSING)
+
+    def install(self) -> None:
+        self._write(self.replacement)
+
+    def remove(self) -> None:
+        if self._read() is self.replacement:
+            self._write(self.original)
+
+    def _write(self, value: Any) -> None:
+        if isinstance(self.place, dict):
+            if value is _MISSING:
+                del self.place[self.name]
+            else:
+                self.place[self.name] = value
+        elif value is _MISSING:
+            delattr(self.place, self.name)
+        else:
+            setattr(self.place, self.name, value)
+
+
+_lock = threading.RLock()
+_installed: dict[tuple[int, str], _Patch] = {}
+
+
+class Patches:
+    """The replacements that one trace holds.
+
+    >>> names = {"greet": lambda: "hello"}
+    >>> with Patches() as patches:
+    ...     patches.hold(names, "greet", lambda original: lambda: original().upper())
+    ...     names["greet"]()
+    'HELLO'
+    >>> names["greet"]()
+    'hello'
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, str], _Patch] = {}
+
+    def hold(self, place: Any, name: str, wrap: Callable[[Any], Any], builtin: Any = None) -> None:
+        """Replace `place.name` (or `place["name"]`) by `wrap` of what is there, until release.
+
+        Args:
+            builtin: what the name means where `place` does not define it.
+        """
+        key = (id(place), name)
+        if key in self._held:
+            return
+        with _lock:
+            patch = _installed.get(key)
+            if patch is None:
+                patch = _Patch(place, name, wrap, builtin)
+                if getattr(patch.found, "__fx_already_patched", False):
+                    return  # by torch.fx, which will put back what was there itself
+                _installed[key] = patch
+                patch.install()
+            patch.holders += 1
+        self._held[key] = patch
+
+    def release(self) -> None:
+        """Give up every replacement; those that nobody else holds are taken back."""
+        with _lock:
+            while self._held:
+                key, patch = self._held.popitem()
+                patch.holders -= 1
+                if not patch.holders:
+                    del _installed[key]
+                    patch.remove()
+
+    def __enter__(self) -> "Patches":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()

@@ -1,0 +1,178 @@
+"""Placeholders: the inputs of a graph, made from the signature of what is traced."""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.fx._symbolic_trace import PH, PHBase, _assert_is_none
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.fx.node import base_types
+from torch.utils import _pytree as pytree
+
+_STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def arguments_for_root(
+    tracer: Any,
+    root_fn: FunctionType,
+    is_module: bool,
+    concrete_args: dict[str, Any] | tuple[Any, ...] | None,
+) -> tuple[Callable[..., Any], list[Any]]:
+    """The placeholders of `root_fn`, and the function to call with them.
+
+    Args:
+        tracer: makes the placeholders, through its `_proxy_placeholder`.
+        root_fn: a function; for a module its `forward`, whose first parameter is the module.
+        concrete_args: values for parameters, pytrees of which leaves may be `PH`.
+
+    Returns:
+        The function, which takes `*args` and `**kwargs` as two ordinary parameters where the
+        signature has them and takes the leaves where a concrete argument is a container, and its
+        arguments.
+
+    Raises:
+        RuntimeError: `self` would be part of `*args`; or a wrong number of concrete arguments.
+    """
+    analysed = inspect.unwrap(root_fn)
+    code = analysed.__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    if is_module and count == 0:
+        raise RuntimeError("``self`` argument cannot be part of *args expansion!")
+    signature = inspect.signature(analysed)
+    args: list[Any] = [tracer.root] if is_module else []
+    starred = code.co_flags & _STARRED
+
+    if isinstance(concrete_args, tuple) and concrete_args and starred and count == 1:
+        for index, value in enumerate(concrete_args):
+            placeholder = tracer.create_proxy("placeholder", f"input_{index}", (), {})
+            transfer_attributes(value, placeholder.node)
+            args.append(placeholder)
+        return root_fn, args
+
+    names = list(code.co_varnames[len(args) : count])
+    if isinstance(concrete_args, tuple):
+        if len(names) != len(concrete_args):
+            raise RuntimeError(
+                f"Tracing expected {len(names)} arguments but got {len(concrete_args)} concrete "
+                "arguments"
+            )
+        concrete_args = dict(zip(names, concrete_args))
+
+    collected = iter(code.co_varnames[count:])
+    if code.co_flags & inspect.CO_VARARGS:
+        names.append("*" + next(collected))
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        names.append("**" + next(collected))
+    args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
+    function: Callable[..., Any] = root_fn
+    if code.co_kwonlyargcount or starred:
+        if analysed is root_fn:
+            function = _all_positional(root_fn, len(args))
+        else:
+            function = _by_kind(root_fn, code)
+    if concrete_args is None:
+        return function, args
+    return _flattened(tracer, function, args, list(code.co_varnames[:count]))
+
+
+def _all_positional(function: FunctionType, count: int) -> FunctionType:
+    """`function` with its keyword-only and starred parameters as ordinary, positional ones."""
+    code = function.__code__
+    plain = code.replace(
+        co_argcount=count,
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~_STARRED,
+    )
+    return FunctionType(
+        plain, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+def _by_kind(function: Callable[..., Any], code: CodeType) -> Callable[..., Any]:
+    """A decorated function, called with positional arguments in the order of its inner `code`."""
+    positional, named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+
+    def call(*values: Any) -> Any:
+        keywords = dict(zip(code.co_varnames[positional:named], values[positional:named]))
+        rest = values[named] if code.co_flags & inspect.CO_VARARGS else ()
+        more = values[-1] if code.co_flags & inspect.CO_VARKEYWORDS else {}
+        return function(*values[:positional], *rest, **keywords, **more)
+
+    return call
+
+
+def _flattened(
+    tracer: Any, function: Callable[..., Any], args: list[Any], names: list[str]
+) -> tuple[Callable[..., Any], list[Any]]:
+    leaves, spec = pytree.tree_flatten(tuple(args))
+    if all(child.is_leaf() for child in spec.children()):
+        return function, args
+    codegen = tracer.graph._codegen = _PyTreeCodeGen(_PyTreeInfo(names, spec, None))
+
+    def on_leaves(*leaves):  # annotations would show in the generated forward
+        result = function(*pytree.tree_unflatten(list(leaves), spec))
+        outputs, out_spec = pytree.tree_flatten(result)
+        codegen.pytree_info = codegen.pytree_info._replace(out_spec=out_spec)
+        return outputs
+
+    return on_leaves, leaves
+
+
+def placeholder(
+    tracer: Any,
+    name: str,
+    concrete_args: dict[str, Any] | None,
+    signature: inspect.Signature,
+    function: Callable[..., Any],
+) -> Any:
+    """What the traced function gets for the parameter `name`."""
+    default: tuple[Any, ...] = ()
+    if not name.startswith("*"):
+        given = signature.parameters[name].default
+        default = () if given is inspect.Parameter.empty else (given,)
+    if concrete_args is None or name not in concrete_args:
+        annotation = getattr(function, "__annotations__", {}).get(name)
+        return tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
+    count = 0
+
+    def concrete(value: Any) -> Any:
+        nonlocal count
+        count += 1
+        proxy = tracer.create_proxy("placeholder", f"{name}_{count}", default, {})
+        if isinstance(value, PHBase):
+            transfer_attributes(value, proxy.node)
+            return proxy
+        _check_specialized(tracer, proxy, name, value)
+        return value
+
+    return pytree.tree_map(concrete, concrete_args[name])
+
+
+def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
+    """Record in the graph that it holds for this value of an input only."""
+    message = f"{name} has been specialized to have value {value} but got another value"
+    if type(value) in base_types and type(value) is not torch.Tensor:
+        torch._assert(proxy == value, message)
+    elif value is None:
+        tracer.create_proxy("call_function", _assert_is_none, (proxy, message), {})
+    else:
+        warnings.warn(
+            f"Was not able to add assertion to guarantee correct input {name} to specialized "
+            "function. It is up to the user to make sure that your inputs match the inputs you "
+            "specialized the function with.",
+            stacklevel=2,
+        )
+
+
+def transfer_attributes(source: Any, node: Any) -> None:
+    """Put the attributes of a placeholder marker that is not `PH` itself on the node."""
+    if not isinstance(source, PHBase) or source is PH:
+        return
+    for name in dir(source):
+        value = getattr(source, name)
+        if not callable(value) and not name.startswith("__") and not hasattr(node, name):
+            setattr(node, name, value)

@@ -1,0 +1,86 @@
+"""The words with which a trace refuses what it cannot keep."""
+
+from typing import Any, NoReturn
+
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.origins import NodeOrigin, origin_here
+
+_EXAMPLES = "Give example inputs, calque.trace(f, x), and what depends on shapes is known."
+_REASONS = {
+    "bool": (
+        "decides which way the program goes",
+        "Use torch.where(condition, a, b) or torch.cond(condition, f, g, inputs). " + _EXAMPLES,
+    ),
+    "while": (
+        "decides how often a loop runs",
+        "Use torch.while_loop(condition, body, inputs).",
+    ),
+    "int()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
+    "float()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
+    "complex()": ("is turned into a number", "Keep it a tensor, or pass it as an argument."),
+    "index": (
+        "is used as a Python integer, in range(), a list index or a shape",
+        _EXAMPLES + " Of tensors, index with the tensor itself.",
+    ),
+    "in": ("is searched with `in`", "Use (x == value).any(), and torch.where on the result."),
+    "str()": (
+        "is printed or formatted; the text would show the trace, and only once",
+        "Print its shape, or use repr() to look at the proxy while tracing.",
+    ),
+    "pickle": ("is pickled", "Return it, and pickle the result."),
+    "numpy": (
+        "is handed to numpy, which a graph cannot hold",
+        "Use the torch function of that name, or calque.trace.wrap the function that uses numpy.",
+    ),
+    "iterate": (
+        "is iterated, and its length is not known",
+        _EXAMPLES + " Or use x.unbind() and index the result.",
+    ),
+    "len": ("is asked for its length", _EXAMPLES + " Or use x.shape[0] in arithmetic."),
+}
+
+
+def refuse(proxy: Any, question: str) -> NoReturn:
+    """Raise the error for a question that only a value could answer.
+
+    Args:
+        proxy: what was asked.
+        question: a row of the table above.
+
+    Raises:
+        TraceError: always.
+    """
+    why, remedy = _REASONS[question]
+    raise SymbolicTraceError(f"{here(proxy.tracer)}{describe(proxy)} {why}.\n{remedy}")
+
+
+def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
+    """Raise the error for a step of the program, at its line.
+
+    Raises:
+        TraceError: always.
+    """
+    raise SymbolicTraceError(f"{here(tracer)}{what}.\n{remedy}")
+
+
+def here(tracer: Any) -> str:
+    """The line of the program that runs now, as the beginning of a message."""
+    origin = origin_here(tracer.scope.module_path, 0)
+    return f"{origin}: " if origin is not None else ""
+
+
+def describe(proxy: Any) -> str:
+    """A value as an error names it: what made it, of which dtype and shape, and where."""
+    node = proxy.node
+    if node.op == "placeholder":
+        name = f"the argument {node.target}"
+    else:
+        target = node.target
+        name = f"the result of {target if isinstance(target, str) else target.__name__}"
+    value = node.meta.get("val")
+    if hasattr(value, "dtype"):
+        name += f" ({str(value.dtype).removeprefix('torch.')}{list(value.shape)})"
+    origin: NodeOrigin | None = node.meta.get("origin")
+    if origin is not None and node.op != "placeholder":
+        name += f", made at line {origin.line},"
+    return name

@@ -1,0 +1,98 @@
+"""What Python asks of an object that a trace cannot answer, and the refusals.
+
+torch.fx answers some of these with something made up: a string with the name of a node in it, the
+truth of an attribute that does not exist. Here each is answered from the abstract value, recorded,
+or refused with the line and a remedy.
+"""
+
+import copy
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from calque.trace import checks
+from calque.trace.bytecode import is_assertion, unpacked_length
+from calque.trace.proxy import assert_fn
+from calque.trace.refusals import refuse
+
+_IN_PLACE = (
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
+    "iand", "ior", "ixor", "ilshift", "irshift",
+)  # fmt: skip
+
+
+class Strict:
+    """The questions of Python that need a value. Mixed into the proxies of `SymbolicTracer`."""
+
+    tracer: Any
+    node: Any
+
+    def __bool__(self) -> bool:
+        if self.tracer.trace_asserts and is_assertion(sys._getframe(1)):
+            self.tracer.create_proxy("call_function", assert_fn, (self,), {})
+            return True
+        return self.tracer.to_bool(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        length = unpacked_length(sys._getframe(1))
+        return self.tracer.iterate(self, length)
+
+    def __len__(self) -> int:
+        return self.tracer.length(self)
+
+    def __int__(self) -> int:
+        refuse(self, "int()")
+
+    def __float__(self) -> float:
+        refuse(self, "float()")
+
+    def __complex__(self) -> complex:
+        refuse(self, "complex()")
+
+    def __index__(self) -> int:
+        refuse(self, "index")
+
+    def __contains__(self, item: Any) -> bool:
+        refuse(self, "in")
+
+    def __str__(self) -> str:
+        refuse(self, "str()")
+
+    def __format__(self, specification: str) -> str:
+        refuse(self, "str()")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse(self, "pickle")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(self, "numpy")
+
+    def __copy__(self) -> Any:
+        return self.tracer.create_proxy("call_function", copy.copy, (self,), {})
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+    def __delitem__(self, index: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.delitem, (self, index), {})
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    target = getattr(operator, name)
+
+    def method(self: Any, right: Any) -> Any:
+        if self.is_tensor:
+            return self.tracer.create_proxy("call_function", target, (self, right), {})
+        # Generated code would write `x += 1`, which is wrong for the old name of a number.
+        return self.tracer.create_proxy("call_function", checks.in_place, (name, self, right), {})
+
+    method.__name__ = f"__{name}__"
+    return method
+
+
+for _name in _IN_PLACE:
+    setattr(Strict, f"__{_name}__", _in_place(_name))

@@ -1,0 +1,388 @@
+"""`SymbolicTracer`: the tracer of `calque.trace`, which does not answer what it does not know.
+
+It differs from `Tracer`, which follows torch.fx, in these rows:
+
+    a call of PyTorch without proxies   a node, not a constant
+    a buffer                            a proxy, as a parameter is
+    a proxy of a tensor                 is a torch.Tensor; has a tensor's attributes and no others
+    bool, int, len, str, iteration      known from the abstract value, or refused
+    x += 1, x[i] = v                    recorded as in place
+    a constant                          kept by the graph module, not put on the user's
+    an optional argument left out       checked when the graph runs
+    no_grad, autocast, autograd.Function  recorded
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+
+from calque.trace import checks
+from calque.trace.abstract import UNKNOWN, AbstractValues
+from calque.trace.assignments import may_assign
+from calque.trace.catching import CallCatcher
+from calque.trace.constants import Constants
+from calque.trace.contexts import Contexts, hold_contexts
+from calque.trace.inputs import make_placeholder, order_inputs
+from calque.trace.kinds import gives_tensor
+from calque.trace.modes import reads_training
+from calque.trace.patching import Patches
+from calque.trace.proxy import proxies_in, record_call
+from calque.trace.purity import TracedGraph, has_effect
+from calque.trace.questions import ASPECTS, OF_PYTORCH
+from calque.trace.refusals import refuse
+from calque.trace.tracer import Tracer
+from calque.trace.values import TensorProxy, ValueProxy
+from calque.trace.wrapping import registered_identities
+
+_CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
+
+
+class SymbolicTracer(Tracer):
+    """Traces as `Tracer` does, and is right or raises where torch.fx is silently wrong.
+
+    Args:
+        examples: the arguments of an example call, `(args, kwargs)`: each proxy then has an
+            abstract value, and what depends on shapes and dtypes is decided while tracing. None:
+            nothing is known of the inputs.
+        options: those of `Tracer`.
+    """
+
+    proxy_buffer_attributes = True
+    trace_asserts = True
+    graph_type: type[Graph] = TracedGraph
+
+    def __init__(
+        self, examples: tuple[tuple, dict[str, Any]] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._autowrap_function_ids |= registered_identities()
+        self.examples = examples
+        self.given: dict[str, Any] | None = None
+        self.kept: dict[str, Any] = {}
+        self.tensors: set[Node] = set()
+        self.asked: set[str] = set()
+        self.deferred: list[tuple[Any, tuple]] = []
+        self.abstract = AbstractValues(self.resolve)
+        self._from_inputs: set[Node] = set()
+        self.inputs: list[tuple[Node, str]] = []
+        self._last_input: Node | None = None
+        self._parts: list[Node] = []
+        self._modal: dict[str, bool] = {}
+        self.contexts = Contexts(self)
+        self.constants = Constants(self)
+
+    # What the graph refers to by name
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a constant for the graph module, under a name that the root does not have."""
+        self.kept[name] = value
+
+    def get_fresh_qualname(self, prefix: str) -> str:
+        """A name that neither the root nor a kept constant has."""
+        number = 0
+        while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
+            number += 1
+        return f"{prefix}{number}"
+
+    def resolve(self, target: str) -> Any:
+        """What the graph means by the name of a module, a parameter or a constant."""
+        value: Any = self.root
+        if target in self.kept:
+            return self.kept[target]
+        first, _, rest = target.partition(".")
+        if first in self.kept:
+            value, target = self.kept[first], rest
+        for part in target.split("."):
+            value = _member(value, part)
+        return value
+
+    def path_of_module(self, mod: torch.nn.Module) -> str:
+        """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
+        paths = self.submodule_paths
+        if paths is None:
+            paths = self.submodule_paths = {}
+        if mod not in paths:
+            name = self.get_fresh_qualname(f"_{type(mod).__name__.lower()}_")
+            self.keep(name, mod)
+            for inner, module in mod.named_modules():
+                paths.setdefault(module, f"{name}.{inner}" if inner else name)
+        return paths[mod]
+
+    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+        name = super()._name_of(value, members)
+        if name is not None:
+            return name
+        for home, module in self.kept.items():
+            if isinstance(module, torch.nn.Module):
+                for tensors in (module.named_parameters, module.named_buffers):
+                    for inner, member in tensors():
+                        if member is value:
+                            self._names[id(value)] = (f"{home}.{inner}", value)
+                            return f"{home}.{inner}"
+        if isinstance(value, torch.nn.Parameter):
+            name = self.get_fresh_qualname("_parameter")
+            self.keep(name, value)
+            self._names[id(value)] = (name, value)
+        return name
+
+    # Running the program
+
+    def trace(
+        self,
+        root: torch.nn.Module | Callable[..., Any],
+        concrete_args: dict[str, Any] | None = None,
+    ) -> Graph:
+        """The graph of what `root` does; see `Tracer.trace`.
+
+        Raises:
+            TraceError: the program does something that no graph can repeat.
+        """
+        if isinstance(root, torch.nn.Module) and reads_training(type(root)):
+            self._modal[""] = root.training
+        with Patches() as patches:
+            hold_contexts(patches)
+            graph = super().trace(root, concrete_args)
+        for node in reversed(self._parts):
+            if not node.users:
+                graph.erase_node(node)
+        self._insert_checks(graph)
+        return graph
+
+    def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
+        with CallCatcher(self):
+            super()._run(fn, args)
+
+    def call_module(
+        self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        """As `Tracer.call_module`; modules that read `self.training` are remembered."""
+        path = self.path_of_module(m)
+        if reads_training(type(m)) and not self.is_leaf_module(m, path):
+            self._modal[path] = m.training
+        return super().call_module(m, forward, args, kwargs)
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """The placeholders, with abstract values where examples are given."""
+        if self.examples is not None:
+            args, kwargs = self.examples
+            first = (self.root,) if is_module else ()
+            signature = inspect.signature(inspect.unwrap(root_fn))
+            self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
+        made = super().create_args_for_root(root_fn, is_module, concrete_args)
+        for check, arguments in self.deferred:
+            lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            self.create_node("call_function", check, lowered, {})
+        order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
+        self._last_input = next(iter(reversed(self.graph.nodes)), None)
+        return made
+
+    def _proxy_placeholder(
+        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+    ) -> Any:
+        if concrete_args is not None and name in concrete_args:
+            return super()._proxy_placeholder(name, concrete_args, sig, fn_for_analysis)
+        return make_placeholder(self, name, sig)
+
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """Take over the mode that a graph within this trace was traced in."""
+        self._modal[".".join(filter(None, (self.scope.module_path, path)))] = training
+        return True
+
+    def _insert_checks(self, graph: Graph) -> None:
+        """Behind the inputs, check what the trace took for granted about inputs and modes."""
+        with self._behind_inputs(graph):
+            for node, name in self.inputs if self.asked else ():
+                expected = self._expected(node.meta["val"])
+                graph.call_function(checks.expect_tensor, (node, name, *expected))
+            for path, training in self._modal.items():
+                mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
+                graph.call_function(checks.expect_mode, (mode, training, path))
+
+    def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
+        last = self._last_input
+        return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
+
+    def _expected(self, value: torch.Tensor) -> tuple:
+        known = {
+            "shape": tuple(value.shape),
+            "ndim": value.ndim,
+            "dtype": value.dtype,
+            "device": value.device.type,
+        }
+        return tuple(known[aspect] if aspect in self.asked else None for aspect in known)
+
+    # Nodes and proxies
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        node = super().create_node(*args, **kwargs)
+        self.constants.check(node)
+        origin = node.meta.get("origin")
+        if origin is not None and not node.stack_trace:
+            node.meta["stack_trace"] = (
+                f'File "{origin.file}", line {origin.line}, in {origin.function}'
+            )
+        return node
+
+    def proxy(self, node: Node) -> Any:
+        """A proxy of the right kind; where the value is known and no tensor, the value itself."""
+        value = self._abstract(node)
+        if value is UNKNOWN:
+            tensor = gives_tensor(node, self.tensors, self.resolve)
+            return self.tensor_proxy(node) if tensor else ValueProxy(node, self)
+        node.meta["val"] = value
+        return self.proxy_of_known(node, value)
+
+    def proxy_of_known(self, node: Node, value: Any) -> Any:
+        """What the program gets for a node with the abstract value `value`."""
+        if isinstance(value, torch.Tensor):
+            return self.tensor_proxy(node)
+        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+            parts = [self.part(node, i, part) for i, part in enumerate(value)]
+            plain = type(value) in (tuple, list)
+            build: Any = type(value)
+            return build(parts) if plain or not hasattr(value, "_fields") else build(*parts)
+        if isinstance(value, dict):
+            return {key: self.part(node, key, part) for key, part in value.items()}
+        if isinstance(value, _CONSTANT_RESULTS) or value is None:
+            if node in self._from_inputs and value is not None:
+                self.asked |= {"shape", "dtype", "device"}
+            if not has_effect(node):
+                self._parts.append(node)
+            return value
+        return ValueProxy(node, self)
+
+    def part(self, node: Node, key: Any, value: Any) -> Any:
+        """The proxy of `node[key]`, whose abstract value is known."""
+        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
+            return value
+        part = self.create_node("call_function", operator.getitem, (node, key), {})
+        part.meta["val"] = value
+        self._mark_inputs(part)
+        self._parts.append(part)
+        return self.proxy_of_known(part, value)
+
+    def tensor_proxy(self, node: Node) -> TensorProxy:
+        """The proxy of a node that gives a tensor."""
+        self.tensors.add(node)
+        return TensorProxy(node, self)
+
+    def _mark_inputs(self, node: Node) -> None:
+        if node.op == "placeholder" or any(n in self._from_inputs for n in node.all_input_nodes):
+            self._from_inputs.add(node)
+
+    def _abstract(self, node: Node) -> Any:
+        self._mark_inputs(node)
+        if node.op == "placeholder":
+            return node.meta.get("val", UNKNOWN)
+        if node.op == "get_attr":
+            value = self.resolve(str(node.target))
+            return self.abstract.of(value) if isinstance(value, torch.Tensor) else UNKNOWN
+        try:
+            return self.abstract.compute(node)
+        except Exception as error:
+            origin = node.meta.get("origin")
+            if origin is not None:
+                error.add_note(f"while tracing {origin}: {origin.text}")
+            self.graph.erase_node(node)
+            raise
+
+    def torch_call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """A call of PyTorch by the traced program, with or without proxies: usually a node."""
+        name = getattr(func, "__name__", "")
+        subject = args[0] if args else None
+        if name in ("__get__", "__set__", "__delete__"):
+            attribute = func.__self__.__name__
+            question = attribute if name == "__get__" else ""
+        else:
+            attribute, question = "", name
+        aspect = ASPECTS.get(question)
+        if aspect is not None:
+            if not isinstance(subject, torch.fx.Proxy):
+                return func(*args, **kwargs)
+            if "val" in subject.node.meta and not any(proxies_in((*args[1:], *kwargs.values()))):
+                if subject.node in self._from_inputs:
+                    self.asked.add(aspect)
+                with torch._C.DisableTorchFunction(), self.abstract.mode:
+                    return func(subject.node.meta["val"], *args[1:], **kwargs)
+        if question in OF_PYTORCH and not any(proxies_in((*args, *kwargs.values()))):
+            return func(*args, **kwargs)
+        if func is torch._C._set_grad_enabled:
+            return self.contexts.set_grad(args[0])
+        if name == "__get__":
+            return self.create_proxy("call_function", getattr, (subject, attribute), {})
+        if name == "__set__":
+            return self.create_proxy("call_function", setattr, (subject, attribute, args[1]), {})
+        try:
+            return record_call(self, func, args, kwargs)
+        except NotImplementedError:
+            if any(proxies_in((*args, *kwargs.values()))):
+                raise
+        result = func(*args, **kwargs)  # of arguments no graph can hold, such as an array
+        if isinstance(result, torch.Tensor):
+            return self.create_proxy("call_function", checks.fresh, (result,), {})
+        return result
+
+    # Questions of Python
+
+    def to_bool(self, obj: Any) -> bool:
+        """Refused: the graph goes one way only."""
+        refuse(obj, "bool")
+
+    def length(self, obj: Any) -> int:
+        """`len(x)`: from the abstract value, or refused."""
+        shape = self._shape(obj)
+        if shape is None:
+            refuse(obj, "len")
+        if not shape:
+            raise TypeError("len() of a 0-d tensor")
+        return shape[0]
+
+    def iterate(self, obj: Any, unpacked: int | None) -> Iterator[Any]:
+        """`for part in x` and `a, b = x`, of which the second says how many parts there are."""
+        shape = self._shape(obj)
+        if shape is not None:
+            if not shape:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter([obj[i] for i in range(shape[0])])
+        if unpacked is None:
+            refuse(obj, "iterate")
+        parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})
+        wrap = self.tensor_proxy if obj.is_tensor else lambda node: ValueProxy(node, self)
+        return iter(
+            [
+                wrap(self.create_node("call_function", operator.getitem, (parts.node, i), {}))
+                for i in range(unpacked)
+            ]
+        )
+
+    def _shape(self, obj: Any) -> torch.Size | None:
+        value = obj.node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return None
+        if obj.node in self._from_inputs:
+            self.asked.add("shape")
+        return value.shape
+
+    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """The program assigns to an attribute of a module; returns whether to carry it out.
+
+        Raises:
+            TraceError: the assignment would have to be repeated whenever the graph runs.
+        """
+        return may_assign(self, module, name, value)
+
+
+def _member(module: torch.nn.Module, name: str) -> Any:
+    for members in (module._parameters, module._buffers, module._modules):
+        if name in members:
+            return members[name]
+    return object.__getattribute__(module, name)

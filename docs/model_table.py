@@ -53,12 +53,12 @@ def _spoken(verdict: str) -> str:
 
 def failures() -> str:
     """What went wrong, and why."""
-    rows = [
-        f"| `{name}` | {mode} | {verdict.removeprefix('FAIL ').replace('|', ' ')} |"
-        for name, modes in findings().items()
-        for mode, verdict in modes.items()
-        if not verdict.startswith("ok")
-    ]
+    found = defaultdict(list)
+    for name, modes in findings().items():
+        for mode, verdict in modes.items():
+            if not verdict.startswith("ok"):
+                found[name, verdict.removeprefix("FAIL ").replace("|", " ")].append(mode)
+    rows = [f"| `{name}` | {', '.join(modes)} | {why} |" for (name, why), modes in found.items()]
     return "\n".join(["| model | mode | what happens |", "|---|---|---|", *rows])
 
 

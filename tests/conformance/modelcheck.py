@@ -11,6 +11,7 @@ import contextlib
 import copy
 import fnmatch
 import json
+import re
 import time
 import traceback
 import warnings
@@ -24,10 +25,12 @@ from torch.utils import _pytree as pytree
 
 import calque
 from calque.device.fallback import SERVED
+from tests.conformance.known_models import reason
 from tests.conformance.models import MODELS, Model
 
 MODES = ("forward", "forward-jit", "forward-compile", "train", "train-jit", "train-compile")
 TOLERANCE = 2e-4
+_PATH = re.compile(r"/\S*/")
 
 
 class Disagreement(AssertionError):
@@ -315,7 +318,9 @@ def main() -> None:
                 lines = str(error).strip().splitlines() or [""]
                 verdict = f"FAIL {type(error).__name__}: {' | '.join(lines)[:600]}"
             if options.write is not None:
-                add_finding(options.write, name, mode, verdict)
+                why = reason(name, mode)
+                known = f"FAIL {why}" if why and verdict.startswith("FAIL") else verdict
+                add_finding(options.write, name, mode, _PATH.sub("", known)[:300])
             seconds = time.perf_counter() - started
             served = f"  CPU {dict(SERVED)}" if SERVED else ""
             if mode.endswith("-compile"):

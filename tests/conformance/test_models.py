@@ -1,7 +1,8 @@
-"""Models of timm, transformers and torch.nn: eagerly and in jit, in evaluation and in training.
+"""Models of others: eagerly, in jit and compiled, in evaluation and in training.
 
-`pip install --no-deps timm transformers` and what they import, beside the tested PyTorch; what is
-missing is not in the table. `CALQUE_SAMPLE` and `CALQUE_SEED` choose a part.
+`pip install --no-deps timm transformers torchvision diffusers torch_geometric` and what they
+import, beside the tested PyTorch; what is missing is not in the table. `CALQUE_SAMPLE` and
+`CALQUE_SEED` choose a part.
 """
 
 import copy
@@ -11,23 +12,15 @@ import random
 import pytest
 
 from calque import TraceError
-from tests.conformance.modelcheck import MODES, check, made, moved
+from tests.conformance.known_models import reason
+from tests.conformance.modelcheck import MODES, Retraced, TorchFails, check, made, moved
 from tests.conformance.models import MODELS
 
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("default:::(timm|transformers|torch)"),
+    pytest.mark.filterwarnings("default:::(timm|transformers|torch|diffusers)"),
 ]
-
-BRANCHES_ON_VALUES = {
-    "transformers/longformer": "asks whether any token attends to all",
-    "transformers/wav2vec2": "checks the labels, and branches on the mask",
-    "transformers/hubert": "as wav2vec2",
-    "transformers/mixtral": "in float32 its compiled form loops over tokens of each expert",
-    "transformers/qwen2_moe": "as mixtral",
-    "transformers/qwen3_next": "as mixtral",
-}
 
 ENTRIES = [(name, mode) for name in MODELS for mode in MODES]
 SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))
@@ -38,12 +31,13 @@ CHOSEN = set(
 
 @pytest.mark.parametrize(("name", "mode"), [entry for entry in ENTRIES if entry in CHOSEN])
 def test_agrees_with_the_cpu(name: str, mode: str) -> None:
-    try:
+    why = reason(name, mode)
+    if why is None:
         check(name, mode)
-    except TraceError:
-        if name not in BRANCHES_ON_VALUES:
-            raise
-        pytest.xfail(BRANCHES_ON_VALUES[name])
+        return
+    with pytest.raises((TraceError, TorchFails, Retraced, RuntimeError)):
+        check(name, mode)
+    pytest.xfail(why)
 
 
 @pytest.mark.skipif("transformers/gpt2" not in MODELS, reason="needs transformers")

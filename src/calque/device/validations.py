@@ -5,6 +5,7 @@ good, and checked where that is asked for (`checks`).
 """
 
 import sys
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from calque.device import checks
 from calque.device.binding import overload_of, untraced
 from calque.device.cell import active, read
+from calque.diagnostics.branches import harmless_answer, line_of
 
 Tensor = torch.Tensor
 
@@ -25,8 +27,15 @@ REFUSALS: dict[CodeType, Exception] = {
 
 _IS_ZERO = "Expected Tensor with single nonzero value, but got zero"
 
-_DEPTH = 8
+_DEPTH = 12
 """How many frames of the dispatcher may lie between such a function and its look at a value."""
+
+_TORCH = str(Path(torch.__file__).parent)
+_BETWEEN = (
+    str(Path(__file__).parent.parent),
+    *(f"{_TORCH}/{name}" for name in ("_ops.py", "_compile.py", "_dynamo/", "utils/_python_")),
+)
+"""Where the code of such frames lies."""
 
 
 def answer(value: Tensor) -> bool | None:
@@ -37,6 +46,12 @@ def answer(value: Tensor) -> bool | None:
         if error is not None:
             _refuse(value, error)
             return False
+        if value.dtype == torch.bool and not frame.f_code.co_filename.startswith(_BETWEEN):
+            told = harmless_answer(frame)
+            if told is not None:
+                error = RuntimeError(f"what this line asks for does not hold: {line_of(frame)}")
+                _refuse(~value if told else value, error)
+            return told
         if frame.f_back is None:
             return None
         frame = frame.f_back

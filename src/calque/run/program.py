@@ -246,6 +246,8 @@ class Program:
             ready[i] if i in ready else description.build(outputs)
             for i, description in enumerate(recording.results)
         ]
+        if recording.shells is not None:
+            results = recording.shells.closed(results)
         return self._rebuild(results)
 
     def _call_differentiable(self, leaves: list[Any]) -> Any:

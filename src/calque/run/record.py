@@ -35,6 +35,7 @@ from calque.run.optimizers import OptimizerLending, holders_of
 from calque.run.places import Holder, PlaceGuard
 from calque.run.reach import Reach
 from calque.run.results import Argument, Describer, Description, Existing, Inseparable
+from calque.run.shells import opened
 from calque.run.signature import is_tensor
 from calque.run.sources import Sources
 from calque.run.witness import Witness
@@ -67,6 +68,7 @@ class Recording:
             place is the same at each call, and not they.
         written: what the function wrote: a cell, or the index of an argument.
         results: the leaves of the result, with `spec` as their container.
+        shells: the objects among these leaves, whose tensors `results` has in their stead.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
         rebound: places that hold other tensors afterwards, and which.
         survivors: cells made in the trace that outlive it without being any of these.
@@ -177,6 +179,7 @@ class _Trace:
         del args, kwargs
         leaves, recording.spec = signature.flatten(result)
         del result
+        recording.shells = opened(leaves, self._is_made_here)
         self._undo_data()
         rebound = self.state.collect()
         self.arguments.check_separable(self.lifting.written.keys())
@@ -212,6 +215,9 @@ class _Trace:
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
         recording.n_outputs = len(outputs)
         return outputs + (recording.backward.gradients if recording.backward else [])
+
+    def _is_made_here(self, tensor: torch.Tensor) -> bool:
+        return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
 
     def _undo_data(self) -> None:
         """`p.data = x` and `p.requires_grad_()` in the function: undone, then part of each call."""

@@ -1,0 +1,189 @@
+"""Objects in the result of a traced function that are no containers JAX or PyTorch knows.
+
+A cache of keys and values, say: an object of the user's or a library's, made in the trace, that
+holds tensors. Its tensors become results of the program, and the object a shell of which each call
+gets a copy, filled with the tensors of that call.
+"""
+
+import copy
+import gc
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+_DEPTH = 12
+_WHOLE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.CodeType)
+_UNCOPIED = (Module, Optimizer)
+
+
+class _Place:
+    """Where a tensor goes."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Shared:
+    """A list, dict or set without tensors that is held elsewhere, too: it is not copied."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Shells:
+    """The objects among the leaves of a result; see `opened`."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Any]] = []
+
+    def closed(self, results: list[Any]) -> list[Any]:
+        """The leaves of a call's result, given those of the opened one."""
+        given = iter(results)
+        leaves: list[Any] = []
+        for count, shell in self.rows:
+            tensors = [next(given) for _ in range(count)]
+            leaves.append(tensors[0] if shell is None else _filled(shell, tensors))
+        return leaves
+
+
+def opened(leaves: list[Any], is_fresh: Callable[[torch.Tensor], bool]) -> Shells | None:
+    """Replace the objects in a list of leaves by their tensors; None if there are no objects.
+
+    An object is opened if nothing but the list holds it, and one of its tensors was made in the
+    trace. What other things hold keeps its identity, and is not copied.
+    """
+    shells, opened, found = Shells(), [], False
+    for leaf in leaves:
+        tensors = _tensors(leaf) if _is_object(leaf) else {}
+        if any(map(is_fresh, tensors.values())) and _is_held_by(leaf, leaves):
+            places = {key: _Place(index) for index, key in enumerate(tensors)}
+            shell = _rebuilt(leaf, lambda t, to=places: to[id(t)], _copied_if_alone)
+            shells.rows.append((len(tensors), shell))
+            opened += tensors.values()
+            found = True
+        else:
+            shells.rows.append((1, None))
+            opened.append(leaf)
+    if found:
+        leaves[:] = opened
+    return shells if found else None
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, (torch.Tensor, *_WHOLE, *_UNCOPIED)) and hasattr(value, "__dict__")
+
+
+def _is_held_by(value: Any, leaves: list[Any]) -> bool:
+    if _others(value, leaves):
+        gc.collect()  # the container it was returned in may be part of a cycle
+    return not _others(value, leaves)
+
+
+def _others(value: Any, leaves: list[Any]) -> bool:
+    """Whether something else than the list, and calls that are running, refers to an object."""
+    holders = gc.get_referrers(value)
+    return any(h is not leaves and not isinstance(h, types.FrameType) for h in holders)
+
+
+def _filled(shell: Any, tensors: list[Any]) -> Any:
+    return _rebuilt(shell, lambda place: tensors[place.index], _copied)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, _WHOLE):
+        return []
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts += value.values()
+    elif isinstance(value, list | tuple | set):
+        parts += value
+    return [*parts, *getattr(value, "__dict__", {}).values()]
+
+
+def _tensors(value: Any) -> dict[int, torch.Tensor]:
+    """The tensors in an object, by id; none if it holds what must not be copied."""
+    found: dict[int, torch.Tensor] = {}
+    seen: set[int] = set()
+    rest = [(value, _DEPTH)]
+    while rest:
+        item, depth = rest.pop()
+        if isinstance(item, _UNCOPIED):
+            return {}
+        if isinstance(item, torch.Tensor):
+            found[id(item)] = item
+        elif id(item) not in seen and depth:
+            seen.add(id(item))
+            rest += [(part, depth - 1) for part in _parts(item)]
+    return found
+
+
+def _rebuilt(value: Any, swap: Callable[[Any], Any], plain: Callable[[Any], Any]) -> Any:
+    """A copy of an object, and of all on the way to its tensors (or places), which are swapped.
+
+    What has none is what `plain` makes of it.
+    """
+    made: dict[int, Any] = {}
+    kept: list[Any] = []  # so that no id is used again
+
+    def visit(item: Any, depth: int) -> Any:
+        if isinstance(item, torch.Tensor | _Place):
+            return swap(item)
+        if isinstance(item, _Shared):
+            return item.value
+        if id(item) in made:
+            return made[id(item)]
+        if not _reaches(item, depth):
+            return plain(item)
+        kept.append(item)
+        if isinstance(item, tuple):
+            items = [visit(part, depth - 1) for part in item]
+            new = type(item)(*items) if hasattr(item, "_fields") else tuple(items)
+            made[id(item)] = new
+            return new
+        new = made[id(item)] = copy.copy(item)
+        if isinstance(item, dict):
+            for key, part in item.items():
+                new[key] = visit(part, depth - 1)
+        elif isinstance(item, list):
+            new[:] = [visit(part, depth - 1) for part in item]
+        elif isinstance(item, set):
+            new.clear()
+            new.update(visit(part, depth - 1) for part in item)
+        for name, part in getattr(item, "__dict__", {}).items():
+            new.__dict__[name] = visit(part, depth - 1)
+        return new
+
+    return visit(value, _DEPTH)
+
+
+def _copied(value: Any) -> Any:
+    return copy.copy(value) if type(value) in (list, dict, set) else value
+
+
+def _copied_if_alone(value: Any) -> Any:
+    if type(value) not in (list, dict, set):
+        return value
+    holders = [h for h in gc.get_referrers(value) if not isinstance(h, types.FrameType)]
+    return _Shared(value) if len(holders) > 1 else copy.copy(value)
+
+
+def _reaches(value: Any, depth: int) -> bool:
+    """Whether an object holds a tensor or a place, or is to be looked at again in each copy."""
+    seen: set[int] = set()
+    rest = [(value, depth)]
+    while rest:
+        item, depth = rest.pop()
+        if isinstance(item, torch.Tensor | _Place | _Shared):
+            return True
+        if id(item) not in seen and depth:
+            seen.add(id(item))
+            rest += [(part, depth - 1) for part in _parts(item)]
+    return False

@@ -1,10 +1,11 @@
 """What a traced function asks of values only to refuse them."""
 
+import jax.numpy as jnp
 import pytest
 import torch
 
 import calque
-from tests.run.refusing import REFUSING, raises_unless
+from tests.run.refusing import REFUSING, raises_if, raises_unless
 
 
 @pytest.mark.parametrize("fn", REFUSING, ids=lambda f: f.__name__)
@@ -14,14 +15,33 @@ def test_a_branch_that_only_raises_is_not_taken(fn):
 
 
 @pytest.mark.parametrize("fn", REFUSING, ids=lambda f: f.__name__)
-def test_checks_look_at_it(fn):
+def test_it_is_looked_at_when_the_program_has_run(fn):
     bad = torch.tensor([-1.0 if fn is raises_unless else 5.0, 2.0], device="jax")
     with pytest.raises((ValueError, AssertionError)):
         fn(bad)
-    run = calque.jit(fn, checks=True)
+    run = calque.jit(fn)
     assert run(torch.tensor([1.0, 2.0], device="jax")).tolist() == [2.0, 3.0]
     with pytest.raises(RuntimeError, match="what this line asks for does not hold: "):
         run(bad)
+
+
+def test_nothing_is_written_before():
+    state = torch.zeros(2, device="jax")
+
+    def accumulate(x):
+        state.add_(x)
+        return raises_if(x)
+
+    run = calque.jit(accumulate)
+    run(torch.tensor([1.0, 2.0], device="jax"))
+    with pytest.raises(RuntimeError, match=r"refusing.py:\d+.*if x.max\(\) > 3"):
+        run(torch.tensor([5.0, 2.0], device="jax"))
+    assert state.tolist() == [1, 2]
+
+
+def test_where_nobody_looks_the_value_is_missed():
+    with pytest.raises(calque.TraceError):
+        calque.functional(raises_if)[0]({}, jnp.ones(2))
 
 
 def chooses(x):

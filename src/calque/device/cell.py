@@ -44,7 +44,8 @@ class Trace(Protocol):
     """What the cells ask of a running trace (see `calque.run.state`)."""
 
     callbacks: bool  # whether the program may call back to the host
-    failures: list[Any] | None  # what `calque.device.checks` collects; None if nobody wants it
+    failures: list[Any] | None  # what `calque.device.checks` collects; None if nobody looks at it
+    looking: bool  # whether values are to be checked as PyTorch checks them eagerly
 
     def read(self, cell: Cell) -> Array: ...
 

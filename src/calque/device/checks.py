@@ -1,8 +1,9 @@
 """Checks of values inside a trace: an index in bounds, a divisor that is not zero.
 
 Eagerly the host looks at the values and raises before the operator runs. A trace has no values; one
-that collects failures (`calque.jit(fn, checks=True)`) makes each check an output of the program,
-and the first that failed is raised when the program has run, before it has changed anything.
+that is asked to look (`calque.jit(fn, checks=True)`) makes each check an output of the program, and
+the first that failed is raised when the program has run, before it has changed anything. What the
+user's own code asks for is such an output in any case.
 """
 
 from collections.abc import Callable
@@ -40,13 +41,23 @@ class Failure:
 
 def looking() -> bool:
     """Whether a check of values has anybody to report to: the caller, or a trace that collects."""
-    return active.trace is None or active.trace.failures is not None
+    return active.trace is None or active.trace.looking
 
 
-def collect(failed: Array, values: Array, error: Callable[[int], Exception]) -> None:
-    """Report in a trace: nowhere in `failed` (booleans, of the shape of `values`) may be True."""
+def reported() -> bool:
+    """Whether somebody looks at what a trace collects, when its program has run."""
+    return active.trace is not None and active.trace.failures is not None
+
+
+def collect(
+    failed: Array, values: Array, error: Callable[[int], Exception], always: bool = False
+) -> None:
+    """Report in a trace: nowhere in `failed` (booleans, of the shape of `values`) may be True.
+
+    `always`: also in a trace that is not asked to check values.
+    """
     trace = active.trace
-    if trace is None or trace.failures is None:
+    if trace is None or trace.failures is None or not (always or trace.looking):
         return
     if failed.size:
         with x64():

@@ -6,7 +6,7 @@ good, and checked where that is asked for (`checks`).
 
 import sys
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from calque.device import checks
 from calque.device.binding import overload_of, untraced
 from calque.device.cell import active, read
 from calque.diagnostics.branches import harmless_answer, line_of
+from calque.diagnostics.frames import is_library
 
 Tensor = torch.Tensor
 
@@ -47,21 +48,27 @@ def answer(value: Tensor) -> bool | None:
             _refuse(value, error)
             return False
         if value.dtype == torch.bool and not frame.f_code.co_filename.startswith(_BETWEEN):
-            told = harmless_answer(frame)
-            if told is not None:
-                error = RuntimeError(f"what this line asks for does not hold: {line_of(frame)}")
-                _refuse(~value if told else value, error)
-            return told
+            return _told(value, frame)
         if frame.f_back is None:
             return None
         frame = frame.f_back
     return None
 
 
-def _refuse(bad: Tensor, error: Exception) -> None:
+def _told(value: Tensor, frame: FrameType) -> bool | None:
+    told = harmless_answer(frame)
+    users = not is_library(frame.f_code.co_filename)
+    if told is None or (users and not checks.reported()):
+        return None
+    error = RuntimeError(f"what this line asks for does not hold: {line_of(frame)}")
+    _refuse(~value if told else value, error, users)
+    return told
+
+
+def _refuse(bad: Tensor, error: Exception, always: bool = False) -> None:
     if bad.device.type == "jax":
         failed = read(bad)
-        checks.collect(failed, failed, lambda _: error)
+        checks.collect(failed, failed, lambda _: error, always)
 
 
 def cov(

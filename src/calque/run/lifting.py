@@ -71,8 +71,9 @@ class Input:
 class Lifting:
     """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
 
-    def __init__(self, checks: bool = False) -> None:
-        self.failures: list[Failure] | None = [] if checks else None
+    def __init__(self, checks: bool | None = None) -> None:
+        self.failures: list[Failure] | None = None if checks is None else []
+        self.looking = checks is True
         self.callbacks = True
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}

@@ -329,7 +329,13 @@ TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, A
     "switch_transformers": (
         "SwitchTransformersForConditionalGeneration",
         "SwitchTransformersConfig",
-        {**T5, "num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+        {
+            **T5,
+            "num_experts": 4,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "router_jitter_noise": 0.0,
+        },
         translation,
     ),
     "prophetnet": (

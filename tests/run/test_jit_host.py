@@ -208,7 +208,13 @@ def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
 
     want = torch.distributions.Categorical(logits=x.cpu()).entropy()
     torch.testing.assert_close(run(x).cpu(), want)
-    with pytest.raises(calque.TraceError):
-        run(x, validate_args=True)
+
+    @calque.jit(checks=True)
+    def asked(logits):
+        return torch.distributions.Categorical(logits=logits, validate_args=True).entropy()
+
+    torch.testing.assert_close(asked(x).cpu(), want)
+    with pytest.raises(RuntimeError, match="does not hold: if not torch"):
+        asked(x * float("nan"))
     with pytest.raises(ValueError, match="invalid values"):
         torch.distributions.Categorical(logits=x * float("nan"))

@@ -24,12 +24,16 @@ import calque
 from calque.device.fallback import SERVED
 from tests.conformance.models import MODELS, Model
 
-MODES = ("forward", "forward-jit", "train", "train-jit")
+MODES = ("forward", "forward-jit", "forward-compile", "train", "train-jit", "train-compile")
 TOLERANCE = 2e-4
 
 
 class Disagreement(AssertionError):
     """The device computed something else than the CPU."""
+
+
+class NotCompiled(AssertionError):
+    """`torch.compile` left the whole model to Python."""
 
 
 class Retraced(AssertionError):
@@ -101,32 +105,35 @@ def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
-def forward(model: nn.Module, inputs: dict[str, Any], *, jit: bool) -> None:
+def forward(model: nn.Module, inputs: dict[str, Any], way: str) -> None:
+    """A pass in eval mode, three times where it is compiled."""
     reference = model.eval()
     device = copy.deepcopy(reference).to("jax")
-    for module in (*reference.modules(), *device.modules()) if jit else ():
+    for module in (*reference.modules(), *device.modules()) if way == "jit" else ():
         # A cache is an object of tensors that the trace made: such a call is traced each time.
         if getattr(getattr(module, "config", None), "use_cache", False):
             module.config.use_cache = False
-    run = calque.jit(device) if jit else device
+    run = wrapped(device, way)
     with torch.no_grad():
         want = tensors_of(reference(**inputs))
         placed = moved(inputs)
-        for _ in range(3 if jit else 1):
+        for _ in range(3 if way else 1):
             got = tensors_of(run(**placed))
             assert got.keys() == want.keys(), (got.keys(), want.keys())
             for name, tensor in want.items():
                 close(name, got[name], tensor)
-    if jit:
+    if way == "jit":
         check_settled(run)
 
 
-def train(model: nn.Module, inputs: dict[str, Any], *, jit: bool, steps: int = 2) -> None:
+def train(model: nn.Module, inputs: dict[str, Any], way: str, steps: int = 2) -> None:
+    """Training steps with AdamW: under jit the whole step, under torch.compile the model."""
     reference = without_dropout(model.train())
     device = copy.deepcopy(reference).to("jax")
     placed = moved(inputs)
-    cpu_step, step = training_step(reference), training_step(device)
-    if jit:
+    cpu_step = training_step(reference, reference)
+    step = training_step(device, wrapped(device, way) if way == "compile" else device)
+    if way == "jit":
         step = calque.jit(step)
     for i in range(steps):
         want, got = cpu_step(inputs), step(placed)
@@ -142,9 +149,20 @@ def train(model: nn.Module, inputs: dict[str, Any], *, jit: bool, steps: int = 2
                 close_gradient(f"step {i}: {name}", state[name], tensor, largest)
             else:
                 close(f"step {i}: {name}", state[name], tensor, 1e-3, 1e-5)
-    if jit:
+    if way == "jit":
         step(placed)
         check_settled(step)
+
+
+def wrapped(model: nn.Module, way: str) -> Any:
+    """The model as it is, under jit, or compiled."""
+    if way == "jit":
+        return calque.jit(model)
+    if way == "compile":
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        return torch.compile(model, backend="calque")
+    return model
 
 
 def close_gradient(name: str, got: torch.Tensor, want: torch.Tensor, largest: float) -> None:
@@ -156,13 +174,13 @@ def close_gradient(name: str, got: torch.Tensor, want: torch.Tensor, largest: fl
         raise Disagreement(f"{name}: off by {error:.2e} where the largest is {scale:.2e}")
 
 
-def training_step(model: nn.Module) -> Any:
+def training_step(model: nn.Module, run: Any) -> Any:
     """One step as tutorials write it; the gradients stay for inspection."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
 
     def step(inputs: dict[str, Any]) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = loss_of(model(**inputs))
+        loss = loss_of(run(**inputs))
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -186,14 +204,28 @@ def check(name: str, mode: str) -> None:
     Raises:
         Disagreement: values, gradients or the number of traces are not as they should be.
     """
-    run = forward if mode.startswith("forward") else train
+    kind, _, way = mode.partition("-")
+    run = forward if kind == "forward" else train
+    torch._dynamo.config.allow_rnn = True  # else recurrent layers are left to Python
     try:
-        run(*made(name), jit=mode.endswith("-jit"))
+        run(*made(name), way)
+        if way == "compile" and not compiled_graphs():
+            raise NotCompiled("no graph was compiled")
     except Disagreement:
         # Rounding, which normalization over few numbers makes large, or something wrong?
         model, inputs = made(name)
         double = {k: v.double() if is_floating(v) else v for k, v in inputs.items()}
-        run(model.double(), double, jit=mode.endswith("-jit"))
+        run(model.double(), double, way)
+
+
+def compiled_graphs() -> int:
+    """How many graphs dynamo has made since it was reset."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def graph_breaks() -> int:
+    """How often dynamo has left a piece of the model to Python since it was reset."""
+    return sum(torch._dynamo.utils.counters["graph_break"].values())
 
 
 def made(name: str) -> Model:
@@ -237,6 +269,8 @@ def main() -> None:
                 verdict = f"FAIL {type(error).__name__}: {' | '.join(lines)[:600]}"
             seconds = time.perf_counter() - started
             served = f"  CPU {dict(SERVED)}" if SERVED else ""
+            if mode.endswith("-compile"):
+                served += f"  {compiled_graphs()} graphs, {graph_breaks()} breaks"
             print(f"{mode:12} {name:40} {seconds:5.1f}s {verdict}{served}", flush=True)
         print(f"{mode}: {good} of {len(names)}", flush=True)
 

@@ -13,9 +13,12 @@ from torch import nn
 
 from tests.conformance import models_timm, models_transformers
 from tests.conformance.models_transformers import ids
+from tests.conformance.torchvision_stub import make_importable
 
 Model = tuple[nn.Module, dict[str, Any]]
 MODELS: dict[str, Callable[[], Model]] = {}
+
+make_importable()  # transformers and timm import torchvision where it is installed
 
 if importlib.util.find_spec("timm") is not None:
     for name, settings in models_timm.TIMM.items():

@@ -1,6 +1,8 @@
-"""Let timm be imported where torchvision has no build for this PyTorch.
+"""Let torchvision, and what imports it, be used where its C++ has no build for this PyTorch.
 
-timm's layers name one class of torchvision, and its data sets a few more; its models use none.
+Where torchvision is installed and its operators do not load, those that its models call are defined
+here. Where it is not, timm can be imported all the same: its layers name one class of torchvision
+and its data sets a few more; its models use none.
 """
 
 import importlib.util
@@ -12,7 +14,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
+
 _NAME = "torchvision"
+_libraries: list[torch.library.Library] = []
 
 
 class _Named(type):
@@ -42,8 +47,9 @@ class _Stubs(MetaPathFinder, Loader):
 
 @contextmanager
 def torchvision_stubbed() -> Iterator[None]:
-    """Modules of torchvision can be imported within; nothing of them stays behind."""
+    """Modules of torchvision can be imported within; no stubs stay behind."""
     if importlib.util.find_spec(_NAME) is not None:
+        make_importable()
         yield
         return
     finder = _Stubs()
@@ -54,3 +60,41 @@ def torchvision_stubbed() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [n for n in sys.modules if n.partition(".")[0] == _NAME]:
             del sys.modules[name]
+
+
+def make_importable() -> None:
+    """Define the operators of an installed torchvision whose C++ does not load; once."""
+    if _libraries or _NAME in sys.modules or importlib.util.find_spec(_NAME) is None:
+        return
+    library = torch.library.Library(_NAME, "FRAGMENT")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):  # something else is wrong with it: no model of it is tried
+        library._destroy()
+        return
+    if torchvision.extension._has_ops():
+        library._destroy()
+        return
+    _libraries.append(library)
+    library.impl("nms", suppressed, "CPU")
+    sys.modules["torchvision.ops.boxes"]._assert_has_ops = lambda: None
+    # Its own Python form, which it would compile by inductor.
+    roi_align = sys.modules["torchvision.ops.roi_align"]
+    roi_align._roi_align = roi_align._roi_align.__wrapped__
+
+
+def suppressed(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """The boxes that remain if of two that overlap the one with the higher score does."""
+    low, high = dets[:, :2], dets[:, 2:]
+    areas = (high - low).prod(1)
+    remaining = scores.argsort(descending=True, stable=True)
+    kept: list[torch.Tensor] = []
+    while len(remaining):
+        first, rest = remaining[0], remaining[1:]
+        kept.append(first)
+        sides = torch.minimum(high[first], high[rest]) - torch.maximum(low[first], low[rest])
+        common = sides.clamp(min=0).prod(1)
+        remaining = rest[common / (areas[first] + areas[rest] - common) <= iou_threshold]
+    return torch.stack(kept) if kept else scores.new_empty(0, dtype=torch.int64)

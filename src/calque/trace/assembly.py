@@ -18,7 +18,7 @@ from calque.trace import checks
 from calque.trace.bindings import Inputs
 from calque.trace.modes import depends_on_mode
 from calque.trace.purity import TracedGraph
-from calque.trace.templates import rebuilt, take_apart
+from calque.trace.templates import is_plain, rebuilt, take_apart
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
@@ -152,7 +152,7 @@ class Assembly:
             return tensor()
         if isinstance(value, base_types) or value is None:
             return value
-        if _is_plain(value):
+        if is_plain(value):
             parts = value.values() if isinstance(value, dict) else value
             nodes = [self._structured(part, tensor) for part in parts]
             if isinstance(value, dict):
@@ -170,22 +170,10 @@ def tensors_in(result: Any) -> list[torch.Tensor]:
         return [result]
     if isinstance(result, base_types) or result is None:
         return []
-    if _is_plain(result):
+    if is_plain(result):
         parts = result.values() if isinstance(result, dict) else result
         return [tensor for part in parts for tensor in tensors_in(part)]
     return take_apart(result)[1]
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a graph can hold the container: keys are strings, and no class is lost."""
-    if isinstance(value, dict):
-        plain = type(value).__module__ in ("builtins", "torch.fx.immutable_collections")
-        return plain and all(isinstance(key, str) for key in value)
-    return (
-        isinstance(value, (tuple, list))
-        and not hasattr(value, "_fields")
-        and not isinstance(value, torch.Size)
-    )
 
 
 def _member(root: Any, target: str) -> Any:

@@ -51,8 +51,13 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
 
     >>> import calque, torch
     >>> graph = calque.trace(lambda x: torch.nn.functional.silu(x) * 2, torch.ones(3))
-    >>> [str(n.target) for n in lower(graph).graph.nodes if n.op == "call_function"][1:]
-    ['aten.silu.default', 'aten.mul.Tensor']
+    >>> print(lower(graph).code)
+    <BLANKLINE>
+    ...
+        silu = torch.ops.aten.silu.default(x);  x = None
+        mul = torch.ops.aten.mul.Tensor(silu, 2);  silu = None
+        return mul
+    <BLANKLINE>
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = Inputs(graph, args, kwargs, mode)
@@ -73,9 +78,8 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
             )
     except Exception as error:
         raise tidy(replay.located(error)) from None
-    return Assembly(
-        graph, found, state.names, inputs, replay.source_in(found), replay.result
-    ).module()
+    source = replay.source_in(found)
+    return Assembly(graph, found, state.names, inputs, source, replay.result).module()
 
 
 def _batch_norm(
@@ -179,9 +183,11 @@ class _Replay(torch.fx.Interpreter):
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
         self._gradient = torch.is_grad_enabled()
-        members = {n: t for n, t in self._held.items() if n in self._parameters_and_buffers()}
-        with stateless._reparametrize_module(self.module, members):  # pyright: ignore
-            names = [str(node.target) for node in self.graph.find_nodes(op="placeholder")]
+        own = self._parameters_and_buffers()
+        members = {name: tensor for name, tensor in self._held.items() if name in own}
+        module: Any = self.module
+        with stateless._reparametrize_module(module, members):
+            names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
         return tensors_in(self.result)

@@ -68,7 +68,10 @@ def arguments_for_root(
         names.append("**" + next(collected))
     args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
     function: Callable[..., Any] = root_fn
-    if code.co_kwonlyargcount or starred:
+    if analysed is not root_fn:
+        names = [*code.co_varnames[: len(args) - len(names)], *names]
+        function = _as_called(tracer, root_fn, signature, [name.lstrip("*") for name in names])
+    elif code.co_kwonlyargcount or starred:
         function = _all_positional(root_fn, len(args))
     if concrete_args is None:
         return function, args
@@ -87,6 +90,39 @@ def _all_positional(function: FunctionType, count: int) -> FunctionType:
     return FunctionType(
         plain, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
+
+
+def _as_called(
+    tracer: Any, function: Callable[..., Any], signature: inspect.Signature, names: list[str]
+) -> Callable[..., Any]:
+    """`function`, a decorator's, which is given its arguments as in the example call.
+
+    A decorator may look at what was passed by name, and at whether it was passed at all; without
+    an example, parameters that have a default are passed by name.
+    """
+    given = getattr(tracer, "given", None)
+    example = tracer.examples[0] if given is not None else ()
+    first = sum(1 for name in names if name == "self") + len(example)
+
+    def call(*values: Any) -> Any:
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        by_name = dict(zip(names, values))
+        for index, (name, parameter) in enumerate(signature.parameters.items()):
+            if given is not None and name not in given:
+                continue
+            value = by_name[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named.update(value)
+            elif index < first if given is not None else parameter.default is parameter.empty:
+                positional.append(value)
+            else:
+                named[name] = value
+        return function(*positional, **named)
+
+    return call
 
 
 def _flattened(

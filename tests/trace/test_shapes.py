@@ -1,5 +1,6 @@
 """With example inputs, what depends on shapes and dtypes is decided while tracing."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -196,3 +197,20 @@ def test_tracing_draws_no_random_numbers_and_changes_no_buffer() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
     assert torch.equal(mean, model[0].running_mean)
     assert model[0].num_batches_tracked == 0
+
+
+def test_a_decorated_function_keeps_its_kinds_of_parameters() -> None:
+    def decorated(f: Callable) -> Callable:
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("unused", None)
+            return f(*args, **kwargs)
+
+        return wrapper
+
+    @decorated
+    def f(x: torch.Tensor, *rest: torch.Tensor, scale: int = 2, **more: torch.Tensor) -> Any:
+        return x * scale + sum(rest) + more["shift"]
+
+    graph = calque.trace(f, X, X, X, shift=X)
+    torch.testing.assert_close(graph(X, X, X, shift=X), X * 5)

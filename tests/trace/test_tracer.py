@@ -292,6 +292,7 @@ def test_submodules_are_those_of_torch_fx() -> None:
 import calque.trace.fx.passes.shape_prop as ours
 import calque.trace.fx.graph
 from calque.trace.fx.experimental import normalize
+import torch
 import torch.fx.passes.shape_prop as theirs
 assert ours is theirs and calque.trace.fx.graph is torch.fx.graph
 assert theirs.__name__ == "torch.fx.passes.shape_prop", theirs.__name__

@@ -24,7 +24,7 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     """
     parameter = signature.parameters[name.lstrip("*")]
     empty = parameter.default is inspect.Parameter.empty
-    default = () if empty else (_held(tracer, parameter.default),)
+    default: tuple[Any, ...] = () if empty else (_held(tracer, parameter.default),)
     annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
     given = tracer.given
     if given is None and tracer.decorated and name.startswith("*"):

@@ -41,6 +41,6 @@ def _own_mode(kind: type[torch.nn.Module]) -> bool:
     return any(
         isinstance(member, FunctionType) and _names_training(member.__code__)
         for base in kind.__mro__
-        if base is not torch.nn.Module
+        if base is not torch.nn.Module and not base.__module__.startswith("torch.fx")
         for member in vars(base).values()
     )

@@ -69,8 +69,8 @@ def arguments_for_root(
     args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
     function: Callable[..., Any] = root_fn
     if analysed is not root_fn:
-        names = [*code.co_varnames[: len(args) - len(names)], *names]
-        function = _as_called(tracer, root_fn, signature, [name.lstrip("*") for name in names])
+        names = [*code.co_varnames[:is_module], *(name.lstrip("*") for name in names)]
+        function = _as_called(tracer, root_fn, signature, names, is_module)
     elif code.co_kwonlyargcount or starred:
         function = _all_positional(root_fn, len(args))
     if concrete_args is None:
@@ -93,7 +93,11 @@ def _all_positional(function: FunctionType, count: int) -> FunctionType:
 
 
 def _as_called(
-    tracer: Any, function: Callable[..., Any], signature: inspect.Signature, names: list[str]
+    tracer: Any,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    names: list[str],
+    is_method: bool,
 ) -> Callable[..., Any]:
     """`function`, a decorator's, which is given its arguments as in the example call.
 
@@ -102,7 +106,7 @@ def _as_called(
     """
     given = getattr(tracer, "given", None)
     example = tracer.examples[0] if given is not None else ()
-    first = sum(1 for name in names if name == "self") + len(example)
+    first = is_method + len(example)
 
     def call(*values: Any) -> Any:
         positional: list[Any] = []

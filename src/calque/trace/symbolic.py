@@ -292,7 +292,10 @@ class SymbolicTracer(Tracer):
             return node.meta.get("val", UNKNOWN)
         if node.op == "get_attr":
             value = self.resolve(str(node.target))
-            return self.abstract.of(value) if isinstance(value, torch.Tensor) else UNKNOWN
+            if not isinstance(value, torch.Tensor):
+                return UNKNOWN
+            kept = node.target in self.kept
+            return self.abstract.of(value) if kept else self.abstract.of_member(value)
         try:
             return self.abstract.compute(node)
         except Exception as error:

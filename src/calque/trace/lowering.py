@@ -88,7 +88,9 @@ def _batch_norm(
     if not training or mean is None:
         return NotImplemented
     run = torch.ops.aten._native_batch_norm_legit_functional.default
-    *results, new_mean, new_var = run(x, weight, bias, mean, var, training, momentum, eps)
+    # Of what autograd keeps for the backward pass, nothing may be written to.
+    old = mean.clone(), var.clone()
+    *results, new_mean, new_var = run(x, weight, bias, *old, training, momentum, eps)
     mean.copy_(new_mean)
     var.copy_(new_var)
     return tuple(results)

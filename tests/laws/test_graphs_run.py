@@ -76,7 +76,8 @@ def test_a_lowered_graph_is_a_jax_function(name: str) -> None:
     program, draw = PROGRAMS[name]()
     run = jax.jit(JaxInterpreter(lower(calque.trace(program, *draw()))))
     args = draw()
-    found = run(*_arrays(args))
+    with jax.enable_x64(True):  # of integers JAX has 32 bits only, otherwise
+        found = run(*_arrays(args))
     expected = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().numpy(), program(*args))
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

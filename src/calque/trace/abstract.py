@@ -11,7 +11,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -19,6 +18,7 @@ from torch.fx.node import Node, map_arg
 from torch.utils import _pytree as pytree
 
 from calque.trace.active import suspended
+from calque.trace.fakes import AbstractMode
 from calque.trace.interning import Uncertain, geometry, key_of_call, key_of_module
 from calque.trace.purity import has_effect
 
@@ -41,7 +41,7 @@ class AbstractValues:
     """
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = AbstractMode()
         self._resolve = resolve
         self._modules: dict[torch.nn.Module, torch.nn.Module] = {}
         self._members: dict[Any, torch.Tensor] = {}

@@ -23,6 +23,7 @@ from calque.diagnostics import tidy
 from calque.trace.assembly import Assembly, tensors_in
 from calque.trace.bindings import Inputs
 from calque.trace.errors import SymbolicTraceError
+from calque.trace.fakes import AbstractMode
 from calque.trace.purity import has_effect
 
 
@@ -59,7 +60,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
         return mul
     <BLANKLINE>
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = AbstractMode()
     inputs = Inputs(graph, args, kwargs, mode)
     state = State(graph, mode)
     replay = _Replay(graph, state)

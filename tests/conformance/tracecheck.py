@@ -40,12 +40,8 @@ def _by_torch(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _lowered(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
-    graph = lower(calque.trace(model, **inputs), **inputs)
-    return lambda **given: graph(*_in_order(model, given))
-
-
-def _in_order(model: nn.Module, given: dict[str, Any]) -> list[Any]:
-    return list(inspect.signature(model.forward).bind(**given).args)
+    with torch.no_grad():
+        return lower(calque.trace(model, **inputs), **inputs)
 
 
 def _left_out(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -156,6 +156,22 @@ def _resolve(root: Any, target: str) -> Any:
     return root
 
 
+def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What an `autograd.Function` computes, as operators, where no gradient is asked for."""
+    if torch.is_grad_enabled():
+        raise SymbolicTraceError(
+            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
+            "Lower within torch.no_grad() for a graph that is not differentiated."
+        )
+    if kind.setup_context is not torch.autograd.Function.setup_context:
+        result = kind.forward(*args, **kwargs)
+    else:
+        context: Any = torch.autograd.function.FunctionCtx()
+        context.needs_input_grad = (False,) * len(args)
+        result = kind.forward(context, *args, **kwargs)
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+
 class _Replay(torch.fx.Interpreter):
     """Runs the graph for `make_fx`, and knows which node is running.
 
@@ -239,13 +255,8 @@ class _Replay(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
-        if hasattr(target, "defines_gradient") and torch.is_grad_enabled():
-            if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-                raise SymbolicTraceError(
-                    f"{target.__name__} defines a gradient, which its operators do not have.\n"
-                    "Lower within torch.no_grad() for a graph that is not differentiated."
-                )
-        return target(*args, **kwargs)
+        kind = getattr(target, "differentiates", None)
+        return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
         """From a node that `make_fx` found to the one it comes from.

@@ -34,6 +34,7 @@ class Assembly:
         inputs: the example call.
         source: from each node of `found` to the node of `old` that it is part of.
         result: what `old` returned, of which the tensors are the results of `found`, in order.
+        functional: whether nothing writes to a view, so that a copy would do for it.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Assembly:
         inputs: Inputs,
         source: Callable[[Node], Node | None],
         result: Any,
+        functional: bool,
     ) -> None:
         self._old, self._found, self._inputs = old, found, inputs
-        self._source = source
+        self._source, self._functional = source, functional
         self._graph = TracedGraph()
         self._graph._codegen = old.graph._codegen
         (self._end,) = old.graph.find_nodes(op="output")
@@ -125,6 +127,9 @@ class Assembly:
             copied = self._member(self._fresh(str(node.target)), value)
         else:
             copied = self._graph.node_copy(node, self._nodes.__getitem__)
+            if self._functional and node.target is torch.ops.aten.view.default:
+                # FakeTensors are wrong about the strides that some kernels give.
+                copied.target = torch.ops.aten.reshape.default
         self._nodes[node] = copied
         self._place(copied, self._source(node))
 

@@ -80,7 +80,8 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     except Exception as error:
         raise tidy(replay.located(error)) from None
     source = replay.source_in(found)
-    return Assembly(graph, found, state.names, inputs, source, replay.result).module()
+    built = Assembly(graph, found, state.names, inputs, source, replay.result, functional)
+    return built.module()
 
 
 def _batch_norm(

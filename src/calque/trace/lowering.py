@@ -6,7 +6,8 @@ so that what the program writes to them is seen; afterwards each is a `get_attr`
 """
 
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,11 +21,15 @@ from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
 from calque.diagnostics import tidy
+from calque.trace.active import suspended
 from calque.trace.assembly import Assembly, tensors_in
 from calque.trace.bindings import Inputs
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.fakes import AbstractMode
+from calque.trace.modules import hold_modules
+from calque.trace.patching import Patches
 from calque.trace.purity import has_effect
+from calque.trace.wrapping import LeafFunctions
 
 
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
@@ -73,7 +78,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     table = FUNCTIONAL if functional else {}
     traced = torch.func.functionalize(run, remove="mutations") if functional else run
     try:
-        with fx_traceback.preserve_node_meta(), _quiet():
+        with _alone(), fx_traceback.preserve_node_meta(), _quiet():
             found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *state.values, *inputs.tensors
             )
@@ -102,8 +107,24 @@ def _batch_norm(
 FUNCTIONAL = {torch.ops.aten.native_batch_norm.default: _batch_norm}
 
 
+_lock = threading.RLock()
+
+
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _alone() -> Iterator[None]:
+    """`make_fx` is for one thread at a time, and replaces names for all of them.
+
+    It puts back what it found; that must not be what a trace of ours, in another thread, has put
+    there meanwhile. So ours are there before it begins and until it ends.
+    """
+    with _lock, suspended(), Patches() as patches:
+        hold_modules(patches)
+        LeafFunctions(patches, ()).hold_registered()
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """Random numbers drawn and modes set by the replay are none of the caller's."""
     grad = torch.is_grad_enabled()
     try:

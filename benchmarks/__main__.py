@@ -10,6 +10,7 @@ NAMES = (
     "hlo",
     "host_overhead",
     "trace_time",
+    "trace",
     "memory",
     "import_time",
 )

@@ -11,6 +11,7 @@ NAMES = (
     "host_overhead",
     "trace_time",
     "compile",
+    "trace",
     "memory",
     "import_time",
 )

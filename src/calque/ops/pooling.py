@@ -55,6 +55,7 @@ def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
 def _argmaximum(x: Array, w: Windows) -> Array:
     at = jnp.broadcast_to(positions(w.size), x.shape)
     start = (lowest(x.dtype), np.int32(np.iinfo(np.int32).max))
+    x = lax.stop_gradient(x)  # JAX does not know that no gradient flows to a position
     return lax.reduce_window((x, at), start, prefer, **_arguments(x, w))[1].astype(np.int64)
 
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array
+from jax import Array, lax
 from jax._src.core import eval_context
 from torch import fx
 from torch.export import ExportedProgram
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from calque.device import foreign
@@ -63,10 +64,11 @@ class JaxInterpreter:
         lifting = Lifting()
         lifting.random_source = lambda: _packed(rng)
         with lifting.activated():
-            leaves = [wrap(jnp.asarray(x)) if _is_array(x) else x for x in self._flat(args, kwargs)]
-            results = self._nodes.results(leaves)
-        arrays = [read(r) if isinstance(r, torch.Tensor) else r for r in results]
-        return self._unflat(arrays)
+            leaves = jax.tree.map(_wrapped_array, self._flat(args, kwargs))
+            found = self._nodes.found(leaves)
+        if self._program is None:
+            return _plain(found)
+        return self._unflat([read(r) if isinstance(r, torch.Tensor) else r for r in found])
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         program = self._program
@@ -84,9 +86,7 @@ class JaxInterpreter:
         return leaves
 
     def _unflat(self, arrays: list[Any]) -> Any:
-        program = self._program
-        if program is None:
-            return arrays[0] if self._nodes.single else tuple(arrays)
+        program: Any = self._program
         specs = program.graph_signature.output_specs
         pairs = zip(specs, arrays, strict=True)
         own = [array for spec, array in pairs if spec.kind.name == "USER_OUTPUT"]
@@ -105,11 +105,16 @@ class Nodes(fx.Interpreter):
         self.extra_traceback = False
         (output,) = (n for n in module.graph.nodes if n.op == "output")
         self.single = not isinstance(output.args[0], tuple | list)
+        self._pure = not any(map(_writes, module.graph.nodes))
+
+    def found(self, inputs: Sequence[Any]) -> Any:
+        """The graph's results, in their containers."""
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            return self.run(*inputs, enable_io_processing=False)
 
     def results(self, inputs: Sequence[Any]) -> list[Any]:
         """The graph's results, one after another."""
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-            found = self.run(*inputs, enable_io_processing=False)
+        found = self.found(inputs)
         return [found] if self.single else list(found)
 
     @property
@@ -151,6 +156,9 @@ class Nodes(fx.Interpreter):
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One ATen operator, or one function of numbers."""
+        if target is torch.ops.aten.detach.default and self._pure:
+            # Below autograd nothing says so; an alias of what is written to must stay one.
+            return wrap(lax.stop_gradient(read(args[0])))
         args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
         if target is torch.ops.aten.view.default:
             # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
@@ -208,6 +216,36 @@ def constant(tensor: torch.Tensor) -> Array:
             return read(tensor) if tensor.device.type == "jax" else host_array(tensor)
     finally:
         active.trace = trace
+
+
+def _plain(value: Any) -> Any:
+    """A result as arrays in the containers of Python; fx has its own, which JAX does not know."""
+    if isinstance(value, torch.Tensor):
+        return read(value)
+    if isinstance(value, immutable_list):
+        return [_plain(part) for part in value]
+    if isinstance(value, immutable_dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(_plain(part) for part in value)
+    return pytree.tree_map_only(torch.Tensor, read, value)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node writes to a tensor that another one may read afterwards.
+
+    What is copied to an input or a member at the end is not read again.
+    """
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return False
+    first = node.args[0] if node.args else None
+    ends = isinstance(first, fx.Node) and first.op in ("placeholder", "get_attr")
+    return not (target is torch.ops.aten.copy_.default and ends)
+
+
+def _wrapped_array(value: Any) -> Any:
+    return wrap(jnp.asarray(value)) if _is_array(value) else value
 
 
 def _is_array(value: Any) -> bool:

@@ -11,13 +11,16 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
 from torch.fx.node import Node, map_arg
+from torch.utils import _pytree as pytree
 
 from calque.trace.active import suspended
+from calque.trace.fakes import AbstractMode
+from calque.trace.interning import Uncertain, geometry, key_of_call, key_of_module
+from calque.trace.purity import has_effect
 
 UNKNOWN = object()
 _UNKNOWABLE = (
@@ -38,23 +41,101 @@ class AbstractValues:
     """
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = AbstractMode()
         self._resolve = resolve
         self._modules: dict[torch.nn.Module, torch.nn.Module] = {}
+        self._members: dict[Any, torch.Tensor] = {}
+        self._results: dict[Any, torch.Tensor] = {}
+        self._known: dict[Any, tuple[Any, Any]] = {}
+        self._module_keys: dict[torch.nn.Module, Any] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The abstract value of a tensor that exists."""
         with torch._C.DisableTorchFunction(), suspended():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
+    def of_member(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The abstract value of a parameter or buffer; members of one geometry share it."""
+        try:
+            with torch._C.DisableTorchFunction():
+                key = geometry(tensor)
+        except Uncertain:
+            return self.of(tensor)
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = self.of(tensor)
+        return found
+
     def compute(self, node: Node) -> Any:
         """What the node gives: a FakeTensor, a container of them, a Python value, or UNKNOWN.
+
+        Equal calls share one result, which is why nothing may change it: whatever has an effect
+        is given abstract values of its own.
 
         Raises:
             Exception: whatever PyTorch says to these shapes and dtypes.
         """
-        if any("val" not in source.meta for source in node.all_input_nodes):
-            return UNKNOWN
+        sources = node.all_input_nodes
+        for source in sources:
+            if "val" not in source.meta:
+                return UNKNOWN
+        if node.op != "call_module" and has_effect(node):
+            with torch._C.DisableTorchFunction(), suspended(), self.mode:
+                for source in sources:
+                    source.meta["val"] = pytree.tree_map_only(
+                        torch.Tensor, _private, source.meta["val"]
+                    )
+            return self._compute(node)
+        key = self._key(node)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            return known[0]
+        value = self._compute(node)
+        if key is not None and value is not UNKNOWN and not _has_data(value):
+            inputs = [source.meta["val"] for source in sources]
+            value = self._shared(value, inputs)
+            # The inputs are kept as well: their identities are part of the key.
+            self._known[key] = value, inputs
+        return value
+
+    def _shared(self, value: Any, inputs: list[Any]) -> Any:
+        """The one abstract value for new tensors of this geometry, unless it is a view."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        with torch._C.DisableTorchFunction():
+            storage = value.untyped_storage()._cdata
+            for leaf in pytree.tree_leaves(inputs):
+                if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata == storage:
+                    return value
+            if value._is_view() or (value.is_leaf and value.requires_grad):
+                return value
+            try:
+                key = geometry(value)
+            except Uncertain:
+                return value
+        return self._results.setdefault(key, value)
+
+    def _key(self, node: Node) -> Any:
+        """What the value depends on; None where that is not known."""
+        target: Any = node.target
+        if torch._C._is_any_autocast_enabled():
+            return None
+        try:
+            if node.op != "call_module":
+                return None if hasattr(target, "runs_abstractly") else key_of_call(node, None)
+            module = self._resolve(target)
+            key = self._module_keys.get(module)
+            if key is None:
+                with torch._C.DisableTorchFunction():
+                    key = _has_hooks(module) or key_of_module(module)
+                self._module_keys[module] = key
+            if key is True:
+                return None
+            return key_of_call(node, key)
+        except TypeError:
+            return None
+
+    def _compute(self, node: Node) -> Any:
         run = self._runner(node)
         if run is None:
             return UNKNOWN
@@ -105,6 +186,22 @@ class AbstractValues:
 
 def _has_hooks(module: torch.nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
+def _has_data(value: Any) -> bool:
+    """Whether PyTorch knows the elements too, as of `torch.tensor(3)`: no geometry tells them."""
+    leaves = pytree.tree_leaves(value)
+    return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
+
+
+def _private(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same storage, geometry and place in autograd, but an object of its own."""
+    copied = value.detach()
+    if not value.requires_grad:
+        return copied
+    copied.requires_grad_()
+    # Of all functions of autograd, this one gives a tensor that is neither a leaf nor a view.
+    return copied if value.is_leaf else torch._C._functions.DelayedError("", 1)(copied)
 
 
 def _value(node: Node) -> Any:

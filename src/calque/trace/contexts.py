@@ -106,6 +106,7 @@ def _application(kind: type, original: Any) -> Callable[..., Any]:
     apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
     apply.__module__ = kind.__module__
     apply.runs_abstractly = True
+    apply.differentiates = kind
     return apply
 
 

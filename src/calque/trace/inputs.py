@@ -27,6 +27,9 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     default: tuple[Any, ...] = () if empty else (_held(tracer, parameter.default),)
     annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
     given = tracer.given
+    if given is None and tracer.decorated and name.startswith("*"):
+        node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
+        return _constant(tracer, node, name, {} if name.startswith("**") else ())
     if given is None:
         proxy = tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
         if not empty and (isinstance(parameter.default, _FLAGS) or default[0] is None):

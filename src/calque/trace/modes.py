@@ -25,3 +25,22 @@ def _names_training(code: CodeType) -> bool:
     return "training" in code.co_names or any(
         _names_training(constant) for constant in code.co_consts if isinstance(constant, CodeType)
     )
+
+
+def depends_on_mode(root: torch.nn.Module) -> bool:
+    """Whether any module in `root` behaves differently in training, PyTorch's own included.
+
+    >>> depends_on_mode(torch.nn.Linear(2, 2)), depends_on_mode(torch.nn.Dropout())
+    (False, True)
+    """
+    return any(_own_mode(type(module)) for module in root.modules())
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_mode(kind: type[torch.nn.Module]) -> bool:
+    return any(
+        isinstance(member, FunctionType) and _names_training(member.__code__)
+        for base in kind.__mro__
+        if base is not torch.nn.Module and not base.__module__.startswith("torch.fx")
+        for member in vars(base).values()
+    )

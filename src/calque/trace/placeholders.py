@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -68,11 +68,11 @@ def arguments_for_root(
         names.append("**" + next(collected))
     args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
     function: Callable[..., Any] = root_fn
-    if code.co_kwonlyargcount or starred:
-        if analysed is root_fn:
-            function = _all_positional(root_fn, len(args))
-        else:
-            function = _by_kind(root_fn, code)
+    if analysed is not root_fn:
+        names = [*code.co_varnames[:is_module], *(name.lstrip("*") for name in names)]
+        function = _as_called(tracer, root_fn, signature, names, is_module)
+    elif code.co_kwonlyargcount or starred:
+        function = _all_positional(root_fn, len(args))
     if concrete_args is None:
         return function, args
     return _flattened(tracer, function, args, list(code.co_varnames[:count]))
@@ -92,15 +92,39 @@ def _all_positional(function: FunctionType, count: int) -> FunctionType:
     )
 
 
-def _by_kind(function: Callable[..., Any], code: CodeType) -> Callable[..., Any]:
-    """A decorated function, called with positional arguments in the order of its inner `code`."""
-    positional, named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+def _as_called(
+    tracer: Any,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    names: list[str],
+    is_method: bool,
+) -> Callable[..., Any]:
+    """`function`, a decorator's, which is given its arguments as in the example call.
+
+    A decorator may look at what was passed by name, and at whether it was passed at all; without
+    an example, parameters that have a default are passed by name.
+    """
+    given = getattr(tracer, "given", None)
+    example = tracer.examples[0] if given is not None else ()
+    first = is_method + len(example)
 
     def call(*values: Any) -> Any:
-        keywords = dict(zip(code.co_varnames[positional:named], values[positional:named]))
-        rest = values[named] if code.co_flags & inspect.CO_VARARGS else ()
-        more = values[-1] if code.co_flags & inspect.CO_VARKEYWORDS else {}
-        return function(*values[:positional], *rest, **keywords, **more)
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        by_name = dict(zip(names, values))
+        for index, (name, parameter) in enumerate(signature.parameters.items()):
+            if given is not None and name not in given:
+                continue
+            value = by_name[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named.update(value)
+            elif index < first if given is not None else parameter.default is parameter.empty:
+                positional.append(value)
+            else:
+                named[name] = value
+        return function(*positional, **named)
 
     return call
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch.fx.graph import Graph
-from torch.fx.node import Node
+from torch.fx.node import Argument, Node
 
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
@@ -36,6 +36,7 @@ from calque.trace.proxy import proxies_in, record_call
 from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH
 from calque.trace.refusals import refuse
+from calque.trace.templates import result_argument
 from calque.trace.tracer import Tracer
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
@@ -64,6 +65,7 @@ class SymbolicTracer(Tracer):
         self._autowrap_function_ids |= registered_identities()
         self.examples = examples
         self.given: dict[str, Any] | None = None
+        self.decorated = False
         self.kept: dict[str, Any] = {}
         self.tensors: set[Node] = set()
         self.asked: set[str] = set()
@@ -158,6 +160,10 @@ class SymbolicTracer(Tracer):
         with CallCatcher(self):
             super()._run(fn, args)
 
+    def result_argument(self, value: Any) -> Argument:
+        """What the program returns; objects of classes that graphs do not know are rebuilt."""
+        return result_argument(self, value)
+
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
     ) -> Any:
@@ -171,6 +177,7 @@ class SymbolicTracer(Tracer):
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
         """The placeholders, with abstract values where examples are given."""
+        self.decorated = inspect.unwrap(root_fn) is not root_fn
         if self.examples is not None:
             args, kwargs = self.examples
             first = (self.root,) if is_module else ()
@@ -285,7 +292,10 @@ class SymbolicTracer(Tracer):
             return node.meta.get("val", UNKNOWN)
         if node.op == "get_attr":
             value = self.resolve(str(node.target))
-            return self.abstract.of(value) if isinstance(value, torch.Tensor) else UNKNOWN
+            if not isinstance(value, torch.Tensor):
+                return UNKNOWN
+            kept = node.target in self.kept
+            return self.abstract.of(value) if kept else self.abstract.of_member(value)
         try:
             return self.abstract.compute(node)
         except Exception as error:

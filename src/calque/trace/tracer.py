@@ -276,8 +276,12 @@ class Tracer(TracerBase):
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
         """Call the program with its placeholders, and record what it returns."""
         annotation = inspect.get_annotations(inspect.unwrap(fn)).get("return")
-        result = self.create_arg(fn(*args))
+        result = self.result_argument(fn(*args))
         self.create_node("output", "output", (result,), {}, type_expr=annotation)
+
+    def result_argument(self, value: Any) -> Argument:
+        """The form in which the output node holds what the program returns."""
+        return self.create_arg(value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Tracer":
         copied = type(self).__new__(type(self))

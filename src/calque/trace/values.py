@@ -16,6 +16,7 @@ from calque.trace.refusals import describe, here
 from calque.trace.strict import Strict
 
 _NO_DATA = torch.empty(0, device="meta")
+_NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
 
 
 class ValueProxy(Strict, Proxy):
@@ -65,7 +66,9 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     @staticmethod
     def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
-        return torch.Tensor._make_subclass(cls, _NO_DATA)
+        known = node.meta.get("val")
+        number = isinstance(known, torch.Tensor) and not known.ndim
+        return torch.Tensor._make_subclass(cls, _NO_NUMBER if number else _NO_DATA)
 
     def __getattr__(self, k: str) -> Any:
         raise AttributeError(f"'Tensor' object has no attribute '{k}'")

@@ -1,0 +1,106 @@
+"""Abstract values that are alike are one object, and so what is computed from them is known.
+
+Most of a model repeats: the second transformer layer asks of PyTorch what the first one asked. A
+call is therefore remembered by what it is applied to: its target, and the identity of the abstract
+values among its arguments. Two parameters of one geometry have one abstract value.
+"""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import Node
+
+
+class Uncertain(TypeError):
+    """A value has parts whose equality says too little."""
+
+
+def key_of_call(node: Node, module: Any) -> Any:
+    """What determines the abstract value of a node: equal keys, equal values.
+
+    Args:
+        node: whose inputs have abstract values that are shared by identity.
+        module: for a `call_module`, the `key_of_module`.
+
+    Raises:
+        TypeError: an argument cannot be compared.
+    """
+    key = (
+        node.op,
+        node.target if module is None else module,
+        tuple([_key(a) for a in node.args]),
+        tuple([(name, _key(a)) for name, a in node.kwargs.items()]) if node.kwargs else (),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+    )
+    hash(key)
+    return key
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if kind is Node:
+        return id(value.meta["val"])
+    if isinstance(value, (tuple, list)):
+        return kind, tuple([_key(part) for part in value])
+    if kind is slice:
+        return kind, _key(value.start), _key(value.stop), _key(value.step)
+    if isinstance(value, dict):
+        return kind, tuple([(name, _key(part)) for name, part in value.items()])
+    if kind is float:
+        return kind, repr(value)  # -0.0 and 0.0 are equal
+    return kind, value  # True, 1 and 1.0 are equal
+
+
+_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
+
+
+def key_of_module(module: torch.nn.Module) -> Any:
+    """What determines what a module of torch.nn computes, but for its data.
+
+    Raises:
+        TypeError: the module has an attribute that cannot be compared.
+    """
+    parts: list[Any] = [type(module)]
+    for name, value in vars(module).items():
+        if name in ("_parameters", "_buffers"):
+            parts.append(tuple([(n, t if t is None else geometry(t)) for n, t in value.items()]))
+        elif name == "_modules":
+            inner = [(n, m if m is None else key_of_module(m)) for n, m in value.items()]
+            parts.append(tuple(inner))
+        elif isinstance(value, dict) or not value:  # hooks; modules that have some are not asked
+            parts.append((name, type(value)))
+        else:
+            parts.append((name, _attribute(value)))
+    return tuple(parts)
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_attribute(part) for part in value])
+    if not isinstance(value, _PLAIN):
+        raise Uncertain(type(value))
+    return type(value), value
+
+
+def geometry(tensor: torch.Tensor) -> Any:
+    """What an abstract value tells of a tensor.
+
+    Raises:
+        TypeError: it is of a kind of which it has to tell more (sparse, quantized, a subclass).
+    """
+    if type(tensor) not in _KINDS or tensor.layout != torch.strided:
+        raise Uncertain(type(tensor))
+    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise Uncertain(tensor.dtype)
+    return (
+        type(tensor),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.is_leaf,
+    )

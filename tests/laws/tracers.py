@@ -1,0 +1,50 @@
+"""The tracers that the laws are about: `TRACERS`, one row each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import calque
+from calque.trace import fx, lower
+
+Traced = Callable[..., Any]
+
+
+class Wrapped(nn.Module):
+    """A function as a module, for tracers that take nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _export(program: Any, *args: Any) -> Traced:
+    module = program if isinstance(program, nn.Module) else Wrapped(program)
+    return torch.export.export(module, args).module()
+
+
+def _make_fx(program: Any, *args: Any) -> Traced:
+    fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = [fakes.from_tensor(arg) for arg in args]
+    # Under no_grad, because it would otherwise keep what only the backward pass reads.
+    with torch.no_grad():
+        return make_fx(program, _allow_non_fake_inputs=True)(*inputs)
+
+
+TRACERS: dict[str, Callable[..., Traced]] = {
+    "calque.trace": lambda program, *args: calque.trace(program, *args),
+    "calque.symbolic_trace": lambda program, *args: calque.symbolic_trace(program),
+    "calque.trace.fx": lambda program, *args: fx.symbolic_trace(program),
+    "calque.trace.lower": lambda program, *args: lower(calque.trace(program, *args)),
+    "calque.trace.lower, with writes": lambda program, *args: lower(
+        calque.trace(program, *args), functional=False
+    ),
+    "torch.export": _export,
+    "make_fx": _make_fx,
+}

@@ -17,6 +17,7 @@ from typing import Any
 from calque.trace import fx
 from calque.trace.api import symbolic_trace
 from calque.trace.api import trace as _trace
+from calque.trace.decisions import max_paths
 from calque.trace.proxy import Attribute, ParameterProxy, Proxy
 from calque.trace.symbolic import SymbolicTracer
 from calque.trace.tracer import Tracer
@@ -29,6 +30,7 @@ __all__ = [
     "SymbolicTracer",
     "Tracer",
     "fx",
+    "max_paths",
     "symbolic_trace",
     "wrap",
 ]

@@ -16,7 +16,7 @@ from calque.trace.errors import SymbolicTraceError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _recorded(function: F) -> F:
+def recorded(function: F) -> F:
     """`function`, which stays a node when its graph is traced again, by whatever tracer."""
 
     @functools.wraps(function)
@@ -29,7 +29,7 @@ def _recorded(function: F) -> F:
     return call  # pyright: ignore[reportReturnType]
 
 
-@_recorded
+@recorded
 def expect_value(value: Any, expected: Any, name: str) -> None:
     """The input `name` has the value that the program was traced with.
 
@@ -45,7 +45,7 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
         )
 
 
-@_recorded
+@recorded
 def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, device: Any) -> None:
     """The input `name` looks as it did to a trace that decided something by it.
 
@@ -65,7 +65,7 @@ def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, devi
             )
 
 
-@_recorded
+@recorded
 def expect_length(value: Any, length: int, name: str) -> None:
     """A container among the inputs has as many parts as in the example.
 
@@ -99,7 +99,7 @@ def expect_mode(training: bool, traced: bool, path: str) -> None:
         )
 
 
-@_recorded
+@recorded
 def unpack(value: Any, length: int) -> tuple:
     """The `length` parts of a value that the program unpacked into that many names.
 
@@ -113,7 +113,7 @@ def unpack(value: Any, length: int) -> tuple:
     return parts
 
 
-@_recorded
+@recorded
 def in_place(name: str, left: Any, right: Any) -> Any:
     """`left += right` and the like, where it is not known whether `left` is changed by it.
 
@@ -123,10 +123,29 @@ def in_place(name: str, left: Any, right: Any) -> Any:
     return getattr(operator, name)(left, right)
 
 
-@_recorded
+@recorded
 def fresh(constant: torch.Tensor) -> torch.Tensor:
     """A copy for this run, so that nothing written to it is there at the next."""
     return constant.clone()
 
 
-CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode))
+@recorded
+def raise_when(condition: Any, truth: bool, raised: Any) -> None:
+    """Raise what the program raises when it goes this way.
+
+    Args:
+        condition: a tensor of one element, or a Python value.
+        truth: what the condition is when the program goes this way.
+        raised: has the `error`.
+
+    Raises:
+        Exception: the error, when the condition says so.
+    """
+    if torch.compiler.is_dynamo_compiling() and isinstance(condition, torch.Tensor):
+        fine = condition.reshape(()).bool() != truth
+        torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+    elif bool(condition) == truth:
+        raise raised.error.with_traceback(None)
+
+
+CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode, raise_when))

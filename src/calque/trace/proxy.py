@@ -30,7 +30,9 @@ def assert_fn(x: object) -> None:
     Raises:
         AssertionError: `x` is false when the graph runs.
     """
-    if not x:
+    if isinstance(x, torch.fx.Proxy):
+        x.tracer.create_proxy("call_function", assert_fn, (x,), {})
+    elif not x:
         raise AssertionError("Assertion failed")
 
 

@@ -28,6 +28,7 @@ from calque.trace.assignments import may_assign
 from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
+from calque.trace.decisions import Path
 from calque.trace.inputs import make_placeholder
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
@@ -37,6 +38,7 @@ from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH
 from calque.trace.refusals import refuse
 from calque.trace.tracer import Tracer
+from calque.trace.truth import truth
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
@@ -72,7 +74,8 @@ class SymbolicTracer(Tracer):
         self._from_inputs: set[Node] = set()
         self.inputs: list[tuple[Node, str]] = []
         self._last_input: Node | None = None
-        self._parts: list[Node] = []
+        self.optional: dict[Node, None] = {}
+        self.path: Path | None = None
         self._modal: dict[str, bool] = {}
         self.contexts = Contexts(self)
         self.constants = Constants(self)
@@ -148,11 +151,28 @@ class SymbolicTracer(Tracer):
         with Patches() as patches:
             hold_contexts(patches)
             graph = super().trace(root, concrete_args)
-        for node in reversed(self._parts):
-            if not node.users:
-                graph.erase_node(node)
-        self._insert_checks(graph)
+        if self.path is None or not self.path.decisions:
+            for node in reversed(self.optional):
+                if not node.users:
+                    graph.erase_node(node)
+            self._insert_checks(graph)
         return graph
+
+    def share(self, other: "SymbolicTracer") -> None:
+        """Take over what another run of the same program took for granted."""
+        self.asked |= other.asked
+        self._modal.update(other._modal)
+
+    def adopt(self, graph: Graph, nodes: dict[Node, Node]) -> None:
+        """Take the graph that this and other runs were joined into.
+
+        Args:
+            nodes: those of the graph, by those of this run.
+        """
+        self.graph = graph
+        self.inputs = [(nodes[node], name) for node, name in self.inputs]
+        self._last_input = nodes.get(self._last_input) if self._last_input else None
+        self._insert_checks(graph)
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
         with CallCatcher(self):
@@ -261,7 +281,7 @@ class SymbolicTracer(Tracer):
             if node in self._from_inputs and value is not None:
                 self.asked |= {"shape", "dtype", "device"}
             if not has_effect(node):
-                self._parts.append(node)
+                self.optional[node] = None
             return value
         return ValueProxy(node, self)
 
@@ -272,7 +292,7 @@ class SymbolicTracer(Tracer):
         part = self.create_node("call_function", operator.getitem, (node, key), {})
         part.meta["val"] = value
         self._mark_inputs(part)
-        self._parts.append(part)
+        self.optional[part] = None
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
@@ -339,8 +359,10 @@ class SymbolicTracer(Tracer):
     # Questions of Python
 
     def to_bool(self, obj: Any) -> bool:
-        """Refused: the graph goes one way only."""
-        refuse(obj, "bool")
+        """The answer of the path that is followed; refused where there is none."""
+        if self.path is None:
+            refuse(obj, "bool")
+        return truth(self, self.path, obj)
 
     def length(self, obj: Any) -> int:
         """`len(x)`: from the abstract value, or refused."""

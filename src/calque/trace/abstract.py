@@ -40,6 +40,7 @@ class AbstractValues:
     def __init__(self, resolve: Callable[[str], Any]) -> None:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._resolve = resolve
+        self._modules: dict[torch.nn.Module, torch.nn.Module] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The abstract value of a tensor that exists."""
@@ -71,12 +72,39 @@ class AbstractValues:
             return lambda self, *args, **kwargs: getattr(self, target)(*args, **kwargs)
         if node.op == "call_module":
             module = self._resolve(target)
-            return module if type(module).__module__.startswith("torch.nn") else None
+            known = type(module).__module__.startswith("torch.nn") and not _has_hooks(module)
+            return self._without_data(module) if known else None
         if node.op == "call_function":
             home = getattr(target, "__module__", None) or "torch"
             known = target is getattr or home.split(".")[0] in _RUNNABLE
             return target if known or hasattr(target, "runs_abstractly") else None
         return None
+
+    def _without_data(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A copy whose tensors are abstract: the module's own buffers must not change."""
+        copied = self._modules.get(module)
+        if copied is None:
+            copied = self._modules[module] = module.__new__(type(module))
+            attributes = {name: self._lists(value) for name, value in vars(module).items()}
+            for kind in ("_parameters", "_buffers"):
+                tensors = attributes[kind].items()
+                attributes[kind] = {name: t if t is None else self.of(t) for name, t in tensors}
+            inner = attributes["_modules"].items()
+            attributes["_modules"] = {
+                n: m if m is None else self._without_data(m) for n, m in inner
+            }
+            vars(copied).update(attributes)
+        return copied
+
+    def _lists(self, value: Any) -> Any:
+        """Recurrent layers keep a list of their weights."""
+        if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
+            return [self.of(t) for t in value]
+        return value
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    return any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
 
 
 def _value(node: Node) -> Any:

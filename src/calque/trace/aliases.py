@@ -8,21 +8,26 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 
 class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, ours: str, theirs: str) -> None:
-        self.ours, self.theirs = ours, theirs
+    def __init__(self, ours: str, theirs: str, directory: str) -> None:
+        self.ours, self.theirs, self.directory = ours, theirs, directory
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if not fullname.startswith(self.ours + "."):
             return None
-        theirs = self.theirs + fullname.removeprefix(self.ours)
+        inner = fullname.removeprefix(self.ours)
+        file = os.path.join(self.directory, *inner.split("."))
+        if os.path.exists(file + ".py") or os.path.isdir(file):
+            return None  # ours, for the finder of files
+        theirs = self.theirs + inner
         if importlib.util.find_spec(theirs) is None:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, origin=theirs)
@@ -36,11 +41,13 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.modules[name] = importlib.import_module(self.theirs + name.removeprefix(self.ours))
 
 
-def install(ours: str, theirs: str) -> None:
+def install(ours: str, theirs: str, directory: str) -> None:
     """Answer imports below the package `ours` that it has no file for from the package `theirs`.
 
     Args:
         ours: the name of a package, which is being imported.
         theirs: the name of the package that has the submodules.
+        directory: where the files of `ours` are.
     """
-    sys.meta_path.append(_Aliases(ours, theirs))
+    # First of all: the finder of files would load a second copy through the path of an alias.
+    sys.meta_path.insert(0, _Aliases(ours, theirs, directory))

@@ -2,9 +2,11 @@
 
 import inspect
 import operator
+from types import CodeType
 from typing import Any
 
 import torch
+from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.trace import checks
@@ -22,7 +24,7 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     """
     parameter = signature.parameters[name.lstrip("*")]
     empty = parameter.default is inspect.Parameter.empty
-    default = () if empty else (_held(tracer, parameter.default),)
+    default: tuple[Any, ...] = () if empty else (_held(tracer, parameter.default),)
     annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
     given = tracer.given
     if given is None:
@@ -79,3 +81,24 @@ def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
 def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
     tracer.deferred.append((checks.expect_value, (node, value, name)))
     return value
+
+
+def order_inputs(graph: Graph, code: CodeType) -> None:
+    """Put the placeholders first, in the order of a signature: `*rest` before what follows it."""
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+    def rank(node: Node) -> int:
+        target = str(node.target)
+        return (
+            3 if target.startswith("**") else 1 if target.startswith("*") else 2 * (target in named)
+        )
+
+    previous = None
+    for node in sorted(graph.find_nodes(op="placeholder"), key=rank):
+        if previous is None:
+            previous = next(iter(graph.nodes))
+            if node is not previous:
+                previous.prepend(node)
+        else:
+            previous.append(node)
+        previous = node

@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -69,7 +69,10 @@ def arguments_for_root(
     args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
     function: Callable[..., Any] = root_fn
     if code.co_kwonlyargcount or starred:
-        function = _all_positional(root_fn, len(args))
+        if analysed is root_fn:
+            function = _all_positional(root_fn, len(args))
+        else:
+            function = _by_kind(root_fn, code)
     if concrete_args is None:
         return function, args
     return _flattened(tracer, function, args, list(code.co_varnames[:count]))
@@ -87,6 +90,19 @@ def _all_positional(function: FunctionType, count: int) -> FunctionType:
     return FunctionType(
         plain, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
+
+
+def _by_kind(function: Callable[..., Any], code: CodeType) -> Callable[..., Any]:
+    """A decorated function, called with positional arguments in the order of its inner `code`."""
+    positional, named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+
+    def call(*values: Any) -> Any:
+        keywords = dict(zip(code.co_varnames[positional:named], values[positional:named]))
+        rest = values[named] if code.co_flags & inspect.CO_VARARGS else ()
+        more = values[-1] if code.co_flags & inspect.CO_VARKEYWORDS else {}
+        return function(*values[:positional], *rest, **keywords, **more)
+
+    return call
 
 
 def _flattened(

@@ -29,7 +29,7 @@ from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
-from calque.trace.inputs import make_placeholder
+from calque.trace.inputs import make_placeholder, order_inputs
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
 from calque.trace.patching import Patches
@@ -200,12 +200,7 @@ class SymbolicTracer(Tracer):
         for check, arguments in self.deferred:
             lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             self.create_node("call_function", check, lowered, {})
-        nodes = list(self.graph.nodes)
-        first = next(iter(nodes), None)
-        for node in nodes:
-            if first is not None and node.op == "placeholder" and node is not first:
-                first.append(node)
-                first = node
+        order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
         self._last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
 

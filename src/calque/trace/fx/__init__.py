@@ -5,6 +5,8 @@ own classes; so is every submodule that this package does not define itself: `ca
 *is* `torch.fx.graph`.
 """
 
+import os
+
 import torch.fx
 from torch.fx import *  # noqa: F403
 from torch.fx import (
@@ -21,7 +23,7 @@ from torch.fx import (
 
 from calque.trace.aliases import install as _install
 
-_install(__name__, torch.fx.__name__)
+_install(__name__, torch.fx.__name__, os.path.dirname(__file__))
 
 from calque.trace.fx import _symbolic_trace, proxy  # noqa: E402
 from calque.trace.fx._symbolic_trace import PH, ProxyableClassMeta, Tracer, symbolic_trace, wrap  # noqa: E402

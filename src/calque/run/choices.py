@@ -17,11 +17,11 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 
-from calque.device.cell import Cell, active, cell_of, read, wrap
+from calque.device.cell import Cell, active, read, wrap
 from calque.diagnostics import TraceError, unrepeatable
 from calque.run.lifting import Lifting
 from calque.run.witness import Witness
-from calque.trace.branching import Branch, implementations
+from calque.trace.branching import Branch
 
 
 class Nested(Lifting):
@@ -80,6 +80,7 @@ class _Plan:
         cells: those that either branch reads.
         values: their arrays at the time of the call.
         written: the cells that either branch writes.
+        targets: the tensors that gradients flow to.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class _Plan:
     ) -> None:
         self._outer, self._predicate = outer, predicate
         self._branches, self._operands = branches, list(operands)
+        self.targets = self._targets()
         looks = [self._look(branch) for branch in branches]
         self.results = _agreeing([look.results for look in looks])
         self.written = looks[0].written | looks[1].written
@@ -113,8 +115,7 @@ class _Plan:
 
         def look() -> int:
             nested = Nested(self._outer, {}, None)
-            with torch.no_grad():
-                results = self._inside(nested, lambda: branch(*self._operands))
+            results = self._inside(nested, lambda: self._try(branch))
             specs = [(tuple(r.shape), r.dtype) if _is_ours(r) else r for r in results]
             found.append(_Found(nested.found, dict(nested.written), nested.draws, specs))
             return 0
@@ -122,8 +123,28 @@ class _Plan:
         jax.eval_shape(look)
         return found[0]
 
-    def targets(self) -> list[torch.Tensor]:
-        """The tensors that gradients flow to."""
+    def _try(self, branch: Branch) -> Any:
+        """A call of a branch, of which autograd notices as much as it will in the backward."""
+        leaves = {id(t): t.detach().requires_grad_() for t in self.targets}
+        plain = {id(o): o.detach() for o in self._operands if _is_ours(o)}
+        operands = [(plain | leaves).get(id(o), o) for o in self._operands]
+        members = {n: leaves[id(p)] for n, p in branch.named_parameters() if id(p) in leaves}
+        try:
+            results = functional_call(branch, members, tuple(operands))
+        except RuntimeError as error:
+            if "in-place" in str(error):
+                raise _written_with_gradient() from error
+            raise
+        if any(t.requires_grad and id(o) not in leaves for o, t in self._pairs(operands)):
+            raise _written_with_gradient()
+        return results
+
+    def _pairs(self, operands: list[Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(o, t) for o, t in zip(self._operands, operands) if _is_ours(o)]
+
+    def _targets(self) -> list[torch.Tensor]:
+        if not torch.is_grad_enabled():
+            return []
         members = [p for branch in self._branches for p in branch.parameters()]
         candidates = [t for t in (*self._operands, *members) if isinstance(t, torch.Tensor)]
         return list({id(t): t for t in candidates if t.requires_grad}.values())
@@ -208,10 +229,8 @@ def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Seque
         return (true if condition else false)(*operands)
     predicate = read(condition).reshape(()).astype(bool)
     plan = _Plan(outer, predicate, (true, false), operands)
-    targets = plan.targets() if torch.is_grad_enabled() else []
-    if targets:
-        _refuse_written(plan, operands)
-        arrays = iter(_Choose.apply(plan, *targets))
+    if plan.targets:
+        arrays = iter(_Choose.apply(plan, *plan.targets))
     else:
         arrays = iter([wrap(array) for array in plan.forward()])
     return tuple(next(arrays) if isinstance(r, _Spec) else r for r in plan.results)
@@ -234,15 +253,12 @@ def _agreeing(results: list[list[Any]]) -> list[Any]:
     return specs[0]
 
 
-def _refuse_written(plan: _Plan, operands: Sequence[Any]) -> None:
-    for operand in operands:
-        if _is_ours(operand) and cell_of(operand) in plan.written:
-            raise unrepeatable(
-                f"a tensor of shape {tuple(operand.shape)} is written to in a branch that depends "
-                "on a tensor",
-                "while gradients are recorded, and autograd would not see it",
-                "Return the new value from the `if` instead, or write under torch.no_grad().",
-            )
+def _written_with_gradient() -> TraceError:
+    return unrepeatable(
+        "a tensor that takes part in autograd",
+        "is written to in a branch that depends on a tensor of device 'jax'",
+        "Return the new value from the `if` instead of writing it.",
+    )
 
 
 def _is_ours(value: Any) -> bool:
@@ -256,6 +272,3 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 def _plain(array: Array) -> Array:
     """Without JAX's weak type, which the branches need not agree in."""
     return lax.convert_element_type(jnp.asarray(array), array.dtype)
-
-
-implementations["jax"] = choose

@@ -1,10 +1,15 @@
 """What a branch of the traced program becomes in a graph: a call of `cond`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.graph_module import GraphModule
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.trace.checks import recorded
 
@@ -46,24 +51,49 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
         RuntimeError: the condition is a tensor that has not one element.
     """
     if isinstance(condition, torch.Tensor):
-        if _is_staged(condition):
-            flag = condition.reshape(()).bool()
-            if torch.compiler.is_dynamo_compiling():
-                return torch.cond(flag, true, false, tuple(operands))
-            return torch.ops.higher_order.cond(flag, true, false, tuple(operands))
+        if torch.compiler.is_dynamo_compiling() or _is_staged(condition):
+            return _staged(condition, true, false, operands)
         own = implementations.get(condition.device.type)
         if own is not None:
             return own(condition, true, false, operands)
     return (true if condition else false)(*operands)
 
 
-def _is_staged(condition: torch.Tensor) -> bool:
-    """Whether a compiler looks at the program now, rather than the program run."""
+def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:
+    """For a compiler: PyTorch's own operator, which takes tensors and gives new ones."""
+    flag = condition.reshape(()).bool()
+    tensors = tuple(o for o in operands if isinstance(o, torch.Tensor))
+
+    def call(branch: Branch, members: dict[str, torch.Tensor] | None, given: Any) -> tuple:
+        rest = iter(given)
+        args = tuple(next(rest) if isinstance(o, torch.Tensor) else o for o in operands)
+        results = branch(*args) if members is None else functional_call(branch, members, args)
+        return tuple(r.clone() if isinstance(r, torch.Tensor) else r for r in results)
+
     if torch.compiler.is_dynamo_compiling():
-        return True
-    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    kinds = (torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode,)
-    return any(isinstance(mode, kinds) for mode in modes) or isinstance(
-        condition,
-        torch._subclasses.FakeTensor | torch._subclasses.functional_tensor.FunctionalTensor,
+        return torch.cond(
+            flag, lambda *g: call(true, None, g), lambda *g: call(false, None, g), tensors
+        )
+    names = [dict(_members(branch)) for branch in (true, false)]
+    members = [list(found) for found in names]
+    extra = tuple(tensor for found in names for tensor in found.values())
+    first, last = len(tensors), len(tensors) + len(members[0])
+    return torch.ops.higher_order.cond(
+        flag,
+        lambda *g: call(true, dict(zip(members[0], g[first:last])), g[:first]),
+        lambda *g: call(false, dict(zip(members[1], g[last:])), g[:first]),
+        (*tensors, *extra),
     )
+
+
+def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from branch.named_parameters()
+    yield from branch.named_buffers()
+
+
+def _is_staged(condition: torch.Tensor) -> bool:
+    """Whether the program is looked at by a compiler, rather than run."""
+    modes = _get_current_dispatch_mode_stack()
+    if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
+        return True
+    return isinstance(condition, (FakeTensor, FunctionalTensor))

@@ -13,6 +13,7 @@ from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.joining import Fork, Joiner, Way
 from calque.trace.raised import Raised, is_deliberate
+from calque.trace.watching import Watch
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
 
 
@@ -76,6 +77,7 @@ class Capture:
             mode = self.tracer.abstract.mode
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
+        watch = Watch(self._root, tracer.traced_func_name)
         error: Exception | None = None
         try:
             tracer.trace(self._root, self._concrete)
@@ -84,7 +86,9 @@ class Capture:
                 self._explain(raised, path, len(answers))
                 raise
             error = raised
-        self.tracer.share(tracer)
+        watch.check()
+        self.tracer.asked |= tracer.asked
+        self.tracer.modal.update(tracer.modal)
         return Run(tracer, path, error)
 
     def _explain(self, error: Exception, path: Path, given: int) -> None:
@@ -171,7 +175,12 @@ class Capture:
         emitter.emit(block, graph, nodes)
         self.modules = list(emitter.targets)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
-        tracer.adopt(graph, kept)
+        tracer.graph = graph
+        tracer.inputs = [(kept[node], name) for node, name in tracer.inputs]
+        tracer.last_input = kept.get(tracer.last_input)
+        scopes = tracer.node_name_to_scope
+        tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
+        tracer.insert_checks(graph)
         return graph
 
 

@@ -134,6 +134,11 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from proxies_in(pytree.tree_leaves(value))
 
 
+def has_proxy(values: Iterable[Any]) -> bool:
+    """Whether there is a proxy among the values. (`any` would ask the proxies for their truth.)"""
+    return next(proxies_in(values), None) is not None
+
+
 def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
     """The one tracer of all proxies among the arguments.
 

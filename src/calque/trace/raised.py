@@ -6,7 +6,7 @@ from typing import Any
 
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.origins import is_engine
-from calque.trace.proxy import proxies_in
+from calque.trace.proxy import has_proxy
 
 
 class Raised:
@@ -38,7 +38,7 @@ class Raised:
 
 def is_deliberate(error: Exception) -> bool:
     """Whether the program raised the error itself, by `raise` or `assert`, in its own code."""
-    if isinstance(error, SymbolicTraceError) or any(proxies_in(error.args)):
+    if isinstance(error, SymbolicTraceError) or has_proxy(error.args):
         return False
     last: TracebackType | None = error.__traceback__
     while last is not None and last.tb_next is not None:

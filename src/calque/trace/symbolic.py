@@ -12,6 +12,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
     no_grad, autocast, autograd.Function  recorded
 """
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
@@ -29,11 +30,11 @@ from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
-from calque.trace.inputs import make_placeholder, order_inputs
+from calque.trace.inputs import make_placeholder, order_inputs, write_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
 from calque.trace.patching import Patches
-from calque.trace.proxy import proxies_in, record_call
+from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH
 from calque.trace.refusals import refuse
@@ -73,10 +74,11 @@ class SymbolicTracer(Tracer):
         self.abstract = AbstractValues(self.resolve)
         self._from_inputs: set[Node] = set()
         self.inputs: list[tuple[Node, str]] = []
-        self._last_input: Node | None = None
+        self.containers: list[tuple[Node, Any, Any]] = []
+        self.last_input: Node | None = None
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
-        self._modal: dict[str, bool] = {}
+        self.modal: dict[str, bool] = {}
         self.contexts = Contexts(self)
         self.constants = Constants(self)
 
@@ -147,7 +149,7 @@ class SymbolicTracer(Tracer):
             TraceError: the program does something that no graph can repeat.
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
-            self._modal[""] = root.training
+            self.modal[""] = root.training
         with Patches() as patches:
             hold_contexts(patches)
             graph = super().trace(root, concrete_args)
@@ -155,28 +157,18 @@ class SymbolicTracer(Tracer):
             for node in reversed(self.optional):
                 if not node.users:
                     graph.erase_node(node)
-            self._insert_checks(graph)
+            self.insert_checks(graph)
         return graph
 
-    def share(self, other: "SymbolicTracer") -> None:
-        """Take over what another run of the same program took for granted."""
-        self.asked |= other.asked
-        self._modal.update(other._modal)
-
-    def adopt(self, graph: Graph, nodes: dict[Node, Node]) -> None:
-        """Take the graph that this and other runs were joined into.
-
-        Args:
-            nodes: those of the graph, by those of this run.
-        """
-        self.graph = graph
-        self.inputs = [(nodes[node], name) for node, name in self.inputs]
-        self._last_input = nodes.get(self._last_input) if self._last_input else None
-        self._insert_checks(graph)
-
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
+        @functools.wraps(fn)
+        def run(*args: Any) -> Any:
+            result = fn(*args)
+            write_back(self)
+            return result
+
         with CallCatcher(self):
-            super()._run(fn, args)
+            super()._run(run, args)
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
@@ -184,7 +176,7 @@ class SymbolicTracer(Tracer):
         """As `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
         if reads_training(type(m)) and not self.is_leaf_module(m, path):
-            self._modal[path] = m.training
+            self.modal[path] = m.training
         return super().call_module(m, forward, args, kwargs)
 
     def create_args_for_root(
@@ -201,7 +193,7 @@ class SymbolicTracer(Tracer):
             lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
-        self._last_input = next(iter(reversed(self.graph.nodes)), None)
+        self.last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
 
     def _proxy_placeholder(
@@ -213,21 +205,21 @@ class SymbolicTracer(Tracer):
 
     def keep_mode(self, path: str, training: bool) -> bool:
         """Take over the mode that a graph within this trace was traced in."""
-        self._modal[".".join(filter(None, (self.scope.module_path, path)))] = training
+        self.modal[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
-    def _insert_checks(self, graph: Graph) -> None:
+    def insert_checks(self, graph: Graph) -> None:
         """Behind the inputs, check what the trace took for granted about inputs and modes."""
         with self._behind_inputs(graph):
             for node, name in self.inputs if self.asked else ():
                 expected = self._expected(node.meta["val"])
                 graph.call_function(checks.expect_tensor, (node, name, *expected))
-            for path, training in self._modal.items():
+            for path, training in self.modal.items():
                 mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
                 graph.call_function(checks.expect_mode, (mode, training, path))
 
     def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
-        last = self._last_input
+        last = self.last_input
         return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
 
     def _expected(self, value: torch.Tensor) -> tuple:
@@ -328,12 +320,12 @@ class SymbolicTracer(Tracer):
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
                 return func(*args, **kwargs)
-            if "val" in subject.node.meta and not any(proxies_in((*args[1:], *kwargs.values()))):
+            if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
                 if subject.node in self._from_inputs:
                     self.asked.add(aspect)
                 with torch._C.DisableTorchFunction(), self.abstract.mode:
                     return func(subject.node.meta["val"], *args[1:], **kwargs)
-        if question in OF_PYTORCH and not any(proxies_in((*args, *kwargs.values()))):
+        if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is torch._C._set_grad_enabled:
             return self.contexts.set_grad(args[0])
@@ -344,7 +336,7 @@ class SymbolicTracer(Tracer):
         try:
             return record_call(self, func, args, kwargs)
         except NotImplementedError:
-            if any(proxies_in((*args, *kwargs.values()))):
+            if has_proxy((*args, *kwargs.values())):
                 raise
         result = func(*args, **kwargs)  # of arguments no graph can hold, such as an array
         if isinstance(result, torch.Tensor):

@@ -1,10 +1,14 @@
 """What `if proxy:` does, when every way through the program is followed."""
 
+import textwrap
 from typing import Any
 
 import torch
 
 from calque.trace.decisions import Path
+from calque.trace.loops import while_loop
+from calque.trace.origins import program_frame
+from calque.trace.refusals import describe, refuse_because
 
 
 def truth(tracer: Any, path: Path, obj: Any) -> bool:
@@ -24,4 +28,14 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         amount = "more than one value" if value.numel() else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {amount} is ambiguous")
+    frame = program_frame(2)
+    loop = while_loop(frame) if frame is not None else None
+    if loop is not None:
+        refuse_because(
+            tracer,
+            f"`while {loop.condition}:` goes on for as long as {describe(obj)} says, which is known "
+            "only when the graph runs",
+            "Write it as torch.while_loop, with tensors for all that changes:\n"
+            + textwrap.indent(loop.remedy, "    "),
+        )
     return path.decide(tracer, node)

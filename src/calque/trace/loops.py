@@ -1,0 +1,126 @@
+"""Loops that end when a tensor says so, and the `torch.while_loop` to write in their place."""
+
+import ast
+import dis
+import functools
+import linecache
+import textwrap
+from types import FrameType
+from typing import NamedTuple
+
+_LONGEST_BODY = 4
+
+
+class WhileLoop(NamedTuple):
+    """A `while` statement of the program.
+
+    Attributes:
+        condition: its source.
+        remedy: what to write instead, some lines of Python.
+    """
+
+    condition: str
+    remedy: str
+
+
+def while_loop(frame: FrameType) -> WhileLoop | None:
+    """The `while` statement whose condition the frame asks a value for; None where it is none."""
+    found = _statement(frame)
+    if found is None:
+        return None
+    condition = ast.unparse(found.test)
+    return WhileLoop(condition, _rewritten(found, _local_names(frame)))
+
+
+def _statement(frame: FrameType) -> ast.While | None:
+    """The innermost `while` whose condition contains what runs; found by its place in the file."""
+    tree = _tree(frame.f_code.co_filename)
+    if tree is None:
+        return None
+    positions = _positions(frame)
+    if positions is None:
+        return None
+    first, last = positions
+    within = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While) and _holds(node.test, first, last)
+    ]
+    return within[-1] if within else None
+
+
+def _positions(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset == frame.f_lasti and step.positions is not None:
+            place = step.positions
+            if None in place:
+                return None
+            return (place.lineno, place.col_offset), (place.end_lineno, place.end_col_offset)  # pyright: ignore[reportReturnType]
+    return None
+
+
+def _holds(test: ast.expr, first: tuple[int, int], last: tuple[int, int]) -> bool:
+    begin = (test.lineno, test.col_offset)
+    end = (test.end_lineno or test.lineno, test.end_col_offset or test.col_offset)
+    return begin <= first and last <= end
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return None
+
+
+def _tree(filename: str) -> ast.Module | None:
+    return _parsed("".join(linecache.getlines(filename)))
+
+
+def _local_names(frame: FrameType) -> frozenset[str]:
+    code = frame.f_code
+    return frozenset((*code.co_varnames, *code.co_cellvars))
+
+
+def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
+    names = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id in local]
+    stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    changed = list(dict.fromkeys(node.id for node in names if node.id in stored)) or ["x"]
+    carried = ", ".join(changed)
+    body = "\n".join(map(ast.unparse, loop.body))
+    if body.count("\n") >= _LONGEST_BODY:
+        body = "...  # the body of the loop"
+    comma = "," if len(changed) == 1 else ""
+    result = f"{changed[0]}.clone()" if body == "pass" else carried
+    lines = [
+        f"def body({carried}):",
+        textwrap.indent(body, "    "),
+        f"    return {result}{comma}",
+        f"{carried}{comma} = torch.while_loop(lambda {carried}: {_of_tensors(loop.test)}, body, "
+        f"({carried}{comma}))",
+    ]
+    return "\n".join(lines)
+
+
+class _OfTensors(ast.NodeTransformer):
+    """`and`, `or` and `not`, which ask for a truth, become functions of tensors."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        first, *rest = (self.visit(value) for value in node.values)
+        for value in rest:
+            first = _call(name, first, value)
+        return first
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        operand = self.visit(node.operand)
+        return _call("logical_not", operand) if isinstance(node.op, ast.Not) else node
+
+
+def _call(name: str, *args: ast.expr) -> ast.expr:
+    function = ast.Attribute(ast.Name("torch", ast.Load()), name, ast.Load())
+    return ast.Call(function, list(args), [])
+
+
+def _of_tensors(test: ast.expr) -> str:
+    return ast.unparse(_OfTensors().visit(ast.parse(ast.unparse(test), mode="eval").body))

@@ -2,8 +2,10 @@
 
 from calque.run.choices import choose
 from calque.run.interpreter import JaxInterpreter
-from calque.trace.branching import implementations
+from calque.run.loops import loop
+from calque.trace.branching import implementations, loop_implementations
 
-implementations["jax"] = choose  # a traced graph's `cond`, on the device
+implementations["jax"] = choose  # how a traced graph chooses and loops on the device
+loop_implementations["jax"] = loop
 
 __all__ = ["JaxInterpreter"]

@@ -64,6 +64,24 @@ class Nested(Lifting):
         )
 
 
+def inside(nested: Nested, run: Callable[[], Any]) -> Any:
+    """What `run` gives, when the cells are seen as `nested` sees them.
+
+    Raises:
+        TraceError: it computes with CPU tensors from outside of the program.
+    """
+    with nested.activated(), _disable_current_modes():
+        witness = Witness(nested, lambda leaf: None)
+        with witness:
+            result = run()
+    if witness.looked_at:
+        raise TraceError(
+            "a branch that depends on a tensor of device 'jax' computes with a CPU tensor from "
+            "outside.\nMove it to device 'jax' first."
+        )
+    return result
+
+
 class _Found(NamedTuple):
     """What looking at a branch has shown: cells it reads and writes, draws, and its results."""
 
@@ -98,24 +116,12 @@ class _Plan:
         keys = [outer.draw() for _ in range(draws)]
         self._key = keys[0] if keys else None
 
-    def _inside(self, nested: Nested, run: Callable[[], Any]) -> Any:
-        with nested.activated(), _disable_current_modes():
-            witness = Witness(nested, lambda leaf: None)
-            with witness:
-                result = run()
-        if witness.looked_at:
-            raise TraceError(
-                "a branch that depends on a tensor of device 'jax' computes with a CPU tensor from "
-                "outside.\nMove it to device 'jax' first."
-            )
-        return result
-
     def _look(self, branch: Branch) -> _Found:
         found: list[_Found] = []
 
         def look() -> int:
             nested = Nested(self._outer, {}, None)
-            results = self._inside(nested, lambda: self._try(branch))
+            results = inside(nested, lambda: self._try(branch))
             specs = [(tuple(r.shape), r.dtype) if _is_ours(r) else r for r in results]
             found.append(_Found(nested.found, dict(nested.written), nested.draws, specs))
             return 0
@@ -156,8 +162,8 @@ class _Plan:
             def body(values: list[Array]) -> Any:
                 nested = Nested(self._outer, dict(zip(self.cells, values)), self._key)
                 with torch.no_grad():
-                    results = self._inside(nested, lambda: _arrays(branch(*self._operands)))
-                return results, [_plain(nested.values[cell]) for cell in self.written]
+                    results = inside(nested, lambda: _arrays(branch(*self._operands)))
+                return results, [plain(nested.values[cell]) for cell in self.written]
 
             return body
 
@@ -173,7 +179,7 @@ class _Plan:
         def run(branch: Branch) -> Callable[[list[Array], list[Array]], Any]:
             def body(values: list[Array], incoming: list[Array]) -> Any:
                 nested = Nested(self._outer, dict(zip(self.cells, values)), self._key)
-                return self._inside(nested, lambda: self._gradients(branch, targets, incoming))
+                return inside(nested, lambda: self._gradients(branch, targets, incoming))
 
             return body
 
@@ -191,11 +197,11 @@ class _Plan:
             pairs = [(r, wrap(g)) for r, g in zip(results, incoming) if r.requires_grad]
             wanted = list(leaves.values())
             if not pairs:
-                return [_plain(read(torch.zeros_like(leaf))) for leaf in wanted]
+                return [plain(read(torch.zeros_like(leaf))) for leaf in wanted]
             outputs, gradients = zip(*pairs)
             found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
             zeros = (torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted))
-            return [_plain(read(g)) for g in zeros]
+            return [plain(read(g)) for g in zeros]
 
 
 class _Choose(torch.autograd.Function):
@@ -210,7 +216,7 @@ class _Choose(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
-        gradients = ctx.plan.backward(ctx.targets, [_plain(read(g)) for g in incoming])
+        gradients = ctx.plan.backward(ctx.targets, [plain(read(g)) for g in incoming])
         return None, *[wrap(g) for g in gradients]
 
 
@@ -266,9 +272,9 @@ def _is_ours(value: Any) -> bool:
 
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
-    return [_plain(read(r)) for r in results if _is_ours(r)]
+    return [plain(read(r)) for r in results if _is_ours(r)]
 
 
-def _plain(array: Array) -> Array:
+def plain(array: Array) -> Array:
     """Without JAX's weak type, which the branches need not agree in."""
     return lax.convert_element_type(jnp.asarray(array), array.dtype)

@@ -9,6 +9,7 @@ from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.graph_module import GraphModule, _copy_attr
 
 from calque.diagnostics import tidy
+from calque.trace.branching import Branch
 from calque.trace.capture import Capture
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.symbolic import SymbolicTracer
@@ -86,8 +87,9 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
         raise tidy(error) from None
     home = _home(capture.tracer)
     module = _make_graph_module(home, graph, name)
-    for target in capture.modules:
-        _copy_attr(home, module, target)
+    for branch in capture.tracer.kept.values():
+        for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
+            _copy_attr(home, module, node.target)
     return module
 
 

@@ -1,5 +1,6 @@
 """What a branch of the traced program becomes in a graph: a call of `cond`."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -25,6 +27,28 @@ class Branch(GraphModule):
     their own names; here they are left out.
     """
 
+    @classmethod
+    def of(cls, graph: Graph, resolve: Callable[[str], Any]) -> "Branch":
+        """The module that runs a graph.
+
+        Args:
+            resolve: finds what the graph names.
+        """
+        named = [str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")]
+        branch = cls({name: resolve(name) for name in named}, graph, "Branch")
+        branch.graph.eliminate_dead_code()
+        branch.recompile()
+        return branch
+
+    def is_like(self, other: "Branch") -> bool:
+        """Whether another branch does the same with the same modules and tensors."""
+        return self.code == other.code and all(map(_is_same, self._named(), other._named()))
+
+    def _named(self) -> Iterator[Any]:
+        for node in self.graph.nodes:
+            if node.op in ("call_module", "get_attr"):
+                yield operator.attrgetter(str(node.target))(self)
+
     def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
         """Nothing; see the class."""
         return {} if destination is None else destination
@@ -33,6 +57,10 @@ class Branch(GraphModule):
         for members in (self.named_parameters, self.named_buffers):
             for name, member in members():
                 state_dict.setdefault(prefix + name, member.detach())
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b))
 
 
 @recorded
@@ -84,6 +112,44 @@ def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequ
         lambda *g: call(false, dict(zip(members[1], g[last:])), g[:first]),
         (*tensors, *extra),
     )
+
+
+Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple]
+loop_implementations: dict[str, Loop] = {}
+"""What runs `while_loop` where the carried tensors are of a device that needs a way of its own."""
+
+
+@recorded
+def while_loop(test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]) -> tuple:
+    """The carried values after as many turns of the body as the test says.
+
+    As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
+
+    Args:
+        test: takes the carried and the captured values; returns one truth, in a tuple.
+        body: takes the same; returns the next carried values.
+    """
+    first = next((c for c in carried if isinstance(c, torch.Tensor)), None)
+    if torch.compiler.is_dynamo_compiling():
+        return torch.while_loop(
+            lambda *c: test(*c, *captured)[0].reshape(()).bool(),
+            lambda *c: tuple(r.clone() for r in body(*c, *captured)),
+            tuple(carried),
+        )
+    if first is not None and _is_staged(first):
+        return torch.ops.higher_order.while_loop(
+            lambda *c: test(*c)[0].reshape(()).bool(),
+            lambda *c: tuple(r.clone() for r in body(*c)),
+            tuple(carried),
+            tuple(captured),
+        )
+    own = loop_implementations.get(first.device.type) if first is not None else None
+    if own is not None:
+        return own(test, body, carried, captured)
+    values = tuple(carried)
+    while test(*values, *captured)[0]:
+        values = body(*values, *captured)
+    return values
 
 
 def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
+from calque.trace.branching import Branch
 from calque.trace.decisions import Budget, Path
 from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
@@ -41,14 +42,12 @@ class Capture:
 
     Attributes:
         tracer: the one of the first run, which has the constants of all of them.
-        modules: the names of the modules that are called within branches.
     """
 
     def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
         self._make, self._root, self._concrete = make, root, concrete_args
         self._budget = Budget()
         self.tracer: Any = None
-        self.modules: list[str] = []
 
     def graph(self) -> Graph:
         """The graph of the program.
@@ -151,7 +150,8 @@ class Capture:
         value = tracer.kept[first]
         for name, kept in self.tracer.kept.items():
             equal = isinstance(kept, torch.Tensor) and isinstance(value, torch.Tensor)
-            if kept is value or (equal and equal_constants(kept, value)):
+            alike = isinstance(kept, Branch) and isinstance(value, Branch) and kept.is_like(value)
+            if kept is value or alike or (equal and equal_constants(kept, value)):
                 return f"{name}{dot}{rest}"
         name = self.tracer.get_fresh_qualname(first.rstrip("0123456789"))
         self.tracer.keep(name, value)
@@ -171,9 +171,7 @@ class Capture:
         graph = type(old)(tracer_cls=type(tracer))
         graph._codegen, graph._co_fields = old._codegen, old._co_fields
         nodes: dict[Value, Node] = {}
-        emitter = Emitter(tracer)
-        emitter.emit(block, graph, nodes)
-        self.modules = list(emitter.targets)
+        Emitter(tracer).emit(block, graph, nodes)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
         tracer.graph = graph
         tracer.inputs = [(kept[node], name) for node, name in tracer.inputs]

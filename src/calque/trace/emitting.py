@@ -10,7 +10,7 @@ from torch.fx.node import Node, map_aggregate
 
 from calque.trace.branching import Branch, cond
 from calque.trace.effects import step_has_effect
-from calque.trace.purity import TracedGraph, has_effect
+from calque.trace.purity import TracedGraph
 from calque.trace.steps import Block, Choice, Step, Value, values_in
 
 Nodes = dict[Value, Node]
@@ -21,14 +21,10 @@ class Emitter:
 
     Args:
         tracer: keeps the graph modules of the branches, and says what names mean.
-
-    Attributes:
-        targets: the modules that are called within branches, by name.
     """
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
-        self.targets: dict[str, None] = {}
         self._count = 0
 
     def emit(self, block: Block, graph: Graph, nodes: Nodes) -> None:
@@ -106,13 +102,7 @@ class Emitter:
         nodes = {value: inner[node] for value, node in outer.items() if node in inner}
         self.emit(block, graph, nodes)
         graph.output(tuple(nodes[value] for value in block.results))
-        resolve = self._tracer.resolve
-        named = [str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")]
-        self.targets |= {str(n.target): None for n in graph.nodes if n.op == "call_module"}
-        branch = Branch({name: resolve(name) for name in named}, graph, "Branch")
-        graph.eliminate_dead_code(has_effect)
-        branch.recompile()
-        return branch
+        return Branch.of(graph, self._tracer.resolve)
 
 
 def pruned(block: Block, used: set[Value], resolve: Any) -> Block:

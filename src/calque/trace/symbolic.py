@@ -33,6 +33,7 @@ from calque.trace.decisions import Path
 from calque.trace.inputs import make_placeholder, order_inputs, write_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
+from calque.trace.operators import hold_operators
 from calque.trace.patching import Patches
 from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
@@ -152,6 +153,7 @@ class SymbolicTracer(Tracer):
             self.modal[""] = root.training
         with Patches() as patches:
             hold_contexts(patches)
+            hold_operators(patches)
             graph = super().trace(root, concrete_args)
         if self.path is None or not self.path.decisions:
             for node in reversed(self.optional):

@@ -14,6 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from calque.diagnostics import tidy
 from calque.trace import fx
 from calque.trace.api import symbolic_trace
 from calque.trace.api import trace as _trace
@@ -38,7 +39,10 @@ __all__ = [
 
 class _Callable(ModuleType):
     def __call__(self, root: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return _trace(root, *args, **kwargs)
+        try:
+            return _trace(root, *args, **kwargs)
+        except Exception as error:
+            raise tidy(error) from None
 
 
 _Callable.__call__.__doc__ = _trace.__doc__

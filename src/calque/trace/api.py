@@ -60,7 +60,10 @@ def symbolic_trace(
     >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
     tensor([2., 2.])
     """
-    return _graph_module(SymbolicTracer, root, concrete_args)
+    try:
+        return _graph_module(SymbolicTracer, root, concrete_args)
+    except Exception as error:
+        raise tidy(error) from None
 
 
 def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:
@@ -81,10 +84,7 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
         return tracer
 
     capture = Capture(tracer_of_method, root, concrete_args)
-    try:
-        graph = capture.graph()
-    except Exception as error:
-        raise tidy(error) from None
+    graph = capture.graph()
     home = _home(capture.tracer)
     module = _make_graph_module(home, graph, name)
     for branch in capture.tracer.kept.values():

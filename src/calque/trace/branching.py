@@ -11,9 +11,18 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.trace.checks import recorded
+from calque.trace.errors import SymbolicTraceError
+
+_RANDOM = (
+    "rand", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "bernoulli",
+    "normal", "multinomial", "uniform", "poisson", "exponential", "geometric", "cauchy",
+    "log_normal", "rrelu", "scaled_dot_product_attention", "gumbel_softmax", "binomial", "random",
+)  # fmt: skip
 
 Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple]
 implementations: dict[str, Implementation] = {}
@@ -27,6 +36,8 @@ class Branch(GraphModule):
     their own names; here they are left out.
     """
 
+    draws: bool = False
+
     @classmethod
     def of(cls, graph: Graph, resolve: Callable[[str], Any]) -> "Branch":
         """The module that runs a graph.
@@ -38,7 +49,19 @@ class Branch(GraphModule):
         branch = cls({name: resolve(name) for name in named}, graph, "Branch")
         branch.graph.eliminate_dead_code()
         branch.recompile()
+        branch.draws = any(map(_draws, branch.graph.nodes))
         return branch
+
+    def is_random(self) -> bool:
+        """Whether the branch may draw random numbers, in the mode its modules are in."""
+        return any(
+            module.training if isinstance(module, _DropoutNd) else getattr(module, "draws", False)
+            for module in self.modules()
+            if isinstance(module, (_DropoutNd, Branch))
+        )
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, super().__reduce__()[:2]
 
     def is_like(self, other: "Branch") -> bool:
         """Whether another branch does the same with the same modules and tensors."""
@@ -57,6 +80,11 @@ class Branch(GraphModule):
         for members in (self.named_parameters, self.named_buffers):
             for name, member in members():
                 state_dict.setdefault(prefix + name, member.detach())
+
+
+def _rebuilt(function: Callable[..., GraphModule], args: tuple) -> Branch:
+    module = function(*args)
+    return Branch.of(module.graph, lambda name: operator.attrgetter(name)(module))
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -79,12 +107,38 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
         RuntimeError: the condition is a tensor that has not one element.
     """
     if isinstance(condition, torch.Tensor):
-        if torch.compiler.is_dynamo_compiling() or _is_staged(condition):
+        staged = torch.compiler.is_dynamo_compiling() or _is_staged(condition)
+        if staged and (true.is_random() or false.is_random()) and torch.is_grad_enabled():
+            _leave_compiler()
+        elif staged:
             return _staged(condition, true, false, operands)
         own = implementations.get(condition.device.type)
         if own is not None:
             return own(condition, true, false, operands)
     return (true if condition else false)(*operands)
+
+
+def _leave_compiler() -> None:
+    """PyTorch's operator would draw other random numbers in the backward than in the forward.
+
+    Raises:
+        TraceError: this is no torch.compile, which can run a call as Python does.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break()
+        return
+    raise SymbolicTraceError(
+        "a branch draws random numbers, and torch.cond would draw others for its gradient.\n"
+        "Call this under torch.no_grad(), put the model into evaluation mode, or draw the numbers "
+        "before the `if`."
+    )
+
+
+def _draws(node: Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    if not node.op.startswith("call_") or node.op == "call_module":
+        return False
+    return name.startswith(_RANDOM) and node.kwargs.get("training") is not False
 
 
 def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:

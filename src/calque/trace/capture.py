@@ -81,10 +81,10 @@ class Capture:
         try:
             tracer.trace(self._root, self._concrete)
         except Exception as raised:
-            if not is_deliberate(raised):
+            error = _failed_assertion(raised, path) or raised
+            if error is raised and not is_deliberate(raised):
                 self._explain(raised, path, len(answers))
                 raise
-            error = raised
         watch.check()
         self.tracer.asked |= tracer.asked
         self.tracer.modal.update(tracer.modal)
@@ -180,6 +180,15 @@ class Capture:
         tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
         tracer.insert_checks(graph)
         return graph
+
+
+def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
+    """For an `assert` whose message shows values, which a trace does not have: one that shows the
+    statement."""
+    last = path.decisions[-1] if path.decisions else None
+    if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
+        return None
+    return AssertionError(last.origin.text if last.origin is not None else "")
 
 
 def _identical(a: Value, b: Value) -> Value:

@@ -41,12 +41,14 @@ class Decision(NamedTuple):
         position: how many nodes the graph had then.
         answer: the way this run went.
         origin: the line that asked.
+        asserts: whether an `assert` statement asked.
     """
 
     condition: Node
     position: int
     answer: bool
     origin: NodeOrigin | None
+    asserts: bool
 
 
 class Path:
@@ -60,8 +62,11 @@ class Path:
         self._answers = answers
         self.decisions: list[Decision] = []
 
-    def decide(self, tracer: Any, condition: Node) -> bool:
+    def decide(self, tracer: Any, condition: Node, asserts: bool) -> bool:
         """The answer for a condition; the same one as before while nothing is written.
+
+        Args:
+            asserts: an `assert` statement asks.
 
         Raises:
             TraceError: the program asks more often than there may be paths.
@@ -73,7 +78,7 @@ class Path:
         answer = self._answers[number] if number < len(self._answers) else True
         origin = origin_here(tracer.scope.module_path, 0)
         position = len(condition.graph.nodes)
-        self.decisions.append(Decision(condition, position, answer, origin))
+        self.decisions.append(Decision(condition, position, answer, origin, asserts))
         if number >= _limit.get():
             raise too_many(self.decisions)
         return answer

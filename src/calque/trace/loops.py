@@ -44,7 +44,7 @@ def _statement(frame: FrameType) -> ast.While | None:
     within = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.While) and _holds(node.test, first, last)
+        if isinstance(node, ast.While) and _asks(node, first, last)
     ]
     return within[-1] if within else None
 
@@ -59,10 +59,15 @@ def _positions(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | No
     return None
 
 
-def _holds(test: ast.expr, first: tuple[int, int], last: tuple[int, int]) -> bool:
-    begin = (test.lineno, test.col_offset)
-    end = (test.end_lineno or test.lineno, test.end_col_offset or test.col_offset)
-    return begin <= first and last <= end
+def _asks(loop: ast.While, first: tuple[int, int], last: tuple[int, int]) -> bool:
+    """Whether what stands there is the condition, or the jump that Python gives the whole loop."""
+    begin, end = _extent(loop.test)
+    return (begin <= first and last <= end) or (first, last) == _extent(loop)
+
+
+def _extent(node: ast.stmt | ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+    return (node.lineno, node.col_offset), end
 
 
 @functools.lru_cache(maxsize=64)

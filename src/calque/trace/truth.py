@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from calque.trace.bytecode import is_assertion
 from calque.trace.decisions import Path
 from calque.trace.loops import while_loop
 from calque.trace.origins import program_frame
@@ -38,4 +39,5 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
             "Write it as torch.while_loop, with tensors for all that changes:\n"
             + textwrap.indent(loop.remedy, "    "),
         )
-    return path.decide(tracer, node)
+    asserts = frame is not None and is_assertion(frame)
+    return path.decide(tracer, node, asserts)

@@ -147,7 +147,7 @@ def different_shapes_inside(x: torch.Tensor) -> torch.Tensor:
 
 
 def same_both_ways(x: torch.Tensor) -> torch.Tensor:
-    return x + 1 if x.sum() > 0 else x + 1
+    return x + 1 if x.sum() > 0 else x + 1  # noqa: RUF034
 
 
 def bool_call(x: torch.Tensor) -> torch.Tensor:
@@ -314,7 +314,7 @@ def gated() -> tuple[Gated, list[torch.Tensor]]:
     """A model, and inputs that take both ways."""
     torch.manual_seed(0)
     model = Gated()
-    inputs = [x for x in torch.randn(20, 3) * 3]
+    inputs = list(torch.randn(20, 3) * 3)
     signs = {bool(model.inner[0](x).sum() > 0) for x in inputs}
     assert signs == {True, False}
     return model, inputs

@@ -70,9 +70,7 @@ class _Calls:
         """The arrays that a branch gives."""
         return self._run(branch, values)[0]
 
-    def _run(
-        self, branch: Branch, values: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], Nested]:
+    def _run(self, branch: Branch, values: tuple[Array, ...]) -> tuple[tuple[Array, ...], Nested]:
         nested = Nested(self._outer, {}, None)
 
         def run() -> tuple[Array, ...]:

@@ -174,7 +174,9 @@ loop_implementations: dict[str, Loop] = {}
 
 
 @recorded
-def while_loop(test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]) -> tuple:
+def while_loop(
+    test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
+) -> tuple:
     """The carried values after as many turns of the body as the test says.
 
     As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.

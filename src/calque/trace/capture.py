@@ -12,10 +12,10 @@ from calque.trace.branching import Branch
 from calque.trace.decisions import Budget, Path
 from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
-from calque.trace.joining import Fork, Joiner, Way
+from calque.trace.joining import Fork, Joiner, Steps, Way
 from calque.trace.raised import Raised, is_deliberate
-from calque.trace.watching import Watch
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
+from calque.trace.watching import Watch
 
 
 class Run:
@@ -91,6 +91,10 @@ class Capture:
         return Run(tracer, path, error)
 
     def _explain(self, error: Exception, path: Path, given: int) -> None:
+        if isinstance(error, TypeError) and self.tracer.examples is None:
+            error.add_note(
+                "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
+            )
         if given and path.decisions[given - 1 : given]:
             decision = path.decisions[given - 1]
             word = "true" if decision.answer else "false"
@@ -101,10 +105,10 @@ class Capture:
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
         if depth == len(decisions):
-            steps = [self._step(run, node) for node in run.nodes[start:]]
+            steps: Steps = [self._step(run, node) for node in run.nodes[start:]]
             return Way(steps, None if run.error is None else self._error(run.error))
         decision = decisions[depth]
-        steps = [self._step(run, node) for node in run.nodes[start : decision.position]]
+        steps: Steps = [self._step(run, node) for node in run.nodes[start : decision.position]]
         condition = run.values[decision.condition]
         true = self._way(run, depth + 1)
         self._budget.spend(decisions[: depth + 1])
@@ -132,7 +136,7 @@ class Capture:
             other.values[twin] = value
 
     def _step(self, run: Run, node: Node) -> Step:
-        values = run.values
+        values: Any = run.values
         args, kwargs = (map_arg(a, lambda n: values[n]) for a in (node.args, node.kwargs))
         target: Any = node.target
         if node.op in ("get_attr", "call_module"):
@@ -149,9 +153,7 @@ class Capture:
             return target
         value = tracer.kept[first]
         for name, kept in self.tracer.kept.items():
-            equal = isinstance(kept, torch.Tensor) and isinstance(value, torch.Tensor)
-            alike = isinstance(kept, Branch) and isinstance(value, Branch) and kept.is_like(value)
-            if kept is value or alike or (equal and equal_constants(kept, value)):
+            if kept is value or _are_alike(kept, value):
                 return f"{name}{dot}{rest}"
         name = self.tracer.get_fresh_qualname(first.rstrip("0123456789"))
         self.tracer.keep(name, value)
@@ -184,11 +186,19 @@ class Capture:
 
 def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
     """For an `assert` whose message shows values, which a trace does not have: one that shows the
-    statement."""
+    statement.
+    """
     last = path.decisions[-1] if path.decisions else None
     if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
         return None
     return AssertionError(last.origin.text if last.origin is not None else "")
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two constants, each kept by its own run, are the same."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return equal_constants(a, b)
+    return isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b)
 
 
 def _identical(a: Value, b: Value) -> Value:

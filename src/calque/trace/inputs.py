@@ -65,9 +65,7 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
         tracer.deferred.append((checks.expect_length, (node, len(value), name)))
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
         build: Any = type(value)
-        return _watched(
-            tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts)
-        )
+        return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
     if type(value) is dict:
         tracer.deferred.append((checks.expect_length, (node, len(value), name)))
         made = {k: _part(tracer, node, k, f"{name}[{k!r}]", part) for k, part in value.items()}

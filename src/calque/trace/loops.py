@@ -3,9 +3,9 @@
 import ast
 import dis
 import functools
-import linecache
+import inspect
 import textwrap
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 _LONGEST_BODY = 4
@@ -33,18 +33,13 @@ def while_loop(frame: FrameType) -> WhileLoop | None:
 
 
 def _statement(frame: FrameType) -> ast.While | None:
-    """The innermost `while` whose condition contains what runs; found by its place in the file."""
-    tree = _tree(frame.f_code.co_filename)
-    if tree is None:
+    """The innermost `while` whose condition asks, found by its place in the source."""
+    positions, (tree, line, column) = _positions(frame), _parsed(frame.f_code)
+    if tree is None or positions is None:
         return None
-    positions = _positions(frame)
-    if positions is None:
-        return None
-    first, last = positions
+    first, last = ((row - line, at - column) for row, at in positions)
     within = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.While) and _asks(node, first, last)
+        node for node in ast.walk(tree) if isinstance(node, ast.While) and _asks(node, first, last)
     ]
     return within[-1] if within else None
 
@@ -71,15 +66,14 @@ def _extent(node: ast.stmt | ast.expr) -> tuple[tuple[int, int], tuple[int, int]
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(source: str) -> ast.Module | None:
+def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
+    """The syntax of a function's source, and what its lines and columns lack to the file's."""
     try:
-        return ast.parse(source)
-    except SyntaxError:
-        return None
-
-
-def _tree(filename: str) -> ast.Module | None:
-    return _parsed("".join(linecache.getlines(filename)))
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None, 0, 0
+    return tree, max(first - 1, 0), len(lines[0]) - len(lines[0].lstrip())
 
 
 def _local_names(frame: FrameType) -> frozenset[str]:
@@ -101,10 +95,10 @@ def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
         f"def body({carried}):",
         textwrap.indent(body, "    "),
         f"    return {result}{comma}",
-        f"{carried}{comma} = torch.while_loop(lambda {carried}: {_of_tensors(loop.test)}, body, "
-        f"({carried}{comma}))",
     ]
-    return "\n".join(lines)
+    test = f"lambda {carried}: {_of_tensors(loop.test)}"
+    call = f"{carried}{comma} = torch.while_loop({test}, body, ({carried}{comma}))"
+    return "\n".join([*lines, call])
 
 
 class _OfTensors(ast.NodeTransformer):

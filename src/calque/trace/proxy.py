@@ -135,7 +135,7 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
-    """Whether there is a proxy among the values. (`any` would ask the proxies for their truth.)"""
+    """Whether there is a proxy among the values; `any` would ask the proxies for their truth."""
     return next(proxies_in(values), None) is not None
 
 

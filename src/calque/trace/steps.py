@@ -198,7 +198,7 @@ class Join:
         results = [Result(*pair) for pair in zip(blocks[0].results, blocks[1].results)]
         for old, other, made in zip(true.results, false.results, results):
             self._note(old, other, made)
-        return Choice(condition, true.origin, *blocks, results)
+        return Choice(condition, true.origin, blocks[0], blocks[1], results)
 
     def _block(self, true: Block, false: Block) -> Block:
         if len(true.steps) != len(false.steps):

@@ -34,7 +34,7 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
     if loop is not None:
         refuse_because(
             tracer,
-            f"`while {loop.condition}:` goes on for as long as {describe(obj)} says, which is known "
+            f"`while {loop.condition}:` goes on as long as {describe(obj)} says, which is known "
             "only when the graph runs",
             "Write it as torch.while_loop, with tensors for all that changes:\n"
             + textwrap.indent(loop.remedy, "    "),

@@ -6,7 +6,14 @@ a change would happen once for each way that is traced, and never when the graph
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence, MutableSet
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+)
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -89,7 +96,7 @@ class Watch:
     def _refusal(self, name: str, change: str) -> SymbolicTraceError:
         place = self._place(name)
         return SymbolicTraceError(
-            f"{place}{name} {change}; a graph computes tensors and would not do that when it runs.\n"
+            f"{place}{name} {change}; a graph computes tensors, and would not repeat that.\n"
             "Return the value instead and let the caller keep it, or keep a tensor in a buffer and "
             "write into it."
         )
@@ -161,7 +168,7 @@ def _functions(root: Any, method: str) -> Iterator[FunctionType]:
         starts = [getattr(type(root), method, None)]
         for kind in dict.fromkeys(map(type, root.modules())):
             if not kind.__module__.startswith("torch."):
-                starts += [member for member in vars(kind).values()]
+                starts += list(vars(kind).values())
     found: dict[CodeType, FunctionType] = {}
     _follow(starts, found, _DEEPEST)
     return iter(found.values())

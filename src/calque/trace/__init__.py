@@ -14,9 +14,11 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from calque.diagnostics import tidy
 from calque.trace import fx
 from calque.trace.api import symbolic_trace
 from calque.trace.api import trace as _trace
+from calque.trace.decisions import max_paths
 from calque.trace.lowering import lower
 from calque.trace.proxy import Attribute, ParameterProxy, Proxy
 from calque.trace.symbolic import SymbolicTracer
@@ -31,6 +33,7 @@ __all__ = [
     "Tracer",
     "fx",
     "lower",
+    "max_paths",
     "symbolic_trace",
     "wrap",
 ]
@@ -38,7 +41,10 @@ __all__ = [
 
 class _Callable(ModuleType):
     def __call__(self, root: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return _trace(root, *args, **kwargs)
+        try:
+            return _trace(root, *args, **kwargs)
+        except Exception as error:
+            raise tidy(error) from None
 
 
 _Callable.__call__.__doc__ = _trace.__doc__

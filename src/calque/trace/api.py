@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch.fx._lazy_graph_module import _make_graph_module
-from torch.fx.graph_module import GraphModule
+from torch.fx.graph_module import GraphModule, _copy_attr
 
 from calque.diagnostics import tidy
+from calque.trace.branching import Branch
+from calque.trace.capture import Capture
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.symbolic import SymbolicTracer
 
@@ -38,7 +40,7 @@ def trace(root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: A
     torch.Size([2, 12])
     """
     examples = (args, kwargs) if args or kwargs else None
-    return _graph_module(SymbolicTracer(examples), root, None)
+    return _graph_module(lambda: SymbolicTracer(examples), root, None)
 
 
 def symbolic_trace(
@@ -58,24 +60,37 @@ def symbolic_trace(
     >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
     tensor([2., 2.])
     """
-    return _graph_module(SymbolicTracer(), root, concrete_args)
+    try:
+        return _graph_module(SymbolicTracer, root, concrete_args)
+    except Exception as error:
+        raise tidy(error) from None
 
 
-def _graph_module(tracer: SymbolicTracer, root: Any, concrete_args: Any) -> GraphModule:
+def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:
     name = type(root).__name__ if isinstance(root, torch.nn.Module) else _name(root)
+    method = "forward"
     if isinstance(root, types.MethodType) and isinstance(root.__self__, torch.nn.Module):
-        tracer.traced_func_name = root.__name__
+        method = root.__name__
         root = root.__self__
     elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
         raise SymbolicTraceError(
             f"{root!r} is neither a module nor a function.\n"
             "Define a function that calls it, and trace that."
         )
-    try:
-        graph = tracer.trace(root, concrete_args)
-    except Exception as error:
-        raise tidy(error) from None
-    return _make_graph_module(_home(tracer), graph, name)
+
+    def tracer_of_method() -> SymbolicTracer:
+        tracer = make()
+        tracer.traced_func_name = method
+        return tracer
+
+    capture = Capture(tracer_of_method, root, concrete_args)
+    graph = capture.graph()
+    home = _home(capture.tracer)
+    module = _make_graph_module(home, graph, name)
+    for branch in capture.tracer.kept.values():
+        for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
+            _copy_attr(home, module, node.target)
+    return module
 
 
 def _name(function: Any) -> str:

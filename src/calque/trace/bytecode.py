@@ -24,12 +24,18 @@ def unpacked_length(frame: FrameType) -> int | None:
     return step.argval if step.opname == "UNPACK_SEQUENCE" else None
 
 
-def is_assertion(frame: FrameType) -> bool:
-    """Whether the truth that is asked for is the condition of an `assert` statement."""
+def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
+    """Whether the truth that is asked for is the condition of an `assert` statement.
+
+    Args:
+        bare: only of one that has no message.
+    """
     at, instructions = _running(frame)
     if instructions[at].opname == "TO_BOOL":  # Python 3.13 asks before it jumps
         at += 1
     jump = instructions[at].opname
     if not (jump.startswith("POP_JUMP") and jump.endswith("IF_TRUE")):
         return False
-    return instructions[at + 1].opname == "LOAD_ASSERTION_ERROR"
+    if instructions[at + 1].opname != "LOAD_ASSERTION_ERROR":
+        return False
+    return not bare or instructions[at + 2].opname == "RAISE_VARARGS"

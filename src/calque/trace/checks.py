@@ -129,4 +129,23 @@ def fresh(constant: torch.Tensor) -> torch.Tensor:
     return constant.clone()
 
 
-CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode))
+@recorded
+def raise_when(condition: Any, truth: bool, raised: Any) -> None:
+    """Raise what the program raises when it goes this way.
+
+    Args:
+        condition: a tensor of one element, or a Python value.
+        truth: what the condition is when the program goes this way.
+        raised: has the `error`.
+
+    Raises:
+        Exception: the error, when the condition says so.
+    """
+    if torch.compiler.is_dynamo_compiling() and isinstance(condition, torch.Tensor):
+        fine = condition.reshape(()).bool() != truth
+        torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+    elif bool(condition) == truth:
+        raise raised.error.with_traceback(None)
+
+
+CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode, raise_when))

@@ -68,11 +68,37 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
         tracer.deferred.append((checks.expect_length, (node, len(value), name)))
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
         build: Any = type(value)
-        return build(*parts) if hasattr(value, "_fields") else build(parts)
+        return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
     if type(value) is dict:
         tracer.deferred.append((checks.expect_length, (node, len(value), name)))
-        return {k: _part(tracer, node, k, f"{name}[{k!r}]", part) for k, part in value.items()}
+        made = {k: _part(tracer, node, k, f"{name}[{k!r}]", part) for k, part in value.items()}
+        return _watched(tracer, node, made)
     return _constant(tracer, node, name, value)
+
+
+def _watched(tracer: Any, node: Node, container: Any) -> Any:
+    if isinstance(container, (list, dict)):
+        tracer.containers.append((node, container, container.copy()))
+    return container
+
+
+def write_back(tracer: Any) -> None:
+    """Record what the program has changed in the lists and dictionaries among its arguments."""
+
+    def record(function: Any, *args: Any) -> None:
+        tracer.create_proxy("call_function", function, args, {})
+
+    for node, container, before in tracer.containers:
+        given = torch.fx.Proxy(node)
+        if isinstance(container, list):
+            if [*map(id, container)] != [*map(id, before)]:
+                record(operator.setitem, given, slice(None), list(container))
+            continue
+        for key in before.keys() - container.keys():
+            record(operator.delitem, given, key)
+        for key, value in container.items():
+            if key not in before or value is not before[key]:
+                record(operator.setitem, given, key, value)
 
 
 def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:

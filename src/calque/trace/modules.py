@@ -22,12 +22,15 @@ class ModuleHooks:
     Args:
         tracer: decides, by its `call_module` and `getattr`.
         leaves: is shown the globals of each module's forward.
+
+    Attributes:
+        proxies: those of the parameters and buffers that were read, by qualified name.
     """
 
     def __init__(self, tracer: Any, leaves: LeafFunctions) -> None:
         self.tracer = tracer
         self._leaves = leaves
-        self._proxies: dict[str, Any] = {}
+        self.proxies: dict[str, Any] = {}
 
     def call(
         self, original: Callable[..., Any], module: torch.nn.Module, args: tuple, kwargs: dict
@@ -39,7 +42,7 @@ class ModuleHooks:
 
     def getattr(self, name: str, value: Any) -> Any:
         """A parameter, buffer or submodule of a module was found."""
-        return self.tracer.getattr(name, value, self._proxies)
+        return self.tracer.getattr(name, value, self.proxies)
 
 
 def hold_modules(patches: Patches) -> None:

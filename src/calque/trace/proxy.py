@@ -30,7 +30,9 @@ def assert_fn(x: object) -> None:
     Raises:
         AssertionError: `x` is false when the graph runs.
     """
-    if not x:
+    if isinstance(x, torch.fx.Proxy):
+        x.tracer.create_proxy("call_function", assert_fn, (x,), {})
+    elif not x:
         raise AssertionError("Assertion failed")
 
 
@@ -130,6 +132,11 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from proxies_in((value.start, value.stop, value.step))
         elif type(value) in pytree.SUPPORTED_NODES:
             yield from proxies_in(pytree.tree_leaves(value))
+
+
+def has_proxy(values: Iterable[Any]) -> bool:
+    """Whether there is a proxy among the values; `any` would ask the proxies for their truth."""
+    return next(proxies_in(values), None) is not None
 
 
 def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:

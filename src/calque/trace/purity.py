@@ -12,6 +12,7 @@ from typing import Any
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
+from calque.trace.branching import cond
 from calque.trace.checks import CHECKS, in_place, unpack
 from calque.trace.proxy import assert_fn
 
@@ -57,6 +58,8 @@ def has_effect(node: Node) -> bool:
         target: Any = node.target
         if target in _EFFECTS or "out" in node.kwargs or node.kwargs.get("inplace") is True:
             return True
+        if target is cond:
+            return any(map(_branch_mutates, node.args[1:3]))
         module = getattr(target, "__module__", None) or ""
         if module.startswith(("torch", "_")) and _name_mutates(getattr(target, "__name__", "")):
             return True
@@ -69,6 +72,14 @@ def _module_mutates(node: Node) -> bool:
     if any(getattr(m, "inplace", False) for m in module.modules()):
         return True
     return any(True for _ in module.buffers())
+
+
+def _branch_mutates(branch: Any) -> bool:
+    owner = branch.graph.owning_module
+    if owner is None:
+        return True
+    graph = owner.get_submodule(branch.target).graph
+    return any(has_effect(node) for node in graph.nodes if node.op.startswith("call"))
 
 
 class TracedGraph(Graph):

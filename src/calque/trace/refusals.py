@@ -11,10 +11,6 @@ _REASONS = {
         "decides which way the program goes",
         "Use torch.where(condition, a, b) or torch.cond(condition, f, g, inputs). " + _EXAMPLES,
     ),
-    "while": (
-        "decides how often a loop runs",
-        "Use torch.while_loop(condition, body, inputs).",
-    ),
     "int()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
     "float()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
     "complex()": ("is turned into a number", "Keep it a tensor, or pass it as an argument."),

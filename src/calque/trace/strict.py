@@ -29,7 +29,8 @@ class Strict:
     node: Any
 
     def __bool__(self) -> bool:
-        if self.tracer.trace_asserts and is_assertion(sys._getframe(1)):
+        follows = getattr(self.tracer, "path", None) is not None
+        if self.tracer.trace_asserts and is_assertion(sys._getframe(1), bare=follows):
             self.tracer.create_proxy("call_function", assert_fn, (self,), {})
             return True
         return self.tracer.to_bool(self)

@@ -12,6 +12,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
     no_grad, autocast, autograd.Function  recorded
 """
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
@@ -28,16 +29,19 @@ from calque.trace.assignments import may_assign
 from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
-from calque.trace.inputs import make_placeholder, order_inputs
+from calque.trace.decisions import Path
+from calque.trace.inputs import make_placeholder, order_inputs, write_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
+from calque.trace.operators import hold_operators
 from calque.trace.patching import Patches
-from calque.trace.proxy import proxies_in, record_call
+from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH
 from calque.trace.refusals import refuse
 from calque.trace.templates import result_argument
 from calque.trace.tracer import Tracer
+from calque.trace.truth import truth
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
@@ -73,9 +77,11 @@ class SymbolicTracer(Tracer):
         self.abstract = AbstractValues(self.resolve)
         self._from_inputs: set[Node] = set()
         self.inputs: list[tuple[Node, str]] = []
-        self._last_input: Node | None = None
-        self._parts: list[Node] = []
-        self._modal: dict[str, bool] = {}
+        self.containers: list[tuple[Node, Any, Any]] = []
+        self.last_input: Node | None = None
+        self.optional: dict[Node, None] = {}
+        self.path: Path | None = None
+        self.modal: dict[str, bool] = {}
         self.contexts = Contexts(self)
         self.constants = Constants(self)
 
@@ -146,19 +152,27 @@ class SymbolicTracer(Tracer):
             TraceError: the program does something that no graph can repeat.
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
-            self._modal[""] = root.training
+            self.modal[""] = root.training
         with Patches() as patches:
             hold_contexts(patches)
+            hold_operators(patches)
             graph = super().trace(root, concrete_args)
-        for node in reversed(self._parts):
-            if not node.users:
-                graph.erase_node(node)
-        self._insert_checks(graph)
+        if self.path is None or not self.path.decisions:
+            for node in reversed(self.optional):
+                if not node.users:
+                    graph.erase_node(node)
+            self.insert_checks(graph)
         return graph
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
+        @functools.wraps(fn)
+        def run(*args: Any) -> Any:
+            result = fn(*args)
+            write_back(self)
+            return result
+
         with CallCatcher(self):
-            super()._run(fn, args)
+            super()._run(run, args)
 
     def result_argument(self, value: Any) -> Argument:
         """What the program returns; objects of classes that graphs do not know are rebuilt."""
@@ -170,7 +184,7 @@ class SymbolicTracer(Tracer):
         """As `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
         if reads_training(type(m)) and not self.is_leaf_module(m, path):
-            self._modal[path] = m.training
+            self.modal[path] = m.training
         return super().call_module(m, forward, args, kwargs)
 
     def create_args_for_root(
@@ -188,7 +202,7 @@ class SymbolicTracer(Tracer):
             lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
-        self._last_input = next(iter(reversed(self.graph.nodes)), None)
+        self.last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
 
     def _proxy_placeholder(
@@ -200,21 +214,21 @@ class SymbolicTracer(Tracer):
 
     def keep_mode(self, path: str, training: bool) -> bool:
         """Take over the mode that a graph within this trace was traced in."""
-        self._modal[".".join(filter(None, (self.scope.module_path, path)))] = training
+        self.modal[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
-    def _insert_checks(self, graph: Graph) -> None:
+    def insert_checks(self, graph: Graph) -> None:
         """Behind the inputs, check what the trace took for granted about inputs and modes."""
         with self._behind_inputs(graph):
             for node, name in self.inputs if self.asked else ():
                 expected = self._expected(node.meta["val"])
                 graph.call_function(checks.expect_tensor, (node, name, *expected))
-            for path, training in self._modal.items():
+            for path, training in self.modal.items():
                 mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
                 graph.call_function(checks.expect_mode, (mode, training, path))
 
     def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
-        last = self._last_input
+        last = self.last_input
         return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
 
     def _expected(self, value: torch.Tensor) -> tuple:
@@ -263,7 +277,7 @@ class SymbolicTracer(Tracer):
             if node in self._from_inputs and value is not None:
                 self.asked |= {"shape", "dtype", "device"}
             if not has_effect(node):
-                self._parts.append(node)
+                self.optional[node] = None
             return value
         return ValueProxy(node, self)
 
@@ -274,7 +288,7 @@ class SymbolicTracer(Tracer):
         part = self.create_node("call_function", operator.getitem, (node, key), {})
         part.meta["val"] = value
         self._mark_inputs(part)
-        self._parts.append(part)
+        self.optional[part] = None
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
@@ -318,12 +332,12 @@ class SymbolicTracer(Tracer):
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
                 return func(*args, **kwargs)
-            if "val" in subject.node.meta and not any(proxies_in((*args[1:], *kwargs.values()))):
+            if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
                 if subject.node in self._from_inputs:
                     self.asked.add(aspect)
                 with torch._C.DisableTorchFunction(), self.abstract.mode:
                     return func(subject.node.meta["val"], *args[1:], **kwargs)
-        if question in OF_PYTORCH and not any(proxies_in((*args, *kwargs.values()))):
+        if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is torch._C._set_grad_enabled:
             return self.contexts.set_grad(args[0])
@@ -334,7 +348,7 @@ class SymbolicTracer(Tracer):
         try:
             return record_call(self, func, args, kwargs)
         except NotImplementedError:
-            if any(proxies_in((*args, *kwargs.values()))):
+            if has_proxy((*args, *kwargs.values())):
                 raise
         result = func(*args, **kwargs)  # of arguments no graph can hold, such as an array
         if isinstance(result, torch.Tensor):
@@ -344,8 +358,10 @@ class SymbolicTracer(Tracer):
     # Questions of Python
 
     def to_bool(self, obj: Any) -> bool:
-        """Refused: the graph goes one way only."""
-        refuse(obj, "bool")
+        """The answer of the path that is followed; refused where there is none."""
+        if self.path is None:
+            refuse(obj, "bool")
+        return truth(self, self.path, obj)
 
     def length(self, obj: Any) -> int:
         """`len(x)`: from the abstract value, or refused."""

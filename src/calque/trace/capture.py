@@ -1,0 +1,216 @@
+"""A program that decides by tensors, captured: run once for each way through, and joined."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorConverter
+from torch.fx.graph import Graph
+from torch.fx.node import Node, map_arg
+
+from calque.trace.branching import Branch
+from calque.trace.decisions import Budget, Path
+from calque.trace.emitting import Emitter, pruned
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.joining import Fork, Joiner, Steps, Way
+from calque.trace.raised import Raised, is_deliberate
+from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
+from calque.trace.watching import Watch
+
+
+class Run:
+    """One run of the program, on proxies.
+
+    Attributes:
+        tracer: what recorded it.
+        path: the decisions it took.
+        error: the exception it ended with, raised by a statement of the program.
+    """
+
+    def __init__(self, tracer: Any, path: Path, error: Exception | None) -> None:
+        self.tracer, self.path, self.error = tracer, path, error
+        self.nodes: list[Node] = list(tracer.graph.nodes)
+        self.values: dict[Node, Value] = {}
+
+
+class Capture:
+    """Traces a program along every way through it.
+
+    Args:
+        make: makes a tracer, a new one for each run.
+        root, concrete_args: as `Tracer.trace` takes them.
+
+    Attributes:
+        tracer: the one of the first run, which has the constants of all of them.
+    """
+
+    def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
+        self._make, self._root, self._concrete = make, root, concrete_args
+        self._budget = Budget()
+        self.tracer: Any = None
+
+    def graph(self) -> Graph:
+        """The graph of the program.
+
+        Raises:
+            TraceError: the program does what no graph can repeat, has too many ways, or returns
+                different kinds of values on them.
+        """
+        first = self._run(())
+        if not first.path.decisions:
+            if first.error is not None:
+                raise first.error
+            return self.tracer.graph
+        way = self._way(first, 0)
+        steps, error = Joiner(self.tracer.resolve).join(way)
+        if error is not None:
+            raise self.tracer.kept[error.target].error
+        return self._emit(first, Block(steps))
+
+    def _run(self, answers: tuple[bool, ...]) -> Run:
+        tracer, path = self._make(), Path(answers)
+        tracer.path = path
+        if self.tracer is None:
+            self.tracer = tracer
+        else:
+            mode = self.tracer.abstract.mode
+            mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
+            tracer.abstract.mode = mode
+        watch = Watch(self._root, tracer.traced_func_name)
+        error: Exception | None = None
+        try:
+            tracer.trace(self._root, self._concrete)
+        except Exception as raised:
+            error = _failed_assertion(raised, path) or raised
+            if error is raised and not is_deliberate(raised):
+                self._explain(raised, path, len(answers))
+                raise
+        watch.check()
+        self.tracer.asked |= tracer.asked
+        self.tracer.modal.update(tracer.modal)
+        return Run(tracer, path, error)
+
+    def _explain(self, error: Exception, path: Path, given: int) -> None:
+        if isinstance(error, TypeError) and self.tracer.examples is None:
+            error.add_note(
+                "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
+            )
+        if given and path.decisions[given - 1 : given]:
+            decision = path.decisions[given - 1]
+            word = "true" if decision.answer else "false"
+            error.add_note(f"on the way where the condition at {decision.origin} is {word}")
+
+    def _way(self, run: Run, depth: int) -> Way:
+        """What a run does from its `depth`-th decision on, and what others do in its place."""
+        decisions = run.path.decisions
+        start = decisions[depth - 1].position if depth else 0
+        if depth == len(decisions):
+            steps: Steps = [self._step(run, node) for node in run.nodes[start:]]
+            return Way(steps, None if run.error is None else self._error(run.error))
+        decision = decisions[depth]
+        steps: Steps = [self._step(run, node) for node in run.nodes[start : decision.position]]
+        condition = run.values[decision.condition]
+        true = self._way(run, depth + 1)
+        self._budget.spend(decisions[: depth + 1])
+        answers = (*(d.answer for d in decisions[:depth]), not decision.answer)
+        other = self._run(answers)
+        self._check_repeated(run, other, depth)
+        return Way(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
+
+    def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
+        """The other run is the same, up to the decision in which it differs."""
+        decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
+        if not again or again[0].position != decision.position:
+            raise _not_repeated(decision.origin)
+        for node, twin in zip(run.nodes[: decision.position], other.nodes):
+            step = self._step(other, twin)
+            value = run.values[node]
+            try:
+                if not isinstance(value, Step) or value.op != step.op:
+                    raise Mismatch
+                if not same(value.target, step.target):
+                    raise Mismatch
+                unified((value.args, value.kwargs), (step.args, step.kwargs), _identical)
+            except Mismatch:
+                raise _not_repeated(node.meta.get("origin")) from None
+            other.values[twin] = value
+
+    def _step(self, run: Run, node: Node) -> Step:
+        values: Any = run.values
+        args, kwargs = (map_arg(a, lambda n: values[n]) for a in (node.args, node.kwargs))
+        target: Any = node.target
+        if node.op in ("get_attr", "call_module"):
+            target = self._name(run.tracer, str(target))
+        step = Step(node.op, target, args, kwargs, node)
+        step.optional = node in run.tracer.optional
+        values[node] = step
+        return step
+
+    def _name(self, tracer: Any, target: str) -> str:
+        """The name in the joined graph of what a run calls `target`."""
+        first, dot, rest = target.partition(".")
+        if tracer is self.tracer or first not in tracer.kept:
+            return target
+        value = tracer.kept[first]
+        for name, kept in self.tracer.kept.items():
+            if kept is value or _are_alike(kept, value):
+                return f"{name}{dot}{rest}"
+        name = self.tracer.get_fresh_qualname(first.rstrip("0123456789"))
+        self.tracer.keep(name, value)
+        return f"{name}{dot}{rest}"
+
+    def _error(self, error: Exception) -> Step:
+        for name, kept in self.tracer.kept.items():
+            if isinstance(kept, Raised) and kept.is_like(error):
+                return Step("get_attr", name, (), {})
+        name = self.tracer.get_fresh_qualname("_raised")
+        self.tracer.keep(name, Raised(error))
+        return Step("get_attr", name, (), {})
+
+    def _emit(self, first: Run, block: Block) -> Graph:
+        tracer, old = self.tracer, self.tracer.graph
+        block = pruned(block, set(), tracer.resolve)
+        graph = type(old)(tracer_cls=type(tracer))
+        graph._codegen, graph._co_fields = old._codegen, old._co_fields
+        nodes: dict[Value, Node] = {}
+        Emitter(tracer).emit(block, graph, nodes)
+        kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
+        tracer.graph = graph
+        tracer.inputs = [(kept[node], name) for node, name in tracer.inputs]
+        tracer.last_input = kept.get(tracer.last_input)
+        scopes = tracer.node_name_to_scope
+        tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
+        tracer.insert_checks(graph)
+        return graph
+
+
+def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
+    """For an `assert` whose message shows values, which a trace does not have: one that shows the
+    statement.
+    """
+    last = path.decisions[-1] if path.decisions else None
+    if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
+        return None
+    return AssertionError(last.origin.text if last.origin is not None else "")
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two constants, each kept by its own run, are the same."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return equal_constants(a, b)
+    return isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b)
+
+
+def _identical(a: Value, b: Value) -> Value:
+    if a is not b:
+        raise Mismatch
+    return a
+
+
+def _not_repeated(origin: Any) -> SymbolicTraceError:
+    return SymbolicTraceError(
+        f"{origin}: the program decides by tensors, and did something else here when it was run "
+        "again for the other way.\n"
+        "Let what it does depend on its arguments only, not on what a run before has left behind "
+        "(a counter, a cache, random numbers of Python or numpy)."
+    )

@@ -1,0 +1,52 @@
+"""Exceptions of the traced program that its graph raises when it goes that way."""
+
+import dis
+from types import TracebackType
+from typing import Any
+
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.origins import is_engine
+from calque.trace.proxy import has_proxy
+
+
+class Raised:
+    """An exception that a `raise` statement of the program raised, kept by the graph module.
+
+    >>> Raised(ValueError("negative"))
+    Raised(ValueError('negative'))
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error.with_traceback(None)
+        self.error.__context__ = None
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        names = (name for name, value in vars(tracer.root).items() if value is self)
+        name = next(names, None)
+        if name is None:
+            name = tracer.get_fresh_qualname("_raised")
+            tracer.keep(name, self)
+        return tracer.create_node("get_attr", name, (), {})
+
+    def is_like(self, error: Exception) -> bool:
+        """Whether an exception says the same."""
+        return type(error) is type(self.error) and repr(error) == repr(self.error)
+
+    def __repr__(self) -> str:
+        return f"Raised({self.error!r})"
+
+
+def is_deliberate(error: Exception) -> bool:
+    """Whether the program raised the error itself, by `raise` or `assert`, in its own code."""
+    if isinstance(error, SymbolicTraceError) or has_proxy(error.args):
+        return False
+    last: TracebackType | None = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or is_engine(last.tb_frame.f_code.co_filename):
+        return False
+    return _opname(last.tb_frame.f_code, last.tb_lasti) == "RAISE_VARARGS"
+
+
+def _opname(code: Any, offset: int) -> str:
+    return dis.opname[code.co_code[offset]]

@@ -1,0 +1,96 @@
+"""`while` on a tensor: the error shows the `torch.while_loop` to write, and that can be traced."""
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+import calque
+from calque import TraceError
+
+
+def refused(f: Any, *args: torch.Tensor) -> str:
+    with pytest.raises(TraceError) as caught:
+        calque.trace(f, *args)
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 12
+    return message
+
+
+def shown(message: str) -> str:
+    """The program that an error shows."""
+    lines = message.splitlines()
+    return textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
+
+
+def test_the_loop_that_is_shown_does_the_same() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        n = torch.zeros(())
+        while x.sum() < 50 and not n > 9:
+            x = x * y
+            n = n + 1
+        return x, n
+
+    one, two = torch.ones(3), torch.full((3,), 2.0)
+    message = refused(f, one, two)
+    assert f"{__file__}:{f.__code__.co_firstlineno + 2} in f" in message
+    assert "`while x.sum() < 50 and (not n > 9):`" in message
+    program = textwrap.indent(shown(message), "    ")
+    source = f"def g(x, y):\n    n = torch.zeros(())\n{program}\n    return x, n\n"
+    names: dict[str, Any] = {"torch": torch}
+    exec(source, names)
+    graph = calque.trace(names["g"], one, two)
+    for x, y in [(one, two), (two, one), (one * 60, two)]:
+        torch.testing.assert_close(graph(x, y), f(x, y))
+
+
+def test_a_long_body_is_left_out() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 10:
+            x = x + 1
+            x = x * 2
+            x = x - 1
+            x = x * 3
+            x = x.abs()
+        return x
+
+    message = refused(f, torch.ones(3))
+    assert "..." in message
+    assert "(x,) = " not in message
+    assert "x, = torch.while_loop(lambda x: x.sum() < 10, body, (x,))" in message
+
+
+def test_a_loop_in_a_method_that_is_decided_by_a_tensor() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            while (x < 3).any():
+                x = x + 1
+            return x
+
+    assert "Write it as torch.while_loop" in refused(Model(), torch.ones(3))
+
+
+def test_a_loop_by_numbers_is_unrolled() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = 0
+        while n < x.shape[0]:
+            x = x + n
+            n += 1
+        return x
+
+    torch.testing.assert_close(calque.trace(f, torch.ones(3))(torch.ones(3)), f(torch.ones(3)))
+
+
+def test_an_if_within_a_while_by_numbers_is_a_choice() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = 0
+        while n < 2:
+            if x.sum() > 0:
+                x = x - 2
+            n += 1
+        return x
+
+    graph = calque.trace(f, torch.ones(3))
+    for x in (torch.ones(3), -torch.ones(3), torch.full((3,), 5.0)):
+        torch.testing.assert_close(graph(x), f(x))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo  # wraps torch.manual_seed when it is imported
 from torch import Tensor, nn
 
 import calque

@@ -127,7 +127,7 @@ def test_captured_keywords() -> None:
 EXPLAINED = [
     (iterates, "for row", "the argument x is iterated", "Give example inputs"),
     (asks_for_length, "len(x)", "the argument x is asked for its length", "x.shape[0]"),
-    (makes_an_int, "int(x", "the result of sum (float32[]), made at line", "Keep it a tensor"),
+    (makes_an_int, "* int(", "the result of sum (float32[]), made at line", "Keep it a tensor"),
     (prints, "print(", "the result of sum (float32[]), made at line", "Print its shape"),
     (calls_numpy, "np.sin", "the argument x (float32[2, 3]) is handed to numpy", "torch function"),
     (remembers, "SEEN.append", "SEEN gets a value of the traced program", "Return the value"),

@@ -1,7 +1,9 @@
 """The placeholders of `SymbolicTracer`: one for each parameter, whatever the examples hold."""
 
+import functools
 import inspect
 import operator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -99,6 +101,18 @@ def write_back(tracer: Any) -> None:
         for key, value in container.items():
             if key not in before or value is not before[key]:
                 record(operator.setitem, given, key, value)
+
+
+def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, with `write_back` at its end."""
+
+    @functools.wraps(program)
+    def run(*args: Any) -> Any:
+        result = program(*args)
+        write_back(tracer)
+        return result
+
+    return run
 
 
 def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:

@@ -12,7 +12,6 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
     no_grad, autocast, autograd.Function  recorded
 """
 
-import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
-from calque.trace.inputs import make_placeholder, order_inputs, write_back
+from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
 from calque.trace.operators import hold_operators
@@ -165,14 +164,8 @@ class SymbolicTracer(Tracer):
         return graph
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
-        @functools.wraps(fn)
-        def run(*args: Any) -> Any:
-            result = fn(*args)
-            write_back(self)
-            return result
-
         with CallCatcher(self):
-            super()._run(run, args)
+            super()._run(writing_back(self, fn), args)
 
     def result_argument(self, value: Any) -> Argument:
         """What the program returns; objects of classes that graphs do not know are rebuilt."""

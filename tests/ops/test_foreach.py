@@ -129,3 +129,12 @@ def test_loss_scale_shrinks_and_grows() -> None:
         flag = torch.full((1,), found, device="jax")
         assert torch._amp_update_scale_(current, tracker, flag, 2.0, 0.5, 3) is current
         assert (current.item(), tracker.item()) == (scale, left)
+
+
+def test_lerp_takes_a_truth_value_as_a_number():
+    x, y = torch.zeros(2), torch.ones(2)
+    found = torch._foreach_lerp([x.to("jax")], [y.to("jax")], True)
+    assert torch.equal(found[0].cpu(), torch._foreach_lerp([x], [y], True)[0])
+    assert torch.equal(torch.lerp(x.to("jax"), y.to("jax"), True).cpu(), torch.lerp(x, y, True))
+    with pytest.raises(RuntimeError, match="expected dtype Float for `weight` but got dtype Bool"):
+        torch.lerp(x.to("jax"), y.to("jax"), torch.tensor([True, False], device="jax"))

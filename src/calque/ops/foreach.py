@@ -90,8 +90,7 @@ TABLE: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "lerp": (
         "lerp.Tensor",
-        {"List": "*tensors1 *weights", "Scalar": "*tensors1 weight",
-         "ScalarList": "*tensors1 *weight"},
+        {"List": "*tensors1 *weights"},
     ),
     "addcmul": (
         "addcmul",
@@ -154,6 +153,10 @@ for _name in UNARY:
 for _name, (_base, _overloads) in TABLE.items():
     for _overload, _specs in _overloads.items():
         op(f"_foreach_{_name}.{_overload}")(_foreach(_rule(_base), ["*self", *_specs.split()]))
+
+_lerp = _rule("lerp.Scalar")
+op("_foreach_lerp.Scalar")(_foreach(_lerp, ["*self", "*tensors1", "weight"]))
+op("_foreach_lerp.ScalarList")(_foreach(_lerp, ["*self", "*tensors1", "*weight"]))
 
 _power = _rule("pow.Tensor_Scalar")
 op("_foreach_pow.Scalar", static=("exponent",))(_foreach(_power, ["*self", "exponent"]))

@@ -229,21 +229,29 @@ def _add_scaled(x: Array, function: Any, a: Array, b: Array, value: Any) -> Arra
     return opmath(lambda x, a, b: x + jnp.asarray(value).astype(x.dtype) * function(a, b))(x, a, b)
 
 
-@op("lerp.Scalar", "lerp.Tensor")
+@op("lerp.Scalar")
 @opmath
 def lerp(self: Array, end: Array, weight: Any) -> Array:
-    dtype = self.dtype
-    for other in (end, weight):
-        if getattr(other, "weak_type", True) or other.dtype == dtype:
-            continue
-        raise RuntimeError(
-            f"expected dtype {spoken(dtype)} for `end` but got dtype {spoken(other.dtype)}"
-        )
-    refuse("lerp_kernel_scalar", dtype, BOOL, INT)
-    weight = jnp.asarray(weight).astype(dtype)
+    _check_lerp(self.dtype, end=end)
+    weight = jnp.asarray(weight).astype(self.dtype)
     near = jnp.abs(weight) < 0.5
     step = end - self
     return jnp.where(near, self + weight * step, end - step * (1 - weight))
+
+
+@op("lerp.Tensor")
+def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
+    _check_lerp(self.dtype, end=end, weight=weight)
+    return lerp(self, end, weight)
+
+
+def _check_lerp(dtype: Any, **others: Array) -> None:
+    for name, other in others.items():
+        if not other.weak_type and other.dtype != dtype:
+            raise RuntimeError(
+                f"expected dtype {spoken(dtype)} for `{name}` but got dtype {spoken(other.dtype)}"
+            )
+    refuse("lerp_kernel_scalar", dtype, BOOL, INT)
 
 
 # Other functions of two operands ------------------------------------------------------------------

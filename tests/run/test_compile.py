@@ -346,7 +346,7 @@ def test_an_error_of_a_rule_names_the_users_line(device):
     def f(x):
         return broken(x * 2) + 1
 
-    with pytest.raises(Exception, match=line_of(f, 1) + f".*broken_{device}.*it is broken"):
+    with pytest.raises(Exception, match=line_of(f, 1) + ".*it is broken"):
         compile(f)(torch.ones(2, device=device))
 
 

@@ -84,6 +84,7 @@ class Outline:
             with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
             if not ours:
+                error.add_note(f"in the rule of {self.op.name()}")
                 raise
             origin = user_origin()
             raise InternalError(

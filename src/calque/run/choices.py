@@ -15,7 +15,10 @@ import torch
 from jax import Array, lax
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 from calque.device.cell import Cell, active, read, wrap
 from calque.diagnostics import TraceError, unrepeatable
@@ -70,8 +73,10 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
     Raises:
         TraceError: it computes with CPU tensors from outside of the program.
     """
+    stack = _get_current_dispatch_mode_stack()
+    around = next((mode for mode in reversed(stack) if isinstance(mode, Witness)), None)
     with nested.activated(), _disable_current_modes():
-        witness = Witness(nested, lambda leaf: None)
+        witness = Witness.within(around, nested)
         with witness:
             result = run()
     if witness.looked_at:

@@ -64,6 +64,13 @@ class Witness(TorchDispatchMode):
         self.handles: dict[Cell, torch.Tensor] = {}
         self.looked_at: dict[int, torch.Tensor] = {}
 
+    @classmethod
+    def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
+        """A witness of a part of a trace, for which it sees what the one around would have seen."""
+        if around is None:
+            return cls(lifting, lambda leaf: None, lambda *call: None, {})
+        return cls(lifting, lambda leaf: None, around._on_operator, around._outside)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._on_operator(func, args, kwargs)

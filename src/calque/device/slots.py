@@ -83,10 +83,8 @@ _NUMBER_ARRAYS: dict[Any, Array] = {}
 
 def number_array(kind: type, value: Any) -> Array:
     """A Python number as a weakly typed array, which JAX takes faster than the number itself."""
-    array = _NUMBER_ARRAYS.get((kind, value))
-    if array is not None and value:
-        return array
-    place = (kind, value) if value else (kind, repr(value))  # 0.0 and -0.0 are equal
+    plain = value and kind is not complex
+    place = (kind, value) if plain else (kind, repr(value))  # 0.0 and -0.0 are equal
     array = _NUMBER_ARRAYS.get(place)
     if array is None:
         if len(_NUMBER_ARRAYS) > 1000:

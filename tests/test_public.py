@@ -25,6 +25,18 @@ assert before == after, (before, after)
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_importing_leaves_the_slow_packages_to_those_who_need_them() -> None:
+    program = """
+import jax, jax.numpy, sys, torch
+before = set(sys.modules)
+import calque
+slow = {"flatbuffers", "lightning", "sympy", "torch._decomp", "torch._dynamo", "torch._inductor"}
+loaded = slow & (set(sys.modules) - before)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_package_is_marked_as_typed() -> None:
     assert (Path(calque.__file__).parent / "py.typed").exists()
 

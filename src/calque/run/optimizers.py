@@ -184,8 +184,11 @@ def _settings(group: Group) -> Group:
     return {
         key: value
         for key, value in group.items()
-        if key != "params" and not _is_number(value) and key != "capturable"
+        if type(value) is not float and key not in _NO_SETTINGS and not _is_number(value)
     }
+
+
+_NO_SETTINGS = frozenset(("params", "capturable"))
 
 
 def _is_number(value: Any) -> bool:

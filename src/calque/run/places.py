@@ -8,7 +8,7 @@ calls in which its holders hold the same objects (of plain values: equal ones).
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from types import CellType
 from typing import Any
 
@@ -138,21 +138,28 @@ class PlaceGuard:
             self._free.setdefault(holder, set()).add(key)
         self._holders = list(holders)
         self._whole: dict[type, list[Holder]] = {dict: [], list: []}
+        self._empty: list[Any] = []
+        self._bound: list[Holder] = []
         self._keyed: list[Holder] = []
         self._others: list[Holder] = []
         for holder in self._holders:
-            kind = list if isinstance(holder.container, list) else dict
-            whole = holder.keys is None and not isinstance(holder.container, CellType)
-            if whole and holder not in self._free:
-                self._whole[kind].append(holder)
-            elif holder.keys is not None and holder not in self._free:
-                self._keyed.append(holder)
-            else:
+            kind = type(holder.container)
+            if holder in self._free or (kind is CellType and not holder.before):
                 self._others.append(holder)
+            elif kind is CellType:
+                self._bound.append(holder)
+            elif holder.keys is not None:
+                self._keyed.append(holder)
+            elif not holder.before:
+                self._empty.append(holder.container)
+            else:
+                self._whole[list if isinstance(holder.container, list) else dict].append(holder)
         self._expect()
 
     def _expect(self) -> None:
-        self._rows = [_row(holders) for holders in self._whole.values()]
+        self._rows = [_row(holders) for holders in self._whole.values() if holders]
+        self._variables = [holder.container for holder in self._bound]
+        self._contents = [holder.before[None] for holder in self._bound]
         self._single = [
             (holder.container.get, key, holder.before.get(key, MISSING))
             for holder in self._keyed
@@ -161,6 +168,13 @@ class PlaceGuard:
 
     def holds(self) -> bool:
         """Whether every holder holds what it held."""
+        if any(map(len, self._empty)):
+            return False
+        try:
+            if not all(map(is_, map(_content, self._variables), self._contents)):
+                return self._equal()
+        except ValueError:  # a name that is not bound any more
+            return False
         for containers, values, lengths, expected in self._rows:
             if list(map(len, containers)) != lengths or not all(
                 map(is_, chain.from_iterable(map(values, containers)), expected)
@@ -223,3 +237,4 @@ def _row(holders: list[Holder]) -> tuple[list[Any], Callable[[Any], Any], list[i
 
 
 _values = dict.values
+_content = attrgetter("cell_contents")

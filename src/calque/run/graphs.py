@@ -33,7 +33,7 @@ from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
-from calque.run.shared import Kept, array_over
+from calque.run.shared import Kept, array_over, tensor_over
 from calque.run.windows import RESTRIDING, window_of
 
 Tensor = torch.Tensor
@@ -139,7 +139,7 @@ class _Program:
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._draws = self._lifting.draws
-        self._sources = [_source(sources[i], reaching) for i in kept]
+        self._sources = [_source(sources[i], inputs, reaching) for i in kept]
         self._donated = [
             place
             for place, i in enumerate(kept)
@@ -223,7 +223,8 @@ class _Program:
         with x64():
             outputs = self._run(arrays)
         if self._host:  # the program may still read memory that PyTorch is free to write next
-            jax.block_until_ready(outputs)
+            for array in outputs:
+                array.block_until_ready()
         if self._draws:
             rng.state.take(self._draws)
         for index, array in zip(self.written, outputs, strict=False):
@@ -232,7 +233,7 @@ class _Program:
                 write(target, array)
                 torch.autograd.graph.increment_version(target)
             else:
-                target.copy_(torch.from_dlpack(array))
+                target.copy_(tensor_over(array))
         made = [base(outputs) for base in self.bases]
         results = [result(inputs, made) for result in self.results]
         inputs.clear()
@@ -270,7 +271,7 @@ class _Base:
     def __call__(self, outputs: list[Array]) -> Tensor:
         array, stride = outputs[self._output], self._stride
         if self._on_host:
-            made = torch.from_dlpack(array)
+            made = tensor_over(array)
             return made if made.stride() == stride else _restrided(made, stride)
         return wrap_untraced(array) if self._row_major else wrap_strided(array, stride)
 
@@ -279,13 +280,13 @@ def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
-def _source(one: Any, reaching: bool) -> Callable[[list[Any]], Any]:
-    """A function from the list of inputs to the array."""
+def _source(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
+    """A function from the list of inputs to the array; `first` are those of the first call."""
     source = one.source
     if one.kind == "argument":
         if reaching:
             return lambda inputs: _array(_storage(inputs[source]))
-        return _Argument(source)
+        return _Argument(source) if first[source].device.type == "cpu" else _on_device(source)
     if one.kind == "cell":
         return lambda inputs: source.array
     if one.kind == "host":
@@ -294,7 +295,7 @@ def _source(one: Any, reaching: bool) -> Callable[[list[Any]], Any]:
 
 
 class _Argument:
-    """The array of one argument."""
+    """The array of one argument that is on the CPU."""
 
     __slots__ = ("_index", "_kept")
 
@@ -303,12 +304,19 @@ class _Argument:
         self._kept = Kept()
 
     def __call__(self, inputs: list[Any]) -> Array:
-        tensor = inputs[self._index]
-        return self._kept(tensor) if tensor.device.type == "cpu" else _array(tensor)
+        return self._kept(inputs[self._index])
+
+
+def _on_device(index: int) -> Callable[[list[Any]], Array]:
+    """The array of one argument that is on the device."""
+
+    def array(inputs: list[Any]) -> Array:
+        tensor = inputs[index]
+        cell = cell_of(tensor)
+        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+
+    return array
 
 
 def _array(tensor: Tensor) -> Array:
-    if tensor.device.type == "cpu":
-        return array_over(tensor)
-    cell = cell_of(tensor)
-    return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+    return array_over(tensor) if tensor.device.type == "cpu" else read(tensor)

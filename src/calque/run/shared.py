@@ -1,16 +1,23 @@
-"""Memory of CPU tensors as arrays: shared where it can be, copied where not."""
+"""Memory of CPU tensors as arrays, and the other way round: shared where it can be.
+
+JAX's and PyTorch's own functions for DLPack look at every argument anew, which takes longer than a
+small program does to run: where the device is the CPU, the capsules are handed over directly.
+"""
 
 import weakref
+from functools import cache
 from typing import Any
 
 import jax
 import torch
 from jax import Array
+from jax._src.lib import _jax
 
 from calque.device.cell import x64
 from calque.device.host import host_array
 
 _ALIGNMENT = 64
+_CPU = 1  # DLPack's number
 
 
 def array_over(tensor: torch.Tensor) -> Array:
@@ -25,8 +32,35 @@ def array_over(tensor: torch.Tensor) -> Array:
     )
     if not shareable:
         return host_array(tensor)
+    device = _direct()
+    if device is not None:
+        capsule = torch._C._to_dlpack(tensor)
+        return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
     with x64():
         return jax.dlpack.from_dlpack(tensor)
+
+
+def tensor_over(array: Array) -> torch.Tensor:
+    """An array as a CPU tensor over the same memory; the array may be used no more."""
+    if _direct() is None:
+        return torch.from_dlpack(array)
+    return torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+
+
+@cache
+def _direct() -> Any:
+    """JAX's device, if capsules can be handed over directly; else None."""
+    device = jax.devices()[0]
+    if device.platform != "cpu" or jax.device_count() != 1:
+        return None
+    memory = torch.zeros(_ALIGNMENT)
+    try:
+        capsule = torch._C._to_dlpack(memory)
+        array = _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
+        back = torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+    except (AttributeError, TypeError):  # releases of JAX and PyTorch that do it in another way
+        return None
+    return device if isinstance(array, Array) and torch.equal(back, memory) else None
 
 
 class Kept:

@@ -1,8 +1,8 @@
 """Models of others: eagerly, in jit and compiled, in evaluation and in training.
 
-`pip install --no-deps timm transformers torchvision diffusers torch_geometric` and what they
-import, beside the tested PyTorch; what is missing is not in the table. `CALQUE_SAMPLE` and
-`CALQUE_SEED` choose a part.
+The packages of the extra `models` are optional: what is missing is not in the table. Of each model
+one mode is drawn, by `CALQUE_SEED`; `make zoo` (`CALQUE_MODES=all`) takes all six, which is hours.
+`CALQUE_SAMPLE` chooses a part.
 """
 
 import copy
@@ -30,14 +30,23 @@ pytestmark = [
     pytest.mark.filterwarnings("default:::(timm|transformers|torch|diffusers)"),
 ]
 
-ENTRIES = [(name, mode) for name in MODELS for mode in MODES]
 SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))
-CHOSEN = set(
-    random.Random(os.environ.get("CALQUE_SEED", "0")).sample(ENTRIES, round(SAMPLE * len(ENTRIES)))
-)
+_random = random.Random(os.environ.get("CALQUE_SEED", "0"))
 
 
-@pytest.mark.parametrize(("name", "mode"), [entry for entry in ENTRIES if entry in CHOSEN])
+def entries() -> list[tuple[str, str]]:
+    """The models and modes to run."""
+    every = os.environ.get("CALQUE_MODES") == "all"
+    drawn = [(name, mode) for name in MODELS for mode in (MODES if every else [_mode()])]
+    chosen = set(_random.sample(drawn, round(SAMPLE * len(drawn))))
+    return [entry for entry in drawn if entry in chosen]
+
+
+def _mode() -> str:
+    return _random.choice(MODES)
+
+
+@pytest.mark.parametrize(("name", "mode"), entries())
 def test_agrees_with_the_cpu(name: str, mode: str) -> None:
     why = reason(name, mode)
     if why is None:

@@ -279,3 +279,56 @@ def test_step_counts_are_as_before_after_a_trace_that_fails():
     with pytest.raises(calque.TraceError):
         step(torch.ones((), device="jax"))
     assert not optimizer.state
+
+
+class Averaging(torch.optim.Optimizer):
+    """An optimizer as users write them, with a count of its own on the device."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros((), device=p.device)
+                    state["mean"] = torch.zeros_like(p)
+                state["step"] = state["step"] + 1
+                state["mean"].lerp_(p.grad, 1 / state["step"])
+                p.sub_(group["lr"] * state["mean"])
+        return loss
+
+
+def test_an_optimizer_of_the_users_beside_one_of_pytorch():
+    found = []
+    for device, wrap in (("cpu", lambda f: f), ("jax", calque.jit)):
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 3).to(device), torch.ones(2, 4, device=device)
+        first = Averaging(layer.parameters(), lr=0.1)
+        second = torch.optim.Adam(layer.parameters(), lr=0.01)
+
+        def step(x, layer=layer, first=first, second=second):
+            def closure():
+                first.zero_grad()
+                loss = layer(x).square().sum()
+                loss.backward()
+                return loss
+
+            loss = first.step(closure)
+            second.step()
+            first.step(closure)
+            second.step()
+            return loss.detach()
+
+        step = wrap(step)
+        losses = [step(x).item() for _ in range(3)]
+        second.load_state_dict(second.state_dict())
+        losses.append(step(x).item())
+        counts = [state["step"].item() for o in (first, second) for state in o.state.values()]
+        found.append((losses, counts))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
+    assert found[1][1] == found[0][1] == [8.0] * 4

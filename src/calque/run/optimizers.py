@@ -114,6 +114,7 @@ class OptimizerLending:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
             with torch.no_grad():
+                self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 for state, step in self._widened:
                     step.copy_(state["step"])
             self._give_back()
@@ -148,6 +149,8 @@ class OptimizerLending:
                     self._moved.append((state, key, value))
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
+        if not type(optimizer).step.__module__.startswith("torch.optim"):
+            return  # others may count on the dtype
         for state in optimizer.state.values():
             step = state.get("step")
             if (

@@ -15,10 +15,10 @@ def test_losses_agree(case: Case) -> None:
     agree(candidates(case, "AdamW", inductor=False))
 
 
-@pytest.mark.parametrize("case", COMPILED[1:], ids=lambda case: case.name)
-def test_losses_agree_where_steps_are_compiled(case: Case) -> None:
+def test_losses_agree_where_steps_are_compiled() -> None:
+    """The others are in the conformance suite: each takes half a minute."""
     torch._dynamo.reset()
-    agree(steps(case, inductor=False))
+    agree(steps(COMPILED[2], inductor=False))
 
 
 def test_decoding_gives_the_tokens_of_torch() -> None:

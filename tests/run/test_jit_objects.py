@@ -23,6 +23,14 @@ class Cache:
         self.by_name: dict[str, tuple] = {}
 
 
+@pytest.fixture(autouse=True)
+def _few_objects():
+    """Who holds an object is asked of the garbage collector: let it look at this test's only."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 CONFIG = {"size": 3}
 WEIGHT = nn.Parameter(torch.ones(3, device="jax"))
 

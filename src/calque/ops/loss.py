@@ -28,7 +28,7 @@ def share(grad_output: Array, size: int, reduction: int) -> Array:
     """The gradient that reaches each of `size` elements through a reduction."""
     if reduction != MEAN:
         return grad_output
-    return grad_output / np.asarray(size, grad_output.dtype)
+    return grad_output / jnp.asarray(size).astype(grad_output.dtype)
 
 
 @op("mse_loss")

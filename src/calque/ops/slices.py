@@ -25,7 +25,7 @@ def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> tu
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     first = 0 if start is None else start
-    last = size if end is None or end >= _NO_END else end
+    last = size if end is None or (isinstance(end, int) and end >= _NO_END) else end
     first = min_dim(max_dim(first + size if first < 0 else first, 0), size)
     last = min_dim(max_dim(last + size if last < 0 else last, first), size)
     return first, last

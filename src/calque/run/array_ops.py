@@ -47,8 +47,16 @@ def _empty_like(self: Array, dtype: Any = None, **_: Any) -> Array:
     return jnp.zeros(self.shape, dtype or self.dtype)
 
 
+def _ones_like(self: Array, dtype: Any = None, **_: Any) -> Array:
+    return jnp.ones(self.shape, dtype or self.dtype)
+
+
 def _new(self: Array, size: Any, *_: Any, dtype: Any = None, **__: Any) -> Array:
     return jnp.zeros(tuple(size), dtype or self.dtype)
+
+
+def _new_ones(self: Array, size: Any, *_: Any, dtype: Any = None, **__: Any) -> Array:
+    return jnp.ones(tuple(size), dtype or self.dtype)
 
 
 def _new_full(self: Array, size: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Array:
@@ -81,8 +89,12 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "aten::copy": _copy,
     "aten::full_like": _full_like,
     "aten::empty_like": _empty_like,
+    "aten::zeros_like": _empty_like,
+    "aten::ones_like": _ones_like,
     "aten::new_empty": _new,
     "aten::new_empty_strided": _new,
+    "aten::new_zeros": _new,
+    "aten::new_ones": _new_ones,
     "aten::new_full": _new_full,
     "aten::empty.memory_format": _empty,
     "aten::empty_permuted": _empty,

@@ -10,9 +10,11 @@ from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import Array
 from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim, max_dim, min_dim
+from jax._src.lax.lax import _convert_element_type
 from jax.errors import ConcretizationTypeError
 from torch import fx
 from torch.utils import _pytree as pytree
@@ -21,7 +23,7 @@ from calque.device import rng
 from calque.device.applying import UNUSED, apply
 from calque.device.binding import is_written, traced_parameters
 from calque.device.cell import read, wrap
-from calque.device.dtypes import TO_NUMPY, to_numpy
+from calque.device.dtypes import TO_NUMPY, to_numpy, to_torch
 from calque.device.outline import Outline
 from calque.diagnostics import TraceError, UnsupportedOpError
 from calque.ops.registry import RULES, Rule
@@ -34,9 +36,17 @@ def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x: x if is_symbolic_dim(x) else function(x)
 
 
+def _as_float(x: Any) -> Any:
+    """A size as a number that is no integer, weakly typed as Python's are."""
+    if not is_symbolic_dim(x):
+        return float(x)
+    return _convert_element_type(jnp.asarray(x), np.dtype(np.float64), weak_type=True)
+
+
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.sym_max: max_dim,
     torch.sym_min: min_dim,
+    torch.sym_float: _as_float,
     torch.sym_int: _of_whole(int),
     math.floor: _of_whole(math.floor),
     math.ceil: _of_whole(math.ceil),
@@ -95,6 +105,10 @@ class ArrayNodes(Nodes):
 def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """One ATen operator on arrays: by its rule, or on the device where all sizes are numbers."""
     name = op.name()
+    if name in _LIKE:
+        like, *_ = args
+        dtype = kwargs.get("dtype") or to_torch(like.dtype)
+        return call(_LIKE[name], [like.shape], {"dtype": dtype})
     simple = ARRAY_OPS.get(name)
     rule = RULES.get(name) or view_rule(name)
     if simple is None and (rule is None or rule.mutates or not _is_plain(rule)):
@@ -119,6 +133,13 @@ def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any])
     given = {n: v for n, v in given.items() if n in parameters}
     key = rng.draw() if rule.random else None
     return apply(rule, key, leading, given, default, _outline(op))
+
+
+_LIKE = {
+    "aten::rand_like": torch.ops.aten.rand.default,
+    "aten::randn_like": torch.ops.aten.randn.default,
+}
+"""Random operators that the device makes of others before a rule is met."""
 
 
 def _is_plain(rule: Rule) -> bool:

@@ -5,7 +5,7 @@ Expressions are asked what they are by sympy's own flags: to import sympy takes 
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from operator import add, mul
+from operator import add, floordiv, mul
 from typing import Any
 
 import jax
@@ -21,18 +21,33 @@ class Dimensions:
     Args:
         placeholders: nodes whose `val` has sizes in it.
         ranges: the least and greatest value of each symbol.
+        fixed: symbols that are numbers instead.
+        same: symbols that are other ones instead.
+
+    Attributes:
+        known: the dimension of each symbol.
     """
 
-    def __init__(self, placeholders: Iterable[fx.Node], ranges: Mapping[Any, Any]) -> None:
+    def __init__(
+        self,
+        placeholders: Iterable[fx.Node],
+        ranges: Mapping[Any, Any],
+        fixed: Mapping[str, int] | None = None,
+        same: Mapping[str, str] | None = None,
+    ) -> None:
         values = [node.meta.get("val") for node in placeholders]
-        sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
+        sizes = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else [v])]
         symbols = {
             s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols
         }
-        names = sorted(str(symbol) for symbol in symbols)
-        bounds = [bound for s in symbols for bound in _bounds(s, ranges.get(s))]
+        instead = {**(same or {}), **(fixed or {})}
+        own = [s for s in symbols if instead.get(str(s), str(s)) == str(s)]
+        names = sorted(str(symbol) for symbol in own)
+        bounds = [bound for s in own for bound in _bounds(s, ranges.get(s))]
         found = jax.export.symbolic_shape(", ".join(names), constraints=bounds) if names else ()
-        self._known = dict(zip(names, found, strict=True))
+        self.known: dict[str, Any] = dict(zip(names, found, strict=True))
+        for symbol, value in instead.items():
+            self.known[symbol] = value if isinstance(value, int) else self.known[value]
 
     def of(self, shape: Iterable[Any]) -> tuple[Any, ...]:
         """A shape of JAX's."""
@@ -41,12 +56,18 @@ class Dimensions:
     def _of(self, expression: Any) -> Any:
         """A dimension, or a sum or product of some (`2 * batch + 1`)."""
         if expression.is_Symbol:
-            return self._known[str(expression)]
+            return self.known[str(expression)]
         if expression.is_Integer:
             return int(expression)
         if expression.is_Add or expression.is_Mul:
             return reduce(add if expression.is_Add else mul, map(self._of, expression.args))
-        raise TraceError(f"a dynamic size of {expression} is not a sum or product of dimensions")
+        if expression.is_Pow and expression.exp.is_Integer:
+            return self._of(expression.base) ** int(expression.exp)
+        if expression.func.__name__ == "FloorDiv":
+            return floordiv(*map(self._of, expression.args))
+        raise TraceError(
+            f"a dynamic size of {expression} is not a sum, product or quotient of dimensions"
+        )
 
 
 def _bounds(symbol: Any, values: Any) -> list[str]:

@@ -6,16 +6,20 @@ Tensors of the device are handed over as they are; those of the CPU share their 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 
 import calque  # noqa: F401  (registers the device)
-from calque.run.graphs import compiled
+from calque.run.bucketed import BucketedGraph
+from calque.run.buckets import Buckets
+from calque.run.graphs import boxed, compiled
 
-_OPTIONS = {"max_programs": 64}
+_OPTIONS = {"max_programs": 64, "buckets": None}
 
 
 def backend(
@@ -32,7 +36,8 @@ def backend(
         example_inputs: the inputs it captured it with.
         mode: only "default": XLA has no such modes.
         options: `max_programs`, for how many sets of shapes a graph with dynamic shapes keeps
-            programs (64).
+            programs (64); `buckets`, what sizes that vary are padded to: "pow2", a list of sizes,
+            or a dict of such by the dimension of the input.
 
     Raises:
         ValueError: a mode or an option that this backend does not have.
@@ -45,16 +50,28 @@ def backend(
             f"backend 'calque' has no option {', '.join(sorted(unknown))}; it has "
             f"{', '.join(_OPTIONS)}"
         )
-    most = {**_OPTIONS, **(options or {})}["max_programs"]
+    chosen = {**_OPTIONS, **(options or {})}
+    most = chosen["max_programs"]
+    buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
 
-    def compile_graph(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        return compiled(graph, most)
+    def compile_graph(
+        graph: fx.GraphModule, inputs: Any, ahead: bool = False
+    ) -> Callable[..., Any]:
+        if buckets is None or not buckets.rules:
+            return compiled(graph, most)
+        return boxed(BucketedGraph(graph, most, buckets, _returned() if ahead else None))
 
     compiler = aot_autograd(
-        fw_compiler=compile_graph,
+        fw_compiler=partial(compile_graph, ahead=True),
         bw_compiler=compile_graph,
         inference_compiler=compile_graph,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
     return compiler(graph, example_inputs)
+
+
+def _returned() -> int | None:
+    """How many results of a forward the user gets, before those that its backward takes."""
+    context = TracingContext.try_get()
+    return None if context is None else getattr(context.fw_metadata, "num_forward_returns", None)

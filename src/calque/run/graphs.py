@@ -41,12 +41,16 @@ Tensor = torch.Tensor
 
 def compiled(graph: fx.GraphModule, most: int = 64) -> Callable[[list[Any]], list[Any]]:
     """A graph as a function of one list, in the calling convention of AOTAutograd; see below."""
-    run = CompiledGraph(graph, most)
+    return boxed(CompiledGraph(graph, most))
+
+
+def boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """A function of one list, which it empties, marked as such."""
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  (takes one list, which it empties)
+    call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
 

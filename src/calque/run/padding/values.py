@@ -1,0 +1,213 @@
+"""Arrays that are padded along some of their axes, and where their own elements lie."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim
+
+Layout = tuple[Any, ...] | None
+"""How one axis is padded.
+
+None: it is not, its size is a number. `()`: all its elements are equal, and the array has one. A
+tuple of sizes: the axis is what these axes give, the first one outermost, when they are joined; of
+those whose size is a symbol the array holds the padded number, and the first ones are the
+program's. Only the first may be a number: a number after a symbol makes larger blocks of it.
+"""
+
+SAME: Layout = ()
+
+
+class Unpaddable(Exception):
+    """A program cannot run on padded arrays; says why."""
+
+
+class Sizes:
+    """What the symbols of a program are: numbers that are padded to, and the true ones, traced."""
+
+    def __init__(self, padded: Mapping[str, int], true: Mapping[str, Any]) -> None:
+        self._padded, self._true = dict(padded), dict(true)
+
+    def padded(self, size: Any) -> int:
+        """How many elements an axis of this size holds, its padding included."""
+        return int(size._evaluate(self._padded)) if is_symbolic_dim(size) else int(size)
+
+    def true(self, size: Any) -> Any:
+        """How many elements an axis of this size has: a number, or a traced integer."""
+        return size._evaluate(self._true) if is_symbolic_dim(size) else size
+
+
+@dataclass(frozen=True)
+class Padded:
+    """An array and the layout of each of its axes."""
+
+    array: Array
+    layout: tuple[Layout, ...]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the size of some axis is a symbol."""
+        return any(axis is not None for axis in self.layout)
+
+
+def whole(array: Any) -> Padded:
+    """An array without padding."""
+    return Padded(array, (None,) * jnp.ndim(array))
+
+
+def layout_of(size: Any) -> Layout:
+    """The layout of an axis of which the first elements are the program's."""
+    return (size,) if is_symbolic_dim(size) else None
+
+
+def joined(sizes: Iterable[Any]) -> Layout:
+    """The layout of the axis that axes of these sizes give when they are joined."""
+    found: list[Any] = []
+    for size in sizes:
+        if found and not is_symbolic_dim(size):
+            found[-1] = found[-1] * size
+        elif is_symbolic_dim(size) or size != 1:
+            found.append(size)
+    return tuple(found) if any(map(is_symbolic_dim, found)) else None
+
+
+def length(sizes: Sizes, axis: Layout) -> int:
+    """How many elements of an axis an array holds."""
+    return prod(map(sizes.padded, axis or ()))
+
+
+def spread(sizes: Sizes, value: Padded, axis: int, layout: Layout) -> Padded:
+    """The value with this layout of an axis whose elements are equal."""
+    if value.layout[axis] != SAME or layout == SAME:
+        return value
+    shape = list(value.array.shape)
+    shape[axis] = length(sizes, layout)
+    found = (*value.layout[:axis], layout, *value.layout[axis + 1 :])
+    return Padded(jnp.broadcast_to(value.array, shape), found)
+
+
+def settled(sizes: Sizes, value: Padded, shape: Sequence[Any]) -> Padded:
+    """The value without axes of which the array has one element only."""
+    for axis, size in enumerate(shape):
+        value = spread(sizes, value, axis, layout_of(size))
+    return value
+
+
+def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]]) -> list[Padded]:
+    """Values of which axes belong together with those axes in one layout.
+
+    Args:
+        sizes: the sizes.
+        values: the values.
+        axes: of each value the axes that belong to those of the others, in the same order.
+
+    Raises:
+        Unpaddable: two are padded in different ways.
+    """
+    found = list(values)
+    for place in zip(*axes, strict=True):
+        layouts = {value.layout[a] for value, a in zip(found, place, strict=True)}
+        layouts.discard(SAME)
+        if len(layouts) > 1:
+            raise Unpaddable("its operands are padded in different ways")
+        for layout in layouts:
+            found = [spread(sizes, v, a, layout) for v, a in zip(found, place, strict=True)]
+    return found
+
+
+def valid(sizes: Sizes, layout: Layout) -> Array:
+    """Which elements of an axis are the program's."""
+    mask = jnp.ones((1,), bool)
+    for size in layout or ():
+        count = sizes.padded(size)
+        own = jnp.arange(count) < sizes.true(size)
+        mask = (mask[:, None] & own[None, :]).reshape(-1)
+    return mask
+
+
+def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
+    """Which elements are the program's as to these axes, for broadcasting; None: all."""
+    found = None
+    rank = value.array.ndim
+    for axis in axes:
+        if value.layout[axis]:
+            own = valid(sizes, value.layout[axis])
+            own = own.reshape([-1 if i == axis else 1 for i in range(rank)])
+            found = own if found is None else found & own
+    return found
+
+
+def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padded:
+    """The value with this in the place of the padding of these axes."""
+    mask = mask_of(sizes, value, axes)
+    if mask is None:
+        return value
+    fill = jnp.asarray(fill, value.array.dtype)
+    return replace(value, array=jnp.where(mask, value.array, fill))
+
+
+# Axes joined and split ---------------------------------------------------------------------------
+
+
+def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]) -> Padded:
+    """A value of one shape in another.
+
+    Raises:
+        Unpaddable: its elements would not lie together any more.
+    """
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    middle = range(start, len(old) - end)
+    parts: list[Any] = []
+    for axis in middle:
+        value = spread(sizes, value, axis, layout_of(old[axis]))
+        parts += value.layout[axis] or (old[axis],)
+    layouts = split(parts, new[start : len(new) - end])
+    layouts = (*value.layout[:start], *layouts, *value.layout[len(old) - end :])
+    held = value.array.shape
+    shape = [
+        length(sizes, layout) if layout is not None else size
+        for layout, size in zip(layouts, new, strict=True)
+    ]
+    shape[:start] = held[:start]
+    shape[len(new) - end :] = held[len(old) - end :]
+    return Padded(lax.reshape(value.array, shape), layouts)
+
+
+def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
+    """The layouts of axes of these sizes, of what axes of sizes `parts` give when joined."""
+    rest = list(parts)
+    found = []
+    for size in shape:
+        taken = []
+        while size != 1:
+            if not rest:
+                raise Unpaddable("it changes how axes are joined")
+            part = rest.pop(0)
+            quotient = divided(size, part)
+            if quotient is None:
+                inner = divided(part, size)
+                if inner is None or is_symbolic_dim(inner):
+                    raise Unpaddable("it splits a padded axis in the middle")
+                rest.insert(0, inner)
+                part, quotient = size, 1
+            taken.append(part)
+            size = quotient
+        found.append(joined(taken))
+    return found
+
+
+def divided(size: Any, by: Any) -> Any:
+    """One size divided by another; None if it is no multiple."""
+    try:
+        quotient, remainder = divmod(size, by)
+        return quotient if remainder == 0 else None
+    except (InconclusiveDimensionOperation, ZeroDivisionError):
+        return None

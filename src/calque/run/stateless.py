@@ -24,6 +24,9 @@ from calque.run.plain import plain
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _ASSERTIONS = ("aten::_assert", "aten::sym_constrain_range", "aten::_local_scalar_dense")
+_CHECKS = ("aten::_assert", "aten::_linalg_check_errors")
+"""Operators that only raise. A StableHLO program cannot; what JAX gives for such matrices instead
+is not finite."""
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Stateless:
 
     def __init__(self, program: ExportedProgram) -> None:
         graph = program.graph_module.graph
-        self._outputs = program.graph_signature.output_specs
+        self._outputs = _without_checks(graph, program.graph_signature.output_specs)
         self._out_spec = program.call_spec.out_spec
         _check_outputs(self._outputs, graph)
         _drop_assertions(graph)
@@ -143,6 +146,25 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             what = f"writes to its input {spec.target!r}: return the new value instead"
         raise TraceError(f"{place}: the program {what}" if place else f"the program {what}")
+
+
+def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
+    """Take the operators that only raise out of the chain of effects, and its end if it is empty.
+
+    Returns:
+        What remains of the outputs.
+    """
+    for node in list(graph.nodes):
+        if str(node.target) == "with_effects" and node.args[1].name().startswith(_CHECKS):
+            for token in list(node.users):  # there is no other result
+                token.replace_all_uses_with(node.args[0])
+                graph.erase_node(token)
+            graph.erase_node(node)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    pairs = zip(specs, output.args[0], strict=True)
+    kept = [(s, n) for s, n in pairs if s.kind is not OutputKind.TOKEN or n.op != "placeholder"]
+    output.args = (tuple(node for _, node in kept),)
+    return [spec for spec, _ in kept]
 
 
 def _effects(graph: fx.Graph) -> str:

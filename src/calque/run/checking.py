@@ -1,6 +1,7 @@
 """The checks of values in a program: outputs that are looked at before anything is written."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,14 @@ from jax import Array
 
 from calque.device.checks import Failure
 from calque.run.lifting import Lifting
-from calque.run.results import Describer
+
+
+class Outputs(Protocol):
+    """Collects the outputs of a program."""
+
+    def add(self, array: Array) -> int:
+        """The index of the array among them."""
+        ...
 
 
 @dataclass
@@ -26,15 +34,15 @@ class Checks:
     values: int = 0
 
     @classmethod
-    def of(cls, lifting: Lifting, describer: Describer) -> "Checks":
+    def of(cls, lifting: Lifting, outputs: Outputs) -> "Checks":
         """The checks that a trace has collected so far; it collects no more."""
         failures, lifting.failures = lifting.failures, None
         if not failures:
             return cls()
         return cls(
             [Failure(None, None, f.error, f.origin) for f in failures],
-            describer.add(jnp.stack([f.failed for f in failures])),
-            describer.add(jnp.stack([f.value for f in failures])),
+            outputs.add(jnp.stack([f.failed for f in failures])),
+            outputs.add(jnp.stack([f.value for f in failures])),
         )
 
     def look(self, outputs: list[Array], first: int) -> None:

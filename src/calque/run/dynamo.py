@@ -19,7 +19,7 @@ from calque.run.bucketed import BucketedGraph
 from calque.run.buckets import Buckets
 from calque.run.graphs import boxed, compiled
 
-_OPTIONS = {"max_programs": 64, "buckets": None}
+_OPTIONS = {"max_programs": 64, "buckets": None, "checks": False}
 
 
 def backend(
@@ -37,7 +37,8 @@ def backend(
         mode: only "default": XLA has no such modes.
         options: `max_programs`, for how many sets of shapes a graph with dynamic shapes keeps
             programs (64); `buckets`, what sizes that vary are padded to: "pow2", a list of sizes,
-            or a dict of such by the dimension of the input.
+            or a dict of such by the dimension of the input; `checks`, whether bad indices, class
+            labels, divisors and matrices raise what PyTorch raises (False).
 
     Raises:
         ValueError: a mode or an option that this backend does not have.
@@ -51,14 +52,16 @@ def backend(
             f"{', '.join(_OPTIONS)}"
         )
     chosen = {**_OPTIONS, **(options or {})}
-    most = chosen["max_programs"]
+    most, checks = chosen["max_programs"], chosen["checks"]
+    if checks and chosen["buckets"] is not None:
+        raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
     buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
 
     def compile_graph(
         graph: fx.GraphModule, inputs: Any, ahead: bool = False
     ) -> Callable[..., Any]:
         if buckets is None or not buckets.rules:
-            return compiled(graph, most)
+            return compiled(graph, most, checks)
         return boxed(BucketedGraph(graph, most, buckets, _returned() if ahead else None))
 
     compiler = aot_autograd(

@@ -28,6 +28,7 @@ from calque.device.cell import (
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import View, contiguous_strides
 from calque.device.host import host_array
+from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
@@ -39,9 +40,11 @@ from calque.run.windows import RESTRIDING, window_of
 Tensor = torch.Tensor
 
 
-def compiled(graph: fx.GraphModule, most: int = 64) -> Callable[[list[Any]], list[Any]]:
+def compiled(
+    graph: fx.GraphModule, most: int = 64, checks: bool = False
+) -> Callable[[list[Any]], list[Any]]:
     """A graph as a function of one list, in the calling convention of AOTAutograd; see below."""
-    return boxed(CompiledGraph(graph, most))
+    return boxed(CompiledGraph(graph, most, checks))
 
 
 def boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
@@ -60,12 +63,13 @@ class CompiledGraph:
     Args:
         graph: what AOTAutograd gives: functional, but for `copy_` to inputs at its end.
         most: for how many sets of shapes programs are kept.
+        checks: whether bad values raise what PyTorch raises, as in `calque.jit(checks=True)`.
     """
 
-    def __init__(self, graph: fx.GraphModule, most: int = 64) -> None:
+    def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
         self._nodes = Nodes(graph)
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
-        self._most = most
+        self._most, self._checks = most, checks
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
         reaching = any(n.target in RESTRIDING for n in graph.graph.nodes)
@@ -80,7 +84,7 @@ class CompiledGraph:
         key = tuple(map(self._key, inputs)) if self._key is not None else None
         program = self._programs.get(key)
         if program is None:
-            program = _Program(self._nodes, inputs, self._devices, self._reaching)
+            program = _Program(self._nodes, inputs, self._devices, self._reaching, self._checks)
             self._programs[key] = program
             if len(self._programs) > self._most:
                 self._programs.popitem(last=False)
@@ -126,6 +130,7 @@ class _Program:
         inputs: the first that it is called with.
         devices: where its results belong.
         reaching: whether the graph reaches around its inputs, which come as whole storages then.
+        checks: whether it looks at values.
     """
 
     def __init__(
@@ -134,8 +139,9 @@ class _Program:
         inputs: Sequence[Any],
         devices: Sequence[torch.device | None],
         reaching: bool,
+        checks: bool,
     ) -> None:
-        self._lifting = Lifting()
+        self._lifting = Lifting(checks or None)
         self._reaching = reaching
         self._devices = devices
         with self._lifting.activated():
@@ -148,6 +154,7 @@ class _Program:
             place
             for place, i in enumerate(kept)
             if sources[i].kind == "argument" and self._is_replaced(inputs, sources[i].source)
+            if not self._checks.failures  # what a failed program would have written stays
         ]
         self._pick_donated = picker(self._donated)
         random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
@@ -202,6 +209,7 @@ class _Program:
                 bases.setdefault(cell, len(self.bases) - 1)
             base = len(self.bases) - 1 if cell is None else bases[cell]
             self.results.append(_result(base, view))
+        self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
 
     def _stand_in(self, index: int, value: Tensor) -> Tensor:
@@ -226,6 +234,8 @@ class _Program:
             protect(arrays, self._donated, self._pick_donated)
         with x64():
             outputs = self._run(arrays)
+        if self._checks.failures:
+            self._checks.look(outputs, 0)
         if self._host:  # the program may still read memory that PyTorch is free to write next
             for array in outputs:
                 array.block_until_ready()
@@ -242,6 +252,17 @@ class _Program:
         results = [result(inputs, made) for result in self.results]
         inputs.clear()
         return results
+
+
+class _Outputs:
+    """Adds to the outputs of a program."""
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self._arrays = arrays
+
+    def add(self, array: Array) -> int:
+        self._arrays.append(array)
+        return len(self._arrays) - 1
 
 
 def _constant(value: Any) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from torch.utils import _pytree as pytree
 from calque.device import foreign
 from calque.device.cell import active, read, wrap, x64
 from calque.device.host import host_array
-from calque.diagnostics import UnsupportedOpError
+from calque.diagnostics import Origin, UnsupportedOpError
 from calque.diagnostics.frames import is_library
 from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
@@ -125,10 +126,16 @@ class Nodes(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """As the base class does; an error names the line of the user's that the node is from."""
+        failures = self.lifting.failures
+        known = len(failures or ())
         try:
-            return super().run_node(n)
+            found = super().run_node(n)
         except Exception as error:
             raise _located(error, n)  # noqa: B904 (the same error)
+        for index in range(known, len(failures or ())):
+            assert failures is not None
+            failures[index] = replace(failures[index], origin=origin_of(n))
+        return found
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A constant of the graph, on the device."""
@@ -172,7 +179,9 @@ class Nodes(fx.Interpreter):
         nodes = Nodes(graph)
 
         def run(*values: Any) -> tuple[Any, ...]:
-            found = nodes.results([wrap(v) if isinstance(v, jax.Array) else v for v in values])
+            given = [wrap(v) if isinstance(v, jax.Array) else v for v in values]
+            with nodes.lifting.unchecked():
+                found = nodes.results(given)
             return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
 
         return run
@@ -261,11 +270,19 @@ def _packed(key: Array | None) -> Array:
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
 
 
-def line_of(node: fx.Node) -> str:
-    """The line of the user's that a node is from; empty if the graph does not say."""
+def origin_of(node: fx.Node) -> Origin | None:
+    """The line of the user's that a node is from; None if the graph does not say."""
     places = _PLACE.findall(node.stack_trace or "")
     places = [place for place in places if not is_library(place[0])] or places
-    return "{}:{} in {}".format(*places[-1]) if places else ""
+    if not places:
+        return None
+    file, line, function = places[-1]
+    return Origin(file, int(line), function)
+
+
+def line_of(node: fx.Node) -> str:
+    """As `origin_of`, in words; empty if the graph does not say."""
+    return str(origin_of(node) or "")
 
 
 _LOCATED = "_calque_located"

@@ -249,6 +249,16 @@ class Lifting:
             active.trace = previous
 
     @contextmanager
+    def unchecked(self) -> Iterator[None]:
+        """Collect no checks: within control flow of JAX's, whose values are not the program's."""
+        failures, looking = self.failures, self.looking
+        self.failures, self.looking = None, False
+        try:
+            yield
+        finally:
+            self.failures, self.looking = failures, looking
+
+    @contextmanager
     def suspended(self) -> Iterator[None]:
         """Run eagerly in the middle of the trace: what is made here exists before the program."""
         active.trace = None

@@ -1,19 +1,25 @@
-"""Exceptions raised by hooks during a backward.
+"""What PyTorch's engine needs help with in a backward: exceptions of hooks, and late devices.
 
 When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
 asks the device's guard, which is Python, for the device's type. CPython takes any call that
 returns with an exception set for a failed one, and C++ would end the process. So the guard takes
 the exception away, and the backward, which then fails without saying why, raises it again.
+
+The engine makes a thread for each device at the first backward of the process. If that came before
+the device was registered there is none for it, and a backward runs in the thread that called it.
 """
 
 import functools
+import threading
 from typing import Any
 
 import torch
+from jax._src.xla_bridge import backends_are_initialized
 
 _KIND = torch._C._autograd.DeviceType.PrivateUse1
 _NOTHING: frozenset[None] = frozenset()
 _taken: list[BaseException] = []
+_NO_THREAD = "device_ready_queues_"  # what the engine's error says
 
 
 def device_type() -> Any:
@@ -28,13 +34,20 @@ def device_type() -> Any:
 
 
 def install() -> None:
-    """Have `backward` and `grad` raise what the guard put aside."""
+    """Have `backward` and `grad` raise what the guard put aside, and run where they can."""
     run = torch.autograd.graph._engine_run_backward
+    has_thread: bool | None = None
 
     @functools.wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal has_thread
+        if has_thread is None and backends_are_initialized():  # else there is no tensor of ours
+            has_thread = _has_thread(run)
         try:
-            return run(*args, **kwargs)
+            if has_thread is not False:
+                return run(*args, **kwargs)
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(*args, **kwargs)
         except SystemError:
             if not _taken:
                 raise
@@ -43,3 +56,21 @@ def install() -> None:
 
     for module in (torch.autograd.graph, torch.autograd):
         module._engine_run_backward = run_backward  # type: ignore[attr-defined]
+
+
+def _has_thread(run: Any) -> bool:
+    """Whether the engine has a thread for the device; a backward is the only way to know."""
+    errors: list[RuntimeError] = []
+
+    def look() -> None:
+        leaf = torch.zeros(1, device="jax", requires_grad=True)
+        root = leaf.view(1)
+        try:
+            run((root,), (root.detach(),), False, False, (leaf,), False, accumulate_grad=False)
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=look)  # one without the modes and the trace of the caller
+    thread.start()
+    thread.join()
+    return not any(_NO_THREAD in str(error) for error in errors)

@@ -197,7 +197,8 @@ class _Program:
         if symbolic.draws:
             rng.state.take(symbolic.draws)
         geometry = self._geometry(sizes, env, true)
-        found = []
+        found: list[Any] = []
+        made: dict[int, Tensor] = {}  # what is given twice is one tensor
         for place, (value, node) in enumerate(zip(symbolic.results, graph.results, strict=False)):
             if isinstance(node, fx.Node) and node.op == "placeholder":
                 found.append(inputs[graph.placeholders.index(node)])
@@ -205,7 +206,10 @@ class _Program:
                 device = self._devices[place]
                 own = place < graph.returned
                 parts, shape, stride = geometry[value]
-                found.append(transfers.taken(outputs[value], parts, shape, stride, device, own))
+                if value not in made:
+                    array = outputs[value]
+                    made[value] = transfers.taken(array, parts, shape, stride, device, own)
+                found.append(made[value])
             else:
                 found.append(_evaluated(value, env))
         for index, value in zip(graph.written, symbolic.results[len(graph.results) :], strict=True):
@@ -242,8 +246,8 @@ class _Program:
     def _strides(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         nodes = [*self._graph.results, *(self._graph.placeholders[i] for i in self._graph.written)]
         pairs = zip(self._symbolic.results, nodes, strict=True)
-        values = [node.meta["val"] for value, node in pairs if isinstance(value, Place)]
-        return [tuple(number(n, sizes) for n in value.stride()) for value in values]
+        values = {value: node.meta["val"] for value, node in pairs if isinstance(value, Place)}
+        return [tuple(number(n, sizes) for n in values[place].stride()) for place in sorted(values)]
 
 
 def _names(size: Any) -> list[str]:

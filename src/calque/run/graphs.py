@@ -184,8 +184,10 @@ class _Program:
                 self.written.append(index)
                 arrays.append(read(given[index]))
         places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
-        cells = Counter(cell_of(v) for v in found if isinstance(v, Tensor) and id(v) not in places)
+        own = {id(v): v for v in found if isinstance(v, Tensor) and id(v) not in places}
+        cells = Counter(map(cell_of, own.values()))
         bases: dict[Cell, int] = {}
+        known: dict[int, int] = {}
         self.bases: list[_Base] = []
         self.results: list[Callable[[list[Any], list[Tensor]], Any]] = []
         for value, device in zip(found, self._devices, strict=True):
@@ -196,6 +198,10 @@ class _Program:
                 self.results.append(_argument(places[id(value)]))
                 continue
             cell, view = cell_of(value), None
+            if id(value) in known:  # the same tensor: a write to it is to be seen as one
+                self.results.append(self.results[known[id(value)]])
+                continue
+            known[id(value)] = len(self.results)
             if cells[cell] > 1 and to_numpy(value.dtype) == cell.array.dtype:
                 view = view_of(value)
             else:  # no other result shares its memory
@@ -208,6 +214,7 @@ class _Program:
             if cell is not None:
                 bases.setdefault(cell, len(self.bases) - 1)
             base = len(self.bases) - 1 if cell is None else bases[cell]
+            view = None if cell is None or is_whole(cell, value) else view
             self.results.append(_result(base, view))
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays

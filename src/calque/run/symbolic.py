@@ -195,13 +195,18 @@ class SymbolicProgram:
                 given.append(inputs[index])
         found = self.graph.nodes.results(given)
         arrays: list[Array] = []
+        places: dict[fx.Node, Place] = {}
         self.results: list[Any] = []
         for value, node in itertools.zip_longest(found, self.graph.results):
             if isinstance(node, fx.Node) and node.op == "placeholder":
                 self.results.append(None)  # the argument itself
+            elif node in places:
+                self.results.append(places[node])
             elif isinstance(value, Array):
                 self.results.append(Place(len(arrays)))
                 arrays.append(value)
+                if isinstance(node, fx.Node):
+                    places[node] = self.results[-1]
             elif value is None or isinstance(value, int | float) or is_symbolic_dim(value):
                 self.results.append(value)
             else:

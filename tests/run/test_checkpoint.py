@@ -96,6 +96,19 @@ def test_the_forward_keeps_less_and_the_backward_computes_again(programs):
     assert products(backward) >= products(plain_backward) + BLOCKS
 
 
+def test_the_backward_holds_one_block_at_a_time(programs):
+    run(stack)
+    _, plain = programs
+    programs.clear()
+    run(everything)
+    _, backward = programs
+    held = [p.memory_analysis() for p in (plain, backward)]
+    plain, least = (m.argument_size_in_bytes + m.temp_size_in_bytes for m in held)
+    assert least < 0.7 * plain
+    block = ROWS * WIDTH * 4
+    assert held[1].temp_size_in_bytes < (BLOCKS + 3) * block
+
+
 def test_a_policy_says_what_is_kept(programs):
     run(stack)
     plain, _ = programs

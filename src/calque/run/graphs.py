@@ -34,6 +34,7 @@ from calque.run.donation import picker, protect
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.recomputing import in_order
 from calque.run.shared import Kept, array_over, tensor_over
 from calque.run.windows import RESTRIDING, window_of
 
@@ -67,6 +68,7 @@ class CompiledGraph:
     """
 
     def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
+        graph = in_order(graph)
         self._nodes = Nodes(graph)
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
         self._most, self._checks = most, checks

@@ -258,7 +258,8 @@ class Tracer(TracerBase):
         else:
             self.root = torch.nn.Module()
             fn = root
-        self.graph = self.graph_type(tracer_cls=type(self))
+        # Unpickling traces the code again; None lets PyTorch do it, where there is no calque.
+        self.graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
         code = getattr(fn, "__code__", None)
         if code is not None:
             fields = ("co_name", "co_filename", "co_firstlineno")

@@ -83,20 +83,23 @@ class Capture:
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
             if error is raised and not is_deliberate(raised):
-                self._explain(raised, path, len(answers))
+                watch.restore()
+                self._explain(raised, path)
                 raise
         watch.check()
         self.tracer.asked |= tracer.asked
         self.tracer.modal.update(tracer.modal)
+        self.tracer.settings.update(tracer.settings)
+        self.tracer.trainable.update(tracer.trainable)
         return Run(tracer, path, error)
 
-    def _explain(self, error: Exception, path: Path, given: int) -> None:
+    def _explain(self, error: Exception, path: Path) -> None:
         if isinstance(error, TypeError) and self.tracer.examples is None:
             error.add_note(
                 "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
             )
-        if given and path.decisions[given - 1 : given]:
-            decision = path.decisions[given - 1]
+        if path.decisions:
+            decision = path.decisions[-1]
             word = "true" if decision.answer else "false"
             error.add_note(f"on the way where the condition at {decision.origin} is {word}")
 
@@ -176,7 +179,7 @@ class Capture:
         Emitter(tracer).emit(block, graph, nodes)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
         tracer.graph = graph
-        tracer.inputs = [(kept[node], name) for node, name in tracer.inputs]
+        tracer.inputs = [(kept[node], *rest) for node, *rest in tracer.inputs]
         tracer.last_input = kept.get(tracer.last_input)
         scopes = tracer.node_name_to_scope
         tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}

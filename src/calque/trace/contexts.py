@@ -27,6 +27,10 @@ class Contexts:
         self._grad_modes: dict[int, Node] = {}
         self._autocasts: dict[int, Node] = {}
 
+    def are_open(self) -> bool:
+        """Whether the program itself has said which modes it runs in."""
+        return bool(self._grad_modes or self._autocasts)
+
     def _node(self, target: Callable[..., Any], *args: Any) -> Node:
         return self._tracer.create_node("call_function", target, args, {})
 

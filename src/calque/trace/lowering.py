@@ -21,6 +21,7 @@ from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
 from calque.diagnostics import tidy
+from calque.trace import checks
 from calque.trace.active import suspended
 from calque.trace.assembly import Assembly, tensors_in
 from calque.trace.bindings import Inputs
@@ -277,6 +278,10 @@ class _Replay(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
+        if target is checks.manual_seed:
+            raise SymbolicTraceError(
+                "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+            )
         kind = getattr(target, "differentiates", None)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

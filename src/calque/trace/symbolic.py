@@ -36,8 +36,10 @@ from calque.trace.operators import hold_operators
 from calque.trace.patching import Patches
 from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
-from calque.trace.questions import ASPECTS, OF_PYTORCH
-from calque.trace.refusals import refuse
+from calque.trace.questions import ASPECTS, OF_PYTORCH, REFUSED
+from calque.trace.randomness import hold_randomness
+from calque.trace.refusals import current_step, refuse
+from calque.trace.settings import hold_settings
 from calque.trace.templates import result_argument
 from calque.trace.tracer import Tracer
 from calque.trace.truth import truth
@@ -75,12 +77,17 @@ class SymbolicTracer(Tracer):
         self.deferred: list[tuple[Any, tuple]] = []
         self.abstract = AbstractValues(self.resolve)
         self._from_inputs: set[Node] = set()
-        self.inputs: list[tuple[Node, str]] = []
+        self.inputs: list[tuple[Node, str, dict[str, Any]]] = []
         self.containers: list[tuple[Node, Any, Any]] = []
         self.last_input: Node | None = None
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
         self.modal: dict[str, bool] = {}
+        self.trainable: dict[str, bool] = {}
+        self.settings: dict[tuple[str, tuple], Any] = {}
+        self.gradients: bool | None = None
+        self.refusal: Exception | None = None
+        self.refused_at: tuple[int, int] | None = None
         self.contexts = Contexts(self)
         self.constants = Constants(self)
 
@@ -153,9 +160,16 @@ class SymbolicTracer(Tracer):
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
             self.modal[""] = root.training
         with Patches() as patches:
-            hold_contexts(patches)
-            hold_operators(patches)
-            graph = super().trace(root, concrete_args)
+            for hold in (hold_contexts, hold_operators, hold_settings, hold_randomness):
+                hold(patches)
+            try:
+                graph = super().trace(root, concrete_args)
+            except Exception as error:
+                if self.refusal is None:
+                    raise
+                raise self.refusal.with_traceback(error.__traceback__) from None
+            if self.refusal is not None:
+                raise self.refusal  # the program has caught it
         if self.path is None or not self.path.decisions:
             for node in reversed(self.optional):
                 if not node.users:
@@ -210,12 +224,22 @@ class SymbolicTracer(Tracer):
         self.modal[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """Take over what a graph within this trace takes for granted."""
+        self.settings[name, args] = answer
+        return True
+
     def insert_checks(self, graph: Graph) -> None:
         """Behind the inputs, check what the trace took for granted about inputs and modes."""
         with self._behind_inputs(graph):
-            for node, name in self.inputs if self.asked else ():
-                expected = self._expected(node.meta["val"])
-                graph.call_function(checks.expect_tensor, (node, name, *expected))
+            for node, name, looks in self.inputs if self.asked else ():
+                asked = {aspect: look for aspect, look in looks.items() if aspect in self.asked}
+                graph.call_function(checks.expect_tensor, (node, name, asked))
+            for name, value in self.trainable.items():
+                member = graph.create_node("get_attr", name)
+                graph.call_function(checks.expect_tensor, (member, name, {"requires_grad": value}))
+            for (name, args), answer in self.settings.items():
+                graph.call_function(checks.expect_setting, (name, args, answer))
             for path, training in self.modal.items():
                 mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
                 graph.call_function(checks.expect_mode, (mode, training, path))
@@ -223,15 +247,6 @@ class SymbolicTracer(Tracer):
     def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
         last = self.last_input
         return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
-
-    def _expected(self, value: torch.Tensor) -> tuple:
-        known = {
-            "shape": tuple(value.shape),
-            "ndim": value.ndim,
-            "dtype": value.dtype,
-            "device": value.device.type,
-        }
-        return tuple(known[aspect] if aspect in self.asked else None for aspect in known)
 
     # Nodes and proxies
 
@@ -314,6 +329,8 @@ class SymbolicTracer(Tracer):
 
     def torch_call(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """A call of PyTorch by the traced program, with or without proxies: usually a node."""
+        if self.refusal is not None and self.refused_at == current_step():
+            self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
         name = getattr(func, "__name__", "")
         subject = args[0] if args else None
         if name in ("__get__", "__set__", "__delete__"):
@@ -321,13 +338,14 @@ class SymbolicTracer(Tracer):
             question = attribute if name == "__get__" else ""
         else:
             attribute, question = "", name
+        if question in REFUSED and isinstance(subject, torch.fx.Proxy):
+            refuse(subject, question)
         aspect = ASPECTS.get(question)
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
                 return func(*args, **kwargs)
             if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
-                if subject.node in self._from_inputs:
-                    self.asked.add(aspect)
+                self._ask(subject.node, aspect)
                 with torch._C.DisableTorchFunction(), self.abstract.mode:
                     return func(subject.node.meta["val"], *args[1:], **kwargs)
         if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
@@ -347,6 +365,15 @@ class SymbolicTracer(Tracer):
         if isinstance(result, torch.Tensor):
             return self.create_proxy("call_function", checks.fresh, (result,), {})
         return result
+
+    def _ask(self, node: Node, aspect: str) -> None:
+        """The program decides something by what is known of a node's value."""
+        if node in self._from_inputs:
+            self.asked.add(aspect)
+        if aspect == "requires_grad" and node.op == "get_attr":
+            self.trainable[str(node.target)] = node.meta["val"].requires_grad
+        elif aspect == "requires_grad" and node.op != "placeholder":
+            self.settings["is_grad_enabled", ()] = torch.is_grad_enabled()
 
     # Questions of Python
 

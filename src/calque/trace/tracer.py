@@ -196,6 +196,10 @@ class Tracer(TracerBase):
         """A check of a module's mode is traced again; returns whether the new graph has it too."""
         return False
 
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """A check of a setting is traced again; returns whether the new graph has it too."""
+        return False
+
     def create_args_for_root(
         self,
         root_fn: Callable[..., Any],

@@ -4,8 +4,11 @@ A graph computes tensors; it cannot append to a list of the program's or count i
 a change would happen once for each way that is traced, and never when the graph runs.
 """
 
+import enum
+import functools
 import inspect
 import re
+import sys
 from collections.abc import (
     Callable,
     Iterable,
@@ -21,12 +24,16 @@ import torch
 
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import has_proxy
+from calque.trace.variables import MISSING, outside
 
 _CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
-_SCALARS = (int, float, complex, str, bool)
+_NUMBERS = (int, float, complex)
+_SCALARS = (*_NUMBERS, str, bool)
 _OWN = frozenset(vars(torch.nn.Module()))
 _DEEPEST = 3
 _LONGEST = 1000
+_MOST = 5000
+_LIBRARIES = frozenset(("torch", "numpy", "jax", "jaxlib", "calque", *sys.stdlib_module_names))
 _CHANGE = (
     r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]+=|\.(append|appendleft|extend|insert|pop|popleft|"
     r"popitem|update|setdefault|add|remove|discard|clear|sort|reverse)\()"
@@ -34,9 +41,21 @@ _CHANGE = (
 
 
 class _Seen(NamedTuple):
+    """A container as it was, or the attributes of an object."""
+
     name: str
     container: Any
     copied: Any
+    kind: type | None  # that of the object
+
+
+class _Variable(NamedTuple):
+    """What a name outside of the program meant."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    before: Any
 
 
 class Watch:
@@ -50,32 +69,57 @@ class Watch:
     def __init__(self, root: Any, method: str) -> None:
         self._functions = list(_functions(root, method))
         self._seen: list[_Seen] = []
-        self._cells: list[tuple[str, Callable[[], Any], Any]] = []
+        self._variables: list[_Variable] = []
         known: set[int] = set()
         if isinstance(root, torch.nn.Module):
             for path, module in root.named_modules():
+                self._look(type(module).__name__, type(module), known, 0)
                 for name, value in vars(module).items():
                     if name not in _OWN:
                         whole = ".".join(filter(None, ("self", path, name)))
                         self._look(whole, value, known, _DEEPEST)
         for function in self._functions:
-            for name, read in _outside(function):
+            self._look(function.__name__, function, known, 0)
+            for name, read, write in outside(function):
                 value = read()
-                if isinstance(value, _SCALARS):
-                    self._cells.append((name, read, value))
+                self._variables.append(_Variable(name, read, write, value))
                 self._look(name, value, known, _DEEPEST)
 
     def _look(self, name: str, value: Any, known: set[int], depth: int) -> None:
-        if not isinstance(value, _CONTAINERS) or id(value) in known or isinstance(value, _MODULES):
+        if id(value) in known or len(known) > _MOST or isinstance(value, torch.nn.Module):
             return
-        if len(value) > _LONGEST:
+        if isinstance(value, type):
+            if _is_program(value):
+                self._look_at_class(value, known)
+            return
+        if isinstance(value, _CONTAINERS):
+            self._look_into(name, value, known, depth, None)
+        elif _is_program(type(value)) or isinstance(value, FunctionType):
+            self._look_into(name, getattr(value, "__dict__", {}), known, depth, type(value))
+
+    def _look_into(
+        self, name: str, value: Any, known: set[int], depth: int, kind: type | None
+    ) -> None:
+        if id(value) in known or len(value) > _LONGEST:
             return
         known.add(id(value))
         pairs = isinstance(value, MutableMapping)
-        self._seen.append(_Seen(name, value, dict(value) if pairs else list(value)))
+        self._seen.append(_Seen(name, value, dict(value) if pairs else list(value), kind))
         if depth:
             for part in list(value.values() if pairs else value):
                 self._look(name, part, known, depth - 1)
+
+    def _look_at_class(self, kind: type, known: set[int]) -> None:
+        if id(kind) in known:
+            return
+        known.add(id(kind))
+        for name, value in list(vars(kind).items()):
+            if not name.startswith("__") and not callable(value):
+                whole, read = f"{kind.__name__}.{name}", functools.partial(getattr, kind, name)
+                write = functools.partial(setattr, kind, name)
+                if isinstance(value, (*_SCALARS, type(None))):
+                    self._variables.append(_Variable(whole, read, write, value))
+                self._look(whole, value, known, 1)
 
     def check(self) -> None:
         """Refuse what was changed, and change it back.
@@ -83,20 +127,38 @@ class Watch:
         Raises:
             TraceError: a container or a number outside of the program is not as it was.
         """
-        for name, read, before in self._cells:
-            now = read()
-            if now is not before and (type(now) is not type(before) or now != before):
-                raise self._refusal(name, f"changes from {before!r} to {_spoken(now)}")
-        for seen in self._seen:
-            change = _change(seen.container, seen.copied)
-            if change is not None:
-                _restore(seen.container, seen.copied)
-                raise self._refusal(seen.name, change)
+        changes = list(self._changes())
+        if changes:
+            self.restore()
+            raise self._refusal(*changes[0])
 
-    def _refusal(self, name: str, change: str) -> SymbolicTraceError:
+    def restore(self) -> None:
+        """Change back what was changed."""
+        for variable in self._variables:
+            if _is_changed(variable):
+                variable.write(variable.before)
+        for seen in self._seen:
+            if _change(seen) is not None:
+                _restore(seen.container, seen.copied)
+
+    def _changes(self) -> Iterator[tuple[str, str, str]]:
+        """Each name whose value is not as it was, the part of it that is not, and what happened."""
+        for variable in self._variables:
+            if _is_changed(variable):
+                before, now = variable.before, _spoken(variable.read())
+                yield variable.name, "", f"changes from {_spoken(before)} to {now}"
+        for seen in self._seen:
+            change = _change(seen)
+            if change is not None and seen.kind is not None:
+                yield f"{seen.name}.{change[0]}", "", change[1]
+            elif change is not None:
+                part = "" if change[0] is None else f"[{change[0]!r}]"
+                yield seen.name, part, change[1]
+
+    def _refusal(self, name: str, part: str, change: str) -> SymbolicTraceError:
         place = self._place(name)
         return SymbolicTraceError(
-            f"{place}{name} {change}; a graph computes tensors, and would not repeat that.\n"
+            f"{place}{name}{part} {change}; a graph computes tensors, and would not repeat that.\n"
             "Return the value instead and let the caller keep it, or keep a tensor in a buffer and "
             "write into it."
         )
@@ -118,36 +180,53 @@ class Watch:
         return f"{code.co_filename} in {code.co_name}: " if code is not None else ""
 
 
-_MODULES = (torch.nn.Module,)
+def _is_program(kind: type) -> bool:
+    """Whether a class is the program's own, and not a tensor, a module or some library's."""
+    home = (kind.__module__ or "").partition(".")[0]
+    return home not in _LIBRARIES and not issubclass(kind, (torch.Tensor, enum.Enum))
 
 
-def _change(container: Any, before: Any) -> str | None:
-    """What happened to a container that a graph would not repeat; None where nothing did.
+def _is_changed(variable: _Variable) -> bool:
+    now, before = variable.read(), variable.before
+    if now is before:
+        return False
+    if isinstance(before, _SCALARS):
+        return type(now) is not type(before) or bool(now != before)
+    return has_proxy((now,))
+
+
+def _change(seen: _Seen) -> tuple[Any, str] | None:
+    """What happened to a container that a graph would not repeat, and under which key of it.
 
     A dictionary or a set that gets a new member which is no part of the trace is taken for a cache.
     """
+    container, before = seen.container, seen.copied
     if isinstance(container, MutableMapping):
         gone = [key for key in before if key not in container]
         if gone:
-            return f"loses the key {gone[0]!r}"
+            return gone[0], "is deleted"
         for key, value in container.items():
             if has_proxy((value,)):
-                return f"gets a value of the traced program, under the key {key!r}"
+                return key, "gets a value of the traced program"
             if key in before and value is not before[key] and isinstance(value, _SCALARS):
                 if value != before[key]:
-                    return f"changes from {before[key]!r} to {value!r}, under the key {key!r}"
+                    return key, f"changes from {_spoken(before[key])} to {value!r}"
+            if key not in before and seen.kind is not None and isinstance(value, _NUMBERS):
+                if seen.kind is FunctionType or hasattr(seen.kind, key):
+                    return key, f"becomes {value!r}"
         return None
     if isinstance(container, MutableSet):
         if has_proxy(container):
-            return "gets a value of the traced program"
-        return "loses a member" if any(member not in container for member in before) else None
+            return None, "gets a value of the traced program"
+        lost = any(member not in container for member in before)
+        return (None, "loses a member") if lost else None
     now = list(container)
     if has_proxy(now):
-        return "gets a value of the traced program"
+        return None, "gets a value of the traced program"
     if len(now) != len(before):
-        return f"changes in length from {len(before)} to {len(now)}"
+        return None, f"changes in length from {len(before)} to {len(now)}"
     same = all(a is b or (isinstance(a, _SCALARS) and a == b) for a, b in zip(now, before))
-    return None if same else "has its members changed"
+    return None if same else (None, "has its members changed")
 
 
 def _restore(container: Any, before: Any) -> None:
@@ -183,36 +262,10 @@ def _follow(values: Iterable[Any], found: dict[CodeType, FunctionType], depth: i
             continue
         found[function.__code__] = function
         if depth:
-            _follow([read() for _, read in _outside(function)], found, depth - 1)
-
-
-def _outside(function: FunctionType) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The names from outside that a function uses, and what reads each."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        yield name, lambda cell=cell: _contents(cell)
-    names = function.__globals__
-    for name in _global_names(code):
-        if name in names:
-            yield name, lambda name=name: names.get(name)
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    for value in defaults:
-        yield "a default argument", lambda value=value: value
-
-
-def _global_names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the variable has no value yet
-        return None
+            _follow([read() for _, read, _ in outside(function)], found, depth - 1)
 
 
 def _spoken(value: Any) -> str:
+    if value is MISSING:
+        return "nothing"
     return "a value of the traced program" if has_proxy((value,)) else repr(value)

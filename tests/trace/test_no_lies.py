@@ -320,18 +320,6 @@ def test_a_buffer_changes_when_the_graph_runs_and_not_while_tracing(known: bool)
     assert model.count == 2
 
 
-def test_an_attribute_that_the_program_assigns_is_refused() -> None:
-    class Keeps(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.last = x + 1
-            return x
-
-    model = Keeps()
-    with pytest.raises(TraceError, match=r"self\.last = "):
-        calque.symbolic_trace(model)
-    assert not hasattr(model, "last")
-
-
 def test_a_python_number_that_would_change_once_is_refused() -> None:
     class Counts(torch.nn.Module):
         steps = 0

@@ -159,6 +159,16 @@ def manual_seed(seed: Any) -> Any:
 
 
 @recorded
+def assign(owner: Any, name: str, value: Any) -> None:
+    """Assign an attribute of a module, as the program does.
+
+    Args:
+        owner: the module, or what has it as its `module`.
+    """
+    setattr(owner if isinstance(owner, torch.nn.Module) else owner.module, name, value)
+
+
+@recorded
 def given_or(value: Any, default: torch.Tensor) -> Any:
     """What the caller gives for a parameter whose default is a tensor; `...` where it does not."""
     return default if value is ... else value

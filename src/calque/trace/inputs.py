@@ -145,12 +145,13 @@ def write_back(tracer: Any) -> None:
 
 
 def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, with `write_back` at its end."""
+    """The program, with what it has written to its arguments and attributes at its end."""
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
         result = program(*args)
         write_back(tracer)
+        tracer.assignments.record()
         return result
 
     return run

@@ -282,6 +282,8 @@ class _Replay(torch.fx.Interpreter):
             raise SymbolicTraceError(
                 "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
             )
+        if target is checks.assign:
+            return None  # operators do not assign attributes
         kind = getattr(target, "differentiates", None)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

@@ -24,11 +24,12 @@ from torch.fx.node import Argument, Node
 
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
-from calque.trace.assignments import may_assign
+from calque.trace.assignments import Assignments
 from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
+from calque.trace.errors import SymbolicTraceError
 from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
@@ -85,11 +86,13 @@ class SymbolicTracer(Tracer):
         self.modal: dict[str, bool] = {}
         self.trainable: dict[str, bool] = {}
         self.settings: dict[tuple[str, tuple], Any] = {}
+        self.ended = False
         self.gradients: bool | None = None
         self.refusal: Exception | None = None
         self.refused_at: tuple[int, int] | None = None
         self.contexts = Contexts(self)
         self.constants = Constants(self)
+        self.assignments = Assignments(self)
 
     # What the graph refers to by name
 
@@ -168,6 +171,8 @@ class SymbolicTracer(Tracer):
                 if self.refusal is None:
                     raise
                 raise self.refusal.with_traceback(error.__traceback__) from None
+            finally:
+                self.ended = True
             if self.refusal is not None:
                 raise self.refusal  # the program has caught it
         if self.path is None or not self.path.decisions:
@@ -252,6 +257,11 @@ class SymbolicTracer(Tracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        if self.ended:
+            raise SymbolicTraceError(
+                "a value of a trace is used after the trace has ended; the traced program has put "
+                "it where the trace does not look.\nLet it return the value instead."
+            )
         node = super().create_node(*args, **kwargs)
         self.constants.check(node)
         origin = node.meta.get("origin")
@@ -419,12 +429,8 @@ class SymbolicTracer(Tracer):
         return value.shape
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """The program assigns to an attribute of a module; returns whether to carry it out.
-
-        Raises:
-            TraceError: the assignment would have to be repeated whenever the graph runs.
-        """
-        return may_assign(self, module, name, value)
+        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        return self.assignments.allow(module, name, value)
 
 
 def _member(module: torch.nn.Module, name: str) -> Any:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-MISSING = object()
-"""What a variable is read as that has no value."""
+from calque.trace.changes import MISSING
 
 Variable = tuple[str, Callable[[], Any], Callable[[Any], None]]
 

@@ -9,26 +9,18 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    MutableMapping,
-    MutableSequence,
-    MutableSet,
-)
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
+from calque.trace.changes import MISSING, SCALARS, Change, is_same, spoken
+from calque.trace.containers import CONTAINERS, Seen
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import has_proxy
-from calque.trace.variables import MISSING, outside
+from calque.trace.variables import outside
 
-_CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
-_NUMBERS = (int, float, complex)
-_SCALARS = (*_NUMBERS, str, bool)
 _OWN = frozenset(vars(torch.nn.Module()))
 _DEEPEST = 3
 _LONGEST = 1000
@@ -40,15 +32,6 @@ _CHANGE = (
 )
 
 
-class _Seen(NamedTuple):
-    """A container as it was, or the attributes of an object."""
-
-    name: str
-    container: Any
-    copied: Any
-    kind: type | None  # that of the object
-
-
 class _Variable(NamedTuple):
     """What a name outside of the program meant."""
 
@@ -56,6 +39,15 @@ class _Variable(NamedTuple):
     read: Callable[[], Any]
     write: Callable[[Any], None]
     before: Any
+
+    def is_changed(self) -> bool:
+        """Whether it means something that a graph would have to repeat."""
+        now, before = self.read(), self.before
+        if now is before or (before is MISSING and not has_proxy((now,))):
+            return False
+        if isinstance(before, SCALARS) or (before is None and isinstance(now, SCALARS)):
+            return not is_same(now, before)
+        return has_proxy((now,))
 
 
 class Watch:
@@ -68,100 +60,104 @@ class Watch:
 
     def __init__(self, root: Any, method: str) -> None:
         self._functions = list(_functions(root, method))
-        self._seen: list[_Seen] = []
+        self._seen: list[Seen] = []
         self._variables: list[_Variable] = []
-        known: set[int] = set()
+        self._caches: list[tuple[Any, int]] = []
+        self._known: set[int] = set()
         if isinstance(root, torch.nn.Module):
             for path, module in root.named_modules():
-                self._look(type(module).__name__, type(module), known, 0)
+                self._look(type(module).__name__, type(module), 0)
                 for name, value in vars(module).items():
                     if name not in _OWN:
                         whole = ".".join(filter(None, ("self", path, name)))
-                        self._look(whole, value, known, _DEEPEST)
+                        self._look(whole, value, _DEEPEST)
         for function in self._functions:
-            self._look(function.__name__, function, known, 0)
+            self._look(function.__name__, function, 0)
             for name, read, write in outside(function):
                 value = read()
                 self._variables.append(_Variable(name, read, write, value))
-                self._look(name, value, known, _DEEPEST)
+                self._look(name, value, _DEEPEST)
 
-    def _look(self, name: str, value: Any, known: set[int], depth: int) -> None:
-        if id(value) in known or len(known) > _MOST or isinstance(value, torch.nn.Module):
+    def _look(self, name: str, value: Any, depth: int) -> None:
+        if id(value) in self._known or len(self._known) > _MOST:
             return
-        if isinstance(value, type):
-            if _is_program(value):
-                self._look_at_class(value, known)
-            return
-        if isinstance(value, _CONTAINERS):
-            self._look_into(name, value, known, depth, None)
+        if isinstance(value, functools._lru_cache_wrapper):
+            self._known.add(id(value))
+            self._caches.append((value, value.cache_info().misses))
+        elif isinstance(value, type):
+            self._look_at_class(value)
+        elif isinstance(value, CONTAINERS) and not isinstance(value, torch.nn.Module):
+            self._look_into(name, value, depth, None)
         elif _is_program(type(value)) or isinstance(value, FunctionType):
-            self._look_into(name, getattr(value, "__dict__", {}), known, depth, type(value))
+            self._look_into(name, getattr(value, "__dict__", {}), depth, type(value))
 
-    def _look_into(
-        self, name: str, value: Any, known: set[int], depth: int, kind: type | None
-    ) -> None:
-        if id(value) in known or len(value) > _LONGEST:
+    def _look_into(self, name: str, value: Any, depth: int, kind: type | None) -> None:
+        if id(value) in self._known or len(value) > _LONGEST:
             return
-        known.add(id(value))
-        pairs = isinstance(value, MutableMapping)
-        self._seen.append(_Seen(name, value, dict(value) if pairs else list(value), kind))
+        self._known.add(id(value))
+        self._seen.append(Seen(name, value, kind))
         if depth:
-            for part in list(value.values() if pairs else value):
-                self._look(name, part, known, depth - 1)
+            for key, part in list(value.items() if hasattr(value, "items") else enumerate(value)):
+                inner = f"{name}.{key}" if kind is not None else f"{name}[{key!r}]"
+                self._look(inner, part, depth - 1)
 
-    def _look_at_class(self, kind: type, known: set[int]) -> None:
-        if id(kind) in known:
+    def _look_at_class(self, kind: type) -> None:
+        if not _is_program(kind, modules=True):
             return
-        known.add(id(kind))
+        self._known.add(id(kind))
         for name, value in list(vars(kind).items()):
-            if not name.startswith("__") and not callable(value):
-                whole, read = f"{kind.__name__}.{name}", functools.partial(getattr, kind, name)
+            if name.startswith("__") or isinstance(value, FunctionType):
+                continue
+            whole, read = f"{kind.__name__}.{name}", functools.partial(getattr, kind, name)
+            if isinstance(value, (*SCALARS, type(None))):
                 write = functools.partial(setattr, kind, name)
-                if isinstance(value, (*_SCALARS, type(None))):
-                    self._variables.append(_Variable(whole, read, write, value))
-                self._look(whole, value, known, 1)
+                self._variables.append(_Variable(whole, read, write, value))
+            self._look(whole, value, 1)
 
-    def check(self) -> None:
-        """Refuse what was changed, and change it back.
+    def leave(self) -> list[Change]:
+        """Change back what was changed; returns the numbers and the like that were.
 
         Raises:
-            TraceError: a container or a number outside of the program is not as it was.
+            TraceError: something else was changed.
         """
-        changes = list(self._changes())
-        if changes:
-            self.restore()
-            raise self._refusal(*changes[0])
+        changes: list[Change] = []
+        refused: Change | None = None
+        for change, may_stay in self._changes():
+            if may_stay:
+                changes.append(change)
+            else:
+                refused = refused or change
+        self.restore()
+        if refused is not None:
+            raise refusal(refused)
+        return changes
 
     def restore(self) -> None:
         """Change back what was changed."""
         for variable in self._variables:
-            if _is_changed(variable):
+            if variable.is_changed():
                 variable.write(variable.before)
         for seen in self._seen:
-            if _change(seen) is not None:
-                _restore(seen.container, seen.copied)
+            if any(True for _ in seen.changed()):
+                seen.restore()
+        for cache, misses in self._caches:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()  # it may hold values of the trace
 
-    def _changes(self) -> Iterator[tuple[str, str, str]]:
-        """Each name whose value is not as it was, the part of it that is not, and what happened."""
+    def _changes(self) -> Iterator[tuple[Change, bool]]:
+        """Each name that means something else, and whether it is a number or the like."""
         for variable in self._variables:
-            if _is_changed(variable):
-                before, now = variable.before, _spoken(variable.read())
-                yield variable.name, "", f"changes from {_spoken(before)} to {now}"
+            if variable.is_changed():
+                name, before, now = variable.name, variable.before, variable.read()
+                what = f"changes from {spoken(before)} to {spoken(now)}"
+                change = Change(name, name, what, self._place(name), before, now, variable.write)
+                yield change, isinstance(now, SCALARS)
         for seen in self._seen:
-            change = _change(seen)
-            if change is not None and seen.kind is not None:
-                yield f"{seen.name}.{change[0]}", "", change[1]
-            elif change is not None:
-                part = "" if change[0] is None else f"[{change[0]!r}]"
-                yield seen.name, part, change[1]
-
-    def _refusal(self, name: str, part: str, change: str) -> SymbolicTraceError:
-        place = self._place(name)
-        return SymbolicTraceError(
-            f"{place}{name}{part} {change}; a graph computes tensors, and would not repeat that.\n"
-            "Return the value instead and let the caller keep it, or keep a tensor in a buffer and "
-            "write into it."
-        )
+            for part in seen.changed():
+                name, write = seen.name_of(part), functools.partial(seen.write, part.key)
+                place = self._place(name if seen.kind is not None else seen.name)
+                before = seen.before(part.key)
+                yield Change(name, name, part.what, place, before, part.after, write), part.may_stay
 
     def _place(self, name: str) -> str:
         """The line that changes what has this name, as well as the source shows it."""
@@ -180,64 +176,20 @@ class Watch:
         return f"{code.co_filename} in {code.co_name}: " if code is not None else ""
 
 
-def _is_program(kind: type) -> bool:
+def refusal(change: Change) -> SymbolicTraceError:
+    """The error for a change that a graph would not make."""
+    return SymbolicTraceError(
+        f"{change.place}{change.name} {change.what}; a graph computes tensors, and would not "
+        "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
+        "buffer and write into it. What is done in the first call only: call it once, then trace."
+    )
+
+
+def _is_program(kind: type, modules: bool = False) -> bool:
     """Whether a class is the program's own, and not a tensor, a module or some library's."""
     home = (kind.__module__ or "").partition(".")[0]
-    return home not in _LIBRARIES and not issubclass(kind, (torch.Tensor, enum.Enum))
-
-
-def _is_changed(variable: _Variable) -> bool:
-    now, before = variable.read(), variable.before
-    if now is before:
-        return False
-    if isinstance(before, _SCALARS):
-        return type(now) is not type(before) or bool(now != before)
-    return has_proxy((now,))
-
-
-def _change(seen: _Seen) -> tuple[Any, str] | None:
-    """What happened to a container that a graph would not repeat, and under which key of it.
-
-    A dictionary or a set that gets a new member which is no part of the trace is taken for a cache.
-    """
-    container, before = seen.container, seen.copied
-    if isinstance(container, MutableMapping):
-        gone = [key for key in before if key not in container]
-        if gone:
-            return gone[0], "is deleted"
-        for key, value in container.items():
-            if has_proxy((value,)):
-                return key, "gets a value of the traced program"
-            if key in before and value is not before[key] and isinstance(value, _SCALARS):
-                if value != before[key]:
-                    return key, f"changes from {_spoken(before[key])} to {value!r}"
-            if key not in before and seen.kind is not None and isinstance(value, _NUMBERS):
-                if seen.kind is FunctionType or hasattr(seen.kind, key):
-                    return key, f"becomes {value!r}"
-        return None
-    if isinstance(container, MutableSet):
-        if has_proxy(container):
-            return None, "gets a value of the traced program"
-        lost = any(member not in container for member in before)
-        return (None, "loses a member") if lost else None
-    now = list(container)
-    if has_proxy(now):
-        return None, "gets a value of the traced program"
-    if len(now) != len(before):
-        return None, f"changes in length from {len(before)} to {len(now)}"
-    same = all(a is b or (isinstance(a, _SCALARS) and a == b) for a, b in zip(now, before))
-    return None if same else (None, "has its members changed")
-
-
-def _restore(container: Any, before: Any) -> None:
-    container.clear()
-    if isinstance(container, MutableMapping):
-        container.update(before)
-    elif isinstance(container, MutableSet):
-        for member in before:
-            container.add(member)
-    else:
-        container.extend(before)
+    others = (torch.Tensor, enum.Enum) if modules else (torch.Tensor, enum.Enum, torch.nn.Module)
+    return home not in _LIBRARIES and not issubclass(kind, others)
 
 
 def _functions(root: Any, method: str) -> Iterator[FunctionType]:
@@ -255,17 +207,17 @@ def _functions(root: Any, method: str) -> Iterator[FunctionType]:
 
 def _follow(values: Iterable[Any], found: dict[CodeType, FunctionType], depth: int) -> None:
     for value in values:
-        function = inspect.unwrap(value) if callable(value) else value
-        if not isinstance(function, FunctionType) or function.__code__ in found:
-            continue
-        if function.__module__ is None or function.__module__.partition(".")[0] == "torch":
-            continue
-        found[function.__code__] = function
-        if depth:
-            _follow([read() for _, read, _ in outside(function)], found, depth - 1)
+        for function in _unwrapped(value):
+            if function.__code__ in found or (function.__module__ or "torch").startswith("torch."):
+                continue
+            found[function.__code__] = function
+            if depth:
+                _follow([read() for _, read, _ in outside(function)], found, depth - 1)
 
 
-def _spoken(value: Any) -> str:
-    if value is MISSING:
-        return "nothing"
-    return "a value of the traced program" if has_proxy((value,)) else repr(value)
+def _unwrapped(value: Any) -> Iterator[FunctionType]:
+    """A function, and those that it decorates."""
+    while callable(value):
+        if isinstance(value, FunctionType):
+            yield value
+        value = getattr(value, "__wrapped__", None) if not isinstance(value, type) else None

@@ -12,6 +12,7 @@ from torch.fx.node import Node, map_arg
 from calque.trace.assignments import Owner
 from calque.trace.branching import Branch
 from calque.trace.changes import Change, first_difference, install
+from calque.trace.checks import CHECKS
 from calque.trace.decisions import Budget, Path
 from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
@@ -108,7 +109,7 @@ class Capture:
         return run
 
     def _settle(self, left: list[Change]) -> None:
-        """Make sure that the program does the same in the next call, where it has changed something.
+        """Make sure that the next call does the same, where the program has changed something.
 
         What each way leaves must be the same, and each way must do the same again when it finds
         that. Then numbers stay as they were left; tensors are assigned when the graph runs.
@@ -138,6 +139,8 @@ class Capture:
         Raises:
             Mismatch: it did not.
         """
+        for each in (run, again):
+            each.nodes = [node for node in each.nodes if not _is_check(node)]
         for node in run.nodes if not run.values else ():
             self._step(run, node)
         self._compare(run, again, max(len(run.nodes), len(again.nodes)))
@@ -263,6 +266,13 @@ def _are_alike(a: Any, b: Any) -> bool:
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
     return isinstance(a, (Branch, Owner)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
+
+
+def _is_check(node: Node) -> bool:
+    """Whether a node is one of those that `insert_checks` adds to a run."""
+    if node.op == "get_attr":
+        return bool(node.users) and all(map(_is_check, node.users))
+    return node.target in CHECKS
 
 
 def _identical(a: Value, b: Value) -> Value:

@@ -41,7 +41,7 @@ class Contexts:
         if ends:
             value = self._grad_modes.pop(id(context), enabled)
         elif context is not None and id(context) not in self._grad_modes:
-            self._grad_modes[id(context)] = self._node(torch.is_grad_enabled)
+            self._grad_modes[id(context)] = self._node(torch._C.is_grad_enabled)
         self._node(torch._C._set_grad_enabled, value)
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(enabled)

@@ -31,8 +31,8 @@ def key_of_call(node: Node, module: Any) -> Any:
         node.target if module is None else module,
         tuple([_key(a) for a in node.args]),
         tuple([(name, _key(a)) for name, a in node.kwargs.items()]) if node.kwargs else (),
-        torch.is_grad_enabled(),
-        torch.get_default_dtype(),
+        torch._C.is_grad_enabled(),
+        torch._C.get_default_dtype(),
     )
     hash(key)
     return key

@@ -55,6 +55,8 @@ def refuse(proxy: Any, question: str) -> NoReturn:
         TraceError: always.
     """
     why, remedy = _REASONS[question]
+    if getattr(proxy.tracer, "examples", None) is not None:
+        remedy = remedy.replace(_EXAMPLES, "It depends on values.")
     refuse_because(proxy.tracer, f"{describe(proxy)} {why}", remedy)
 
 

@@ -30,6 +30,7 @@ from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
 from calque.trace.errors import SymbolicTraceError
+from calque.trace.fakes import hold_log
 from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
@@ -47,6 +48,7 @@ from calque.trace.truth import truth
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
+_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
 _CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
 
 
@@ -163,7 +165,7 @@ class SymbolicTracer(Tracer):
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
             self.modal[""] = root.training
         with Patches() as patches:
-            for hold in (hold_contexts, hold_operators, hold_settings, hold_randomness):
+            for hold in _HOLDS:
                 hold(patches)
             try:
                 graph = super().trace(root, concrete_args)
@@ -383,7 +385,7 @@ class SymbolicTracer(Tracer):
         if aspect == "requires_grad" and node.op == "get_attr":
             self.trainable[str(node.target)] = node.meta["val"].requires_grad
         elif aspect == "requires_grad" and node.op != "placeholder":
-            self.settings["is_grad_enabled", ()] = torch.is_grad_enabled()
+            self.settings["is_grad_enabled", ()] = torch._C.is_grad_enabled()
 
     # Questions of Python
 

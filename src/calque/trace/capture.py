@@ -99,10 +99,7 @@ class Capture:
                 raise
         left = tracer.assignments.undo()
         left += watch.leave()
-        self.tracer.asked |= tracer.asked
-        self.tracer.modal.update(tracer.modal)
-        self.tracer.settings.update(tracer.settings)
-        self.tracer.trainable.update(tracer.trainable)
+        self.tracer.assumed.update(tracer.assumed)
         run = Run(tracer, path, error)
         run.left = left
         self._runs.append(run)
@@ -239,11 +236,10 @@ class Capture:
         Emitter(tracer).emit(block, graph, nodes)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
         tracer.graph = graph
-        tracer.inputs = [(kept[node], *rest) for node, *rest in tracer.inputs]
-        tracer.last_input = kept.get(tracer.last_input)
+        tracer.assumed.move(kept)
         scopes = tracer.node_name_to_scope
         tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
-        tracer.insert_checks(graph)
+        tracer.assumed.insert_checks(graph)
         return graph
 
 

@@ -44,7 +44,7 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
     starred = {"*": (), "**": {}}.get(name[: len(name) - len(name.lstrip("*"))])
     value = given.get(name.lstrip("*"), parameter.default if starred is None else starred)
-    tracer._mark_inputs(node)
+    tracer.assumed.follow(node)
     if starred is None and name not in given:
         return _default(tracer, node, name, value)
     return _like(tracer, node, name, value)
@@ -66,7 +66,7 @@ def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
     if isinstance(default, torch.Tensor):
         either = torch.fx.Proxy(node), default
         given = tracer.create_proxy("call_function", checks.given_or, either, {}).node
-        tracer._from_inputs.add(given)
+        tracer.assumed.follow(given)
         return _like(tracer, given, name, default)
     return _constant(tracer, node, name, _held(tracer, default)) or default
 
@@ -75,8 +75,7 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
         node.meta["val"] = tracer.abstract.of(value)
-        looks = {aspect: look(node.meta["val"]) for aspect, look in checks.LOOKS.items()}
-        tracer.inputs.append((node, name, looks))
+        tracer.assumed.add_input(node, name)
         return tracer.tensor_proxy(node)
     if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
         tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
@@ -105,7 +104,7 @@ def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
     for field in dataclasses.fields(value):
         part = getattr(value, field.name)
         child = tracer.create_node("call_function", getattr, (node, field.name), {})
-        tracer._mark_inputs(child)
+        tracer.assumed.follow(child)
         # Not as the program would do it: the class may be frozen.
         object.__setattr__(made, field.name, _like(tracer, child, f"{name}.{field.name}", part))
     return made
@@ -159,7 +158,7 @@ def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]
 
 def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (node, key), {})
-    tracer._mark_inputs(part)
+    tracer.assumed.follow(part)
     return _like(tracer, part, name, value)
 
 

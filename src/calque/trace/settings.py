@@ -65,7 +65,7 @@ def _traced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return answer
         if name == "is_grad_enabled" and tracer.path is not None:
             return _decided(tracer, original)
-        tracer.settings[name, args] = answer
+        tracer.assumed.settings[name, args] = answer
         return answer
 
     return ask

@@ -10,6 +10,19 @@ from calque.trace.proxy import has_proxy
 CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
 
 
+_READS = ("__getitem__", "__iter__", "__len__", "keys", "values", "items")
+
+
+def is_container(value: Any) -> bool:
+    """Whether a value is a container that can be read without running code of a library's."""
+    return isinstance(value, CONTAINERS) and not any(
+        name in vars(kind)
+        for kind in type(value).__mro__
+        if kind.__module__ not in ("builtins", "collections", "collections.abc", "_collections_abc")
+        for name in _READS
+    )
+
+
 class Part(NamedTuple):
     """A part of a container that is not as it was.
 

@@ -15,7 +15,6 @@ import torch
 
 from calque.trace import checks
 from calque.trace.bytecode import is_assertion, unpacked_length
-from calque.trace.origins import program_frame
 from calque.trace.proxy import assert_fn
 from calque.trace.refusals import describe, refuse
 from calque.trace.statements import raises
@@ -94,8 +93,7 @@ class Strict:
 
 def _text(proxy: Any) -> str:
     """What stands for the value in the message of a `raise` statement; elsewhere it is refused."""
-    frame = program_frame(2)
-    if getattr(proxy.tracer, "path", None) is not None and frame is not None and raises(frame):
+    if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
         return f"<{describe(proxy).rstrip(',')}>"
     refuse(proxy, "str()")
 

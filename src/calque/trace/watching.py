@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from calque.trace.changes import MISSING, SCALARS, Change, is_same, spoken
-from calque.trace.containers import CONTAINERS, Seen
+from calque.trace.containers import Seen, is_container
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import has_proxy
 from calque.trace.variables import outside
@@ -86,7 +86,7 @@ class Watch:
             self._caches.append((value, value.cache_info().misses))
         elif isinstance(value, type):
             self._look_at_class(value)
-        elif isinstance(value, CONTAINERS) and not isinstance(value, torch.nn.Module):
+        elif is_container(value) and not isinstance(value, torch.nn.Module):
             self._look_into(name, value, depth, None)
         elif _is_program(type(value)) or isinstance(value, FunctionType):
             self._look_into(name, getattr(value, "__dict__", {}), depth, type(value))

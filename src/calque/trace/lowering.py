@@ -195,6 +195,15 @@ def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str,
     return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
 
 
+def _new(value: Any) -> Any:
+    """Containers of a node as containers of Python's own."""
+    if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
+        return {key: _new(part) for key, part in value.items()}
+    if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
+        return [_new(part) for part in value]
+    return tuple(map(_new, value)) if type(value) is tuple else value
+
+
 class _Replay(torch.fx.Interpreter):
     """Runs the graph for `make_fx`, and knows which node is running.
 
@@ -267,6 +276,11 @@ class _Replay(torch.fx.Interpreter):
             self.source.setdefault(made, n)
             made = made.prev
         self._seen = last
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
+        """As the generated code: a list is a new one, which the function may change."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return _new(args), _new(kwargs)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         """An input, in its containers."""

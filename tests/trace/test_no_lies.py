@@ -80,6 +80,21 @@ def test_writing_to_a_tensor_that_is_no_input_is_refused(part: Callable) -> None
         calque.symbolic_trace(f)
 
 
+def test_a_layer_behind_a_tensor_from_outside_may_not_write_to_it() -> None:
+    class Layers(torch.nn.Module):
+        def __init__(self, layer: torch.nn.Module) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(OUTSIDE.view(1, 3)) + x
+
+    model = Layers(torch.nn.Linear(3, 3))
+    torch.testing.assert_close(calque.trace(model, X)(X), model(X))
+    with pytest.raises(TraceError, match="neither an input nor part"):
+        calque.trace(Layers(torch.nn.ReLU(inplace=True)), X)
+
+
 @WITH_AND_WITHOUT
 def test_an_addition_in_place_changes_the_tensor_of_the_caller(known: bool) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.fx.node import Node, base_types
 
 from calque.trace import checks
 from calque.trace.bindings import Inputs
+from calque.trace.branching import cond
 from calque.trace.modes import depends_on_mode
 from calque.trace.purity import TracedGraph
 from calque.trace.templates import is_plain, rebuilt, take_apart
@@ -108,7 +109,8 @@ class Assembly:
             self._check(checks.expect_mode, mode, self._old.training, "")
         for node in self._old.graph.find_nodes(op="call_function", target=checks.expect_setting):
             self._graph.node_copy(node)
-        if self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled):
+        asked = self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled)
+        if any(user.target is cond for node in asked for user in node.users):
             setting = ("is_grad_enabled", (), torch._C.is_grad_enabled())
             self._graph.call_function(checks.expect_setting, setting)
 

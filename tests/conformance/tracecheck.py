@@ -31,6 +31,13 @@ def _traced(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
     return calque.trace(model, **inputs)
 
 
+def _called_before(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
+    """What some models compute in their first call, and keep, is then there."""
+    with torch.no_grad():
+        model(**copy.deepcopy(inputs))
+    return calque.trace(model, **inputs)
+
+
 def _without_examples(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
     return calque.symbolic_trace(model, _left_out(model, inputs))
 
@@ -56,6 +63,7 @@ def _left_out(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 TRACERS: dict[str, Tracing] = {
     "calque": _traced,
+    "calque, called before": _called_before,
     "calque, no examples": _without_examples,
     "lowered": _lowered,
     "torch.fx": _by_torch,

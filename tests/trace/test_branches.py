@@ -3,6 +3,7 @@
 import copy
 import operator
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -496,10 +497,8 @@ def test_an_error_names_the_way_on_which_it_happens() -> None:
 
 
 def test_a_program_that_differs_from_run_to_run_is_refused() -> None:
-    import random
-
     def f(x: torch.Tensor) -> torch.Tensor:
-        x = x * random.random()
+        x = x * time.perf_counter()
         return x + 1 if x.sum() > 0 else x - 1
 
     with pytest.raises(TraceError, match="did something else"):
@@ -554,3 +553,157 @@ def test_batch_normalization_after_a_choice() -> None:
         torch.testing.assert_close(graph(x), reference(x))
     torch.testing.assert_close(model.norm.running_mean, reference.norm.running_mean)
     assert len(graph.true_graph_0.graph.find_nodes(op="call_module")) == 0
+
+
+def test_membership_is_decided_by_a_tensor() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if 10.0 in x or x[0] in x[1:2] * -5:
+            return x * 0
+        return x
+
+    check(f)
+
+
+def test_a_truth_is_an_index() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return [x, -x][x.sum() > 0] * 2
+
+    check(f)
+
+
+def test_the_message_of_an_error_shows_no_values() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            raise ValueError(f"negative: {x.sum()} of {len(x)}")
+        return x
+
+    graph = calque.trace(f, UP)
+    assert torch.equal(graph(UP), UP)
+    with pytest.raises(
+        ValueError, match=r"^negative: <the result of sum .*, made at line \d+> of 3$"
+    ):
+        graph(DOWN)
+
+
+def test_an_error_is_not_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="same number of elements") as caught:
+        calque.trace(lambda x: x @ torch.ones(4) if x.sum() > 0 else x, UP)
+    assert "is true" in caught.value.__notes__[-1]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+HOSTILE: list[Callable[[torch.Tensor], Any]] = []
+
+
+def hostile(f: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    HOSTILE.append(f)
+    return f
+
+
+@hostile
+def writes_in_finally(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    try:
+        if x.sum() > 0:
+            return y
+        y = y * 3
+    finally:
+        y.add_(1)
+    return y
+
+
+@hostile
+def catches_its_own_error(x: torch.Tensor) -> torch.Tensor:
+    try:
+        if x.sum() > 0:
+            raise ValueError
+    except ValueError:
+        x = x * 10
+    else:
+        x = x - 1
+    return x
+
+
+@hostile
+def sends_to_a_generator(x: torch.Tensor) -> torch.Tensor:
+    def running() -> Any:
+        total = x
+        while True:
+            step = yield total
+            total = total + step if step > 0 else total
+
+    steps = running()
+    next(steps)
+    return [steps.send(part) for part in x][-1]
+
+
+@hostile
+def matches(x: torch.Tensor) -> torch.Tensor:
+    match (x.sum() > 0, x.max() > 5):
+        case (True, True):
+            return x
+        case (True, False):
+            return x * 2
+        case _:
+            return x * 3
+
+
+@hostile
+def takes_the_largest(x: torch.Tensor) -> Any:
+    best, where = x[0], 0
+    for i, part in enumerate(x):
+        if part > best:
+            best, where = part, i
+    return best + where, max([x, -x], key=torch.sum), min(x)
+
+
+@hostile
+def writes_to_the_view_it_picks(x: torch.Tensor) -> torch.Tensor:
+    picked = x[:1] if x.sum() > 0 else x[1:2]
+    picked.mul_(10)
+    return x + 1
+
+
+@hostile
+def counts_with_nonlocal(x: torch.Tensor) -> torch.Tensor:
+    n = 0
+
+    def scaled(t: torch.Tensor) -> torch.Tensor:
+        nonlocal n
+        n += 11 if t.sum() > 5 else 1
+        return t * n
+
+    return scaled(scaled(x)) + n
+
+
+@hostile
+def recurs(x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+    if not depth or x.sum() > 4:
+        return x * 2
+    return recurs(x + 1, depth - 1)
+
+
+@hostile
+def changes_a_dictionary(x: torch.Tensor) -> torch.Tensor:
+    d: dict[str, Any] = {"a": 1, "x": x}
+    if x.sum() > 0:
+        del d["a"]
+        d["x"] = d["x"] + 1
+    return d["x"] * len(d)
+
+
+@hostile
+def stops_inside_a_block(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        for i in range(4):  # noqa: B007
+            x = x + 1
+            if -8 < x.sum() < 8:
+                break
+        else:
+            x = x * 100
+    return x + i
+
+
+@pytest.mark.parametrize("f", HOSTILE, ids=lambda f: f.__name__)
+def test_statements_of_python_are_followed(f: Callable[[torch.Tensor], Any]) -> None:
+    check(f)

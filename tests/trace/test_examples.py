@@ -13,7 +13,7 @@ from calque.trace import fx
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(calque.trace.__path__, "calque.trace.")
-    if not info.name.startswith("calque.trace.fx.experimental.")
+    if str(getattr(info.module_finder, "path", "")).startswith(calque.__path__[0])
 ]
 
 

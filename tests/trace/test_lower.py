@@ -211,3 +211,13 @@ def test_a_lowered_graph_can_be_pickled() -> None:
     loaded = pickle.loads(pickle.dumps(lowered))
     x = torch.randn(5, 3)
     torch.testing.assert_close(loaded(x), lowered(x))
+
+
+def test_a_function_may_change_the_list_that_it_is_given() -> None:
+    graph = calque.symbolic_trace(lambda x: takes_the_last([1, 2], x))
+    assert lower(graph, torch.ones(2))(torch.ones(2)).tolist() == [2, 2]
+
+
+@calque.trace.wrap
+def takes_the_last(numbers: list[int], x: torch.Tensor) -> torch.Tensor:
+    return x * numbers.pop()

@@ -148,7 +148,7 @@ def test_explained(f: Callable[..., Any], text: str, what: str, remedy: str) -> 
 
 
 def test_a_size_that_pytorch_cannot_take_without_examples_is_explained() -> None:
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TraceError) as caught:
         calque.symbolic_trace(zeros_from_shape)
     shown = "".join(traceback.format_exception(caught.value))
     assert "torch.zeros(x.shape[0], 2)" in shown
@@ -220,9 +220,9 @@ class Remembering(torch.nn.Module):
     ("what", "text", "message"),
     [
         ("list", "history.append", "self.history gets a value of the traced program"),
-        ("number", "+= 1", "self.counts changes from 0 to 1, under the key 'calls'"),
-        ("dictionary", 'cache["last"]', "self.cache gets a value of the traced program"),
-        ("key", "counts.pop", "self.counts loses the key 'calls'"),
+        ("number", "+= 1", "self.counts['calls'] changes from 0 to 1"),
+        ("dictionary", 'cache["last"]', "self.cache['last'] gets a value of the traced program"),
+        ("key", "counts.pop", "self.counts['calls'] is deleted"),
     ],
 )
 def test_what_a_module_remembers_is_refused_and_taken_back(

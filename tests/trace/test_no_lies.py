@@ -80,6 +80,21 @@ def test_writing_to_a_tensor_that_is_no_input_is_refused(part: Callable) -> None
         calque.symbolic_trace(f)
 
 
+def test_a_layer_behind_a_tensor_from_outside_may_not_write_to_it() -> None:
+    class Layers(torch.nn.Module):
+        def __init__(self, layer: torch.nn.Module) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(OUTSIDE.view(1, 3)) + x
+
+    model = Layers(torch.nn.Linear(3, 3))
+    torch.testing.assert_close(calque.trace(model, X)(X), model(X))
+    with pytest.raises(TraceError, match="neither an input nor part"):
+        calque.trace(Layers(torch.nn.ReLU(inplace=True)), X)
+
+
 @WITH_AND_WITHOUT
 def test_an_addition_in_place_changes_the_tensor_of_the_caller(known: bool) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -320,18 +335,6 @@ def test_a_buffer_changes_when_the_graph_runs_and_not_while_tracing(known: bool)
     assert model.count == 2
 
 
-def test_an_attribute_that_the_program_assigns_is_refused() -> None:
-    class Keeps(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.last = x + 1
-            return x
-
-    model = Keeps()
-    with pytest.raises(TraceError, match=r"self\.last = "):
-        calque.symbolic_trace(model)
-    assert not hasattr(model, "last")
-
-
 def test_a_python_number_that_would_change_once_is_refused() -> None:
     class Counts(torch.nn.Module):
         steps = 0
@@ -374,7 +377,7 @@ def test_modules_and_parameters_from_outside_are_found() -> None:
 
 REFUSED = {
     "not": (lambda x: not x, "two ways do not agree"),
-    "in": (lambda x: 3 in x, "searched"),
+    "in": (lambda x: "3" in x, "searched"),
     "int": (lambda x: int(x), "number"),
     "float": (lambda x: float(x), "number"),
     "complex": (lambda x: complex(x), "number"),

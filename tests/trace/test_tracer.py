@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import importlib.util
 import math
 import subprocess
 import sys
@@ -348,3 +349,29 @@ def test_order_of_module_stack_survives_an_error() -> None:
     assert node.meta["nn_module_stack"] == collections.OrderedDict(
         linear=("linear", torch.nn.Linear)
     )
+
+
+def test_the_package_can_stand_in_the_place_of_torch_fx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx", fx)
+    monkeypatch.setattr(torch, "fx", fx)
+    monkeypatch.delitem(sys.modules, "torch.fx.annotate", raising=False)
+    assert importlib.util.find_spec("torch.fx.annotate") is not None
+    assert fx.graph is torch.fx.graph
+    with pytest.raises(AttributeError, match="bananas"):
+        getattr(fx, "bananas")  # noqa: B009
+
+
+def test_a_graph_can_be_unpickled_where_there_is_no_calque() -> None:
+    function, args = fx.symbolic_trace(torch.nn.Linear(2, 3)).__reduce__()
+    assert "_tracer_cls" not in {k for k, v in args[0].items() if v is not None}
+    assert function(*args)(torch.ones(2)).shape == (3,)
+
+
+def test_what_a_transform_makes_takes_the_place_of_what_it_replaces() -> None:
+    module = calque.symbolic_trace(lambda x: x.relu())
+    (relu,) = module.graph.find_nodes(op="call_method")
+    with module.graph.inserting_after(relu):
+        made = fx.Proxy(relu).sin().node
+    assert not made.meta
+    relu.replace_all_uses_with(made, lambda user: user is not made, propagate_meta=True)
+    assert made.meta["origin"] == relu.meta["origin"]

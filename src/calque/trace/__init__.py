@@ -44,7 +44,8 @@ class _Callable(ModuleType):
         try:
             return _trace(root, *args, **kwargs)
         except Exception as error:
-            raise tidy(error) from None
+            tidy(error).__cause__ = None
+            raise  # which adds no frame, unlike `raise error`
 
 
 _Callable.__call__.__doc__ = _trace.__doc__

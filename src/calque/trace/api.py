@@ -63,7 +63,8 @@ def symbolic_trace(
     try:
         return _graph_module(SymbolicTracer, root, concrete_args)
     except Exception as error:
-        raise tidy(error) from None
+        tidy(error).__cause__ = None
+        raise  # which adds no frame, unlike `raise error`
 
 
 def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:

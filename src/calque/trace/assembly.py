@@ -16,6 +16,7 @@ from torch.fx.node import Node, base_types
 
 from calque.trace import checks
 from calque.trace.bindings import Inputs
+from calque.trace.branching import cond
 from calque.trace.modes import depends_on_mode
 from calque.trace.purity import TracedGraph
 from calque.trace.templates import is_plain, rebuilt, take_apart
@@ -56,7 +57,7 @@ class Assembly:
         self._nodes: dict[Node, Node] = {}
         leaves: list[Node] = found.graph.find_nodes(op="placeholder")
         self._add_inputs(leaves[len(names) :])
-        self._add_mode()
+        self._add_modes()
         for name, leaf in zip(names, leaves):
             if leaf.users:
                 self._nodes[leaf] = self._member(name, _member(old, name), leaf)
@@ -86,9 +87,8 @@ class Assembly:
         if isinstance(value, torch.Tensor):
             self._nodes[next(rest)] = node
             node.meta["val"] = value
-            self._check(
-                checks.expect_tensor, node, name, list(value.shape), None, value.dtype, None
-            )
+            looks = {"shape": tuple(value.shape), "dtype": value.dtype}
+            self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
             self._check(checks.expect_length, node, len(value), name)
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -103,10 +103,16 @@ class Assembly:
         check = self._graph.call_function(target, (node, *args))
         check.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
 
-    def _add_mode(self) -> None:
+    def _add_modes(self) -> None:
         if depends_on_mode(self._old):
             mode = self._member("training", self._old.training)
             self._check(checks.expect_mode, mode, self._old.training, "")
+        for node in self._old.graph.find_nodes(op="call_function", target=checks.expect_setting):
+            self._graph.node_copy(node)
+        asked = self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled)
+        if any(user.target is cond for node in asked for user in node.users):
+            setting = ("is_grad_enabled", (), torch._C.is_grad_enabled())
+            self._graph.call_function(checks.expect_setting, setting)
 
     # Operators
 

@@ -1,49 +1,133 @@
-"""Assignments to attributes of modules, which a graph cannot make."""
+"""Assignments to attributes of modules.
+
+What the program assigns, it reads again in the same call. Afterwards the attribute is as it was
+before the trace, and the graph assigns it at its end, when it runs.
+"""
 
 from typing import Any
 
 import torch
 
+from calque.trace import checks
+from calque.trace.changes import MISSING, Change, is_same, spoken
+from calque.trace.proxy import has_proxy
 from calque.trace.purity import has_effect
-from calque.trace.refusals import refuse_because
+from calque.trace.refusals import here, refuse_because
 
-_MISSING = object()
+_SLOTS = ("_parameters", "_buffers", "_modules")
 
 
-def may_assign(tracer: Any, module: torch.nn.Module, name: str, value: Any) -> bool:
-    """Whether an assignment of the traced program is carried out; see `set_attribute`.
+class Assignments:
+    """The attributes that one run of the program has assigned.
 
-    `self.count += 1` on a buffer is two steps, a change in place, which is recorded, and an
-    assignment of the same tensor, which is left out. A Python number that changes would change
-    once, while tracing, and then never again.
-
-    Raises:
-        TraceError: the assignment would have to be repeated whenever the graph runs.
+    Args:
+        tracer: a SymbolicTracer.
     """
-    if isinstance(value, torch.fx.Proxy):
-        if _is_in_place(tracer, module, name, value):
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
+
+    def allow(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """Whether an assignment of the traced program is carried out; see `set_attribute`.
+
+        `self.count += 1` on a buffer is two steps, a change in place, which is recorded, and an
+        assignment of the same tensor, which is left out.
+
+        Raises:
+            TraceError: a parameter or buffer would become another tensor.
+        """
+        if module not in (self._tracer.submodule_paths or ()):
+            return True  # it was made in this run
+        if isinstance(value, torch.fx.Proxy):
+            if self._is_in_place(module, name, value):
+                return False
+            if name in module._buffers or name in module._parameters:
+                refuse_because(
+                    self._tracer,
+                    f"self.{name} = a value of the traced program, in the place of a tensor of "
+                    "the module's state",
+                    f"Write into it, self.{name}.copy_(value), or return the value.",
+                )
+        self._before.setdefault((module, name), (_read(module, name), here(self._tracer)))
+        return True
+
+    def _is_in_place(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        old = module._buffers.get(name)
+        if old is None:
+            old = module._parameters.get(name)
+        node = value.node
+        if old is None or not has_effect(node) or not node.args:
             return False
-        refuse_because(
-            tracer,
-            f"self.{name} = a value of the traced program; a graph cannot assign attributes",
-            f"Write into it, self.{name}.copy_(value), or return the value.",
-        )
-    old = vars(module).get(name, _MISSING)
-    if type(value) in (bool, int, float, str) and old is not _MISSING and old != value:
-        refuse_because(
-            tracer,
-            f"self.{name} changes from {old!r} to {value!r}; it would change once, not in each run",
-            f"Keep self.{name} in a buffer and write into it: self.{name}.add_(1).",
-        )
-    return True
+        source: Any = node.args[0]
+        return source.op == "get_attr" and self._tracer.resolve(source.target) is old
+
+    def record(self) -> None:
+        """Let the graph assign, at its end, what is then a value of the trace.
+
+        Raises:
+            TraceError: it is inside an object that a graph cannot hold.
+        """
+        for module, name in self._before:
+            value = _read(module, name)
+            if value is MISSING or not has_proxy((value,)):
+                continue
+            if module is self._tracer.root:
+                owner: Any = Owner(module)
+            else:
+                path = self._tracer.path_of_module(module)
+                owner = torch.fx.Proxy(self._tracer.create_node("get_attr", path, (), {}))
+            target = (owner, name, value)
+            self._tracer.create_proxy("call_function", checks.assign, target, {})
+
+    def undo(self) -> list[Change]:
+        """Give each attribute what it was before the run; returns what it was after it."""
+        changes = []
+        for (module, name), (before, place) in self._before.items():
+            after = _read(module, name)
+            if is_same(after, before):
+                continue
+
+            def write(value: Any, module: Any = module, name: str = name) -> None:
+                _write(module, name, value)
+
+            write(before)
+            # A function, which remembers something, is made anew where it is missing.
+            made_anew = callable(after) and not has_proxy((after,))
+            if not made_anew:
+                what = f"changes from {spoken(before)} to {spoken(after)}"
+                key = (id(module), name)
+                changes.append(Change(key, f"self.{name}", what, place, before, after, write))
+        return changes
 
 
-def _is_in_place(tracer: Any, module: torch.nn.Module, name: str, value: Any) -> bool:
-    old = module._buffers.get(name)
-    if old is None:
-        old = module._parameters.get(name)
-    node = value.node
-    if old is None or not has_effect(node) or not node.args:
-        return False
-    source: Any = node.args[0]
-    return source.op == "get_attr" and tracer.resolve(source.target) is old
+class Owner:
+    """The traced module itself, of which a graph module is not a part."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+
+    def is_like(self, other: "Owner") -> bool:
+        """Whether another one is of the same module."""
+        return self.module is other.module
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        name = tracer.get_fresh_qualname("_owner")
+        tracer.keep(name, self)
+        return tracer.create_node("get_attr", name, (), {})
+
+
+def _read(module: torch.nn.Module, name: str) -> Any:
+    members = vars(module)
+    for slot in _SLOTS:
+        if name in members[slot]:
+            return members[slot][name]
+    return members.get(name, MISSING)
+
+
+def _write(module: torch.nn.Module, name: str, value: Any) -> None:
+    members = vars(module)
+    for names in (members, *(members[slot] for slot in _SLOTS)):
+        names.pop(name, None)
+    if value is not MISSING:
+        setattr(module, name, value)

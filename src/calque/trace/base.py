@@ -31,6 +31,7 @@ class TracerBase:
         record_stack_traces: put the Python stack into `node.stack_trace` as text.
         check_mutable_operations: refuse functions whose schema changes an argument.
         trace_asserts: an `assert` on a proxy becomes a node instead of an error.
+        records_origins: put the line of the program into `node.meta["origin"]`.
         proxy_buffer_attributes: reading a buffer of a module gives a proxy, as a parameter does.
         traced_func_name: the method that is traced when the root is a module.
         scope: the module whose forward runs now.
@@ -44,6 +45,7 @@ class TracerBase:
     _record_forward_stack_traces_only: bool = False
     check_mutable_operations: bool = False
     trace_asserts: bool = False
+    records_origins: bool = True
     proxy_buffer_attributes: bool = False
     traced_func_name: str = "forward"
     scope: Scope
@@ -73,7 +75,7 @@ class TracerBase:
             inherit(node)
         elif self.module_stack:
             meta["nn_module_stack"] = self.module_stack.copy()
-        if "origin" not in meta:
+        if self.records_origins and "origin" not in meta:
             ends = kind == "placeholder" or kind == "output"
             if ends and self.graph._co_fields:
                 origin = origin_of_code(self.graph._co_fields)
@@ -159,7 +161,12 @@ class TracerBase:
 
 
 class GraphAppendingTracer(TracerBase):
-    """Appends to a graph that exists: what a proxy uses that was made from a bare node."""
+    """Appends to a graph that exists: what a proxy uses that was made from a bare node.
+
+    Its nodes stand for none of the program's lines; a transform says which node they replace.
+    """
+
+    records_origins = False
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
     """
     if isinstance(condition, torch.Tensor):
         staged = torch.compiler.is_dynamo_compiling() or _is_staged(condition)
-        if staged and (true.is_random() or false.is_random()) and torch.is_grad_enabled():
+        if staged and (true.is_random() or false.is_random()) and torch._C.is_grad_enabled():
             _leave_compiler()
         elif staged:
             return _staged(condition, true, false, operands)

@@ -1,5 +1,6 @@
 """A program that decides by tensors, captured: run once for each way through, and joined."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,14 +9,19 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
+from calque.trace.assignments import Owner
 from calque.trace.branching import Branch
+from calque.trace.changes import Change, first_difference, install
+from calque.trace.checks import CHECKS
 from calque.trace.decisions import Budget, Path
 from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
+from calque.trace.interning import are_without_data_alike
 from calque.trace.joining import Fork, Joiner, Steps, Way
 from calque.trace.raised import Raised, is_deliberate
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
-from calque.trace.watching import Watch
+from calque.trace.templates import Template
+from calque.trace.watching import Watch, refusal
 
 
 class Run:
@@ -25,11 +31,13 @@ class Run:
         tracer: what recorded it.
         path: the decisions it took.
         error: the exception it ended with, raised by a statement of the program.
+        left: what it has changed that outlives it, and that was changed back.
     """
 
     def __init__(self, tracer: Any, path: Path, error: Exception | None) -> None:
         self.tracer, self.path, self.error = tracer, path, error
         self.nodes: list[Node] = list(tracer.graph.nodes)
+        self.left: list[Change] = []
         self.values: dict[Node, Value] = {}
 
 
@@ -47,6 +55,7 @@ class Capture:
     def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
         self._make, self._root, self._concrete = make, root, concrete_args
         self._budget = Budget()
+        self._runs: list[Run] = []
         self.tracer: Any = None
 
     def graph(self) -> Graph:
@@ -57,11 +66,12 @@ class Capture:
                 different kinds of values on them.
         """
         first = self._run(())
-        if not first.path.decisions:
+        way = self._way(first, 0) if first.path.decisions else None
+        self._settle(first.left)
+        if way is None:
             if first.error is not None:
                 raise first.error
             return self.tracer.graph
-        way = self._way(first, 0)
         steps, error = Joiner(self.tracer.resolve).join(way)
         if error is not None:
             raise self.tracer.kept[error.target].error
@@ -83,20 +93,64 @@ class Capture:
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
             if error is raised and not is_deliberate(raised):
-                self._explain(raised, path, len(answers))
+                tracer.assignments.undo()
+                watch.restore()
+                self._explain(raised, path)
                 raise
-        watch.check()
-        self.tracer.asked |= tracer.asked
-        self.tracer.modal.update(tracer.modal)
-        return Run(tracer, path, error)
+        left = tracer.assignments.undo()
+        left += watch.leave()
+        self.tracer.assumed.update(tracer.assumed)
+        run = Run(tracer, path, error)
+        run.left = left
+        self._runs.append(run)
+        return run
 
-    def _explain(self, error: Exception, path: Path, given: int) -> None:
+    def _settle(self, left: list[Change]) -> None:
+        """Make sure that the next call does the same, where the program has changed something.
+
+        What each way leaves must be the same, and each way must do the same again when it finds
+        that. Then numbers stay as they were left; tensors are assigned when the graph runs.
+
+        Raises:
+            TraceError: the program depends on what it has changed.
+        """
+        runs, self._runs = self._runs, []
+        for run in runs:
+            change = first_difference(left, run.left)
+            if change is not None:
+                raise refusal(change)
+        for run in runs if left else ():
+            install(left)
+            try:
+                again = self._run(tuple(d.answer for d in run.path.decisions))
+                self._check_again(run, again)
+            except Exception as error:
+                raise refusal(left[0]) from error
+            finally:
+                install(change._replace(after=change.before) for change in reversed(left))
+        install(change for change in left if change.is_constant)
+
+    def _check_again(self, run: Run, again: Run) -> None:
+        """A run that found what another has left did the same, and left the same.
+
+        Raises:
+            Mismatch: it did not.
+        """
+        for each in (run, again):
+            each.nodes = [node for node in each.nodes if not _is_check(node)]
+        for node in run.nodes if not run.values else ():
+            self._step(run, node)
+        self._compare(run, again, max(len(run.nodes), len(again.nodes)))
+        if type(run.error) is not type(again.error) or any(c.is_constant for c in again.left):
+            raise Mismatch
+
+    def _explain(self, error: Exception, path: Path) -> None:
         if isinstance(error, TypeError) and self.tracer.examples is None:
             error.add_note(
                 "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
             )
-        if given and path.decisions[given - 1 : given]:
-            decision = path.decisions[given - 1]
+        if path.decisions:
+            decision = path.decisions[-1]
             word = "true" if decision.answer else "false"
             error.add_note(f"on the way where the condition at {decision.origin} is {word}")
 
@@ -122,7 +176,13 @@ class Capture:
         decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
         if not again or again[0].position != decision.position:
             raise _not_repeated(decision.origin)
-        for node, twin in zip(run.nodes[: decision.position], other.nodes):
+        self._compare(run, other, decision.position)
+
+    def _compare(self, run: Run, other: Run, length: int) -> None:
+        """The first nodes of two runs are the same."""
+        for node, twin in itertools.zip_longest(run.nodes[:length], other.nodes[:length]):
+            if node is None or twin is None:
+                raise Mismatch
             step = self._step(other, twin)
             value = run.values[node]
             try:
@@ -176,11 +236,10 @@ class Capture:
         Emitter(tracer).emit(block, graph, nodes)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
         tracer.graph = graph
-        tracer.inputs = [(kept[node], name) for node, name in tracer.inputs]
-        tracer.last_input = kept.get(tracer.last_input)
+        tracer.assumed.move(kept)
         scopes = tracer.node_name_to_scope
         tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
-        tracer.insert_checks(graph)
+        tracer.assumed.insert_checks(graph)
         return graph
 
 
@@ -198,7 +257,18 @@ def _are_alike(a: Any, b: Any) -> bool:
     """Whether two constants, each kept by its own run, are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return equal_constants(a, b)
-    return isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b)
+    if isinstance(a, Template) and isinstance(b, Template):
+        return a == b
+    if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
+        return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
+    return isinstance(a, (Branch, Owner)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
+
+
+def _is_check(node: Node) -> bool:
+    """Whether a node is one of those that `insert_checks` adds to a run."""
+    if node.op == "get_attr":
+        return bool(node.users) and all(map(_is_check, node.users))
+    return node.target in CHECKS
 
 
 def _identical(a: Value, b: Value) -> Value:

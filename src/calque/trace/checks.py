@@ -45,24 +45,53 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
         )
 
 
+LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "shape": lambda tensor: tuple(tensor.shape),
+    "ndim": lambda tensor: tensor.ndim,
+    "dtype": lambda tensor: tensor.dtype,
+    "device": lambda tensor: tensor.device.type,
+    "stride": lambda tensor: tuple(tensor.stride()),
+    "storage_offset": lambda tensor: tensor.storage_offset(),
+    "requires_grad": lambda tensor: tensor.requires_grad,
+    "is_leaf": lambda tensor: tensor.is_leaf,
+}
+"""What a program may ask of a tensor without its values."""
+
+
 @recorded
-def expect_tensor(value: Any, name: str, shape: Any, ndim: Any, dtype: Any, device: Any) -> None:
-    """The input `name` looks as it did to a trace that decided something by it.
+def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
+    """The tensor `name` looks as it did to a trace that decided something by it.
 
     Args:
-        shape, ndim, dtype, device: what it was then; None where the trace did not ask.
+        looks: for some rows of `LOOKS`, what it was then.
 
     Raises:
         TraceError: it differs.
     """
-    found = (tuple(value.shape), value.ndim, value.dtype, value.device.type)
-    expected = (None if shape is None else tuple(shape), ndim, dtype, device)
-    for what, a, b in zip(("shape", "ndim", "dtype", "device"), expected, found):
-        if a is not None and a != b:
+    for what, expected in looks.items():
+        found = LOOKS[what](value)
+        if found != (tuple(expected) if isinstance(expected, list) else expected):
             raise SymbolicTraceError(
-                f"traced with {name}.{what} = {a}, called with {b}; the program has read it.\n"
-                f"Trace again with an example of that {what}."
+                f"traced with {name}.{what} = {expected}, called with {found}; the program has "
+                f"read it.\nTrace again with an example of that {what}."
             )
+
+
+def expect_setting(name: str, args: tuple, answer: Any) -> None:
+    """`torch.name(*args)`, which the program has asked, gives what it gave then.
+
+    Raises:
+        TraceError: it gives something else.
+    """
+    trace = current_trace()
+    if trace is not None and trace.tracer.keep_setting(name, tuple(args), answer):
+        return
+    found = getattr(torch, name)(*args)
+    if found != answer:
+        raise SymbolicTraceError(
+            f"traced where torch.{name}() was {answer}, called where it is {found}; the program "
+            "has read it.\nTrace again where it is that, or keep one graph for each."
+        )
 
 
 @recorded
@@ -124,6 +153,28 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 
 
 @recorded
+def manual_seed(seed: Any) -> Any:
+    """`torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
+    return torch.manual_seed(seed)
+
+
+@recorded
+def assign(owner: Any, name: str, value: Any) -> None:
+    """Assign an attribute of a module, as the program does.
+
+    Args:
+        owner: the module, or what has it as its `module`.
+    """
+    setattr(owner if isinstance(owner, torch.nn.Module) else owner.module, name, value)
+
+
+@recorded
+def given_or(value: Any, default: torch.Tensor) -> Any:
+    """What the caller gives for a parameter whose default is a tensor; `...` where it does not."""
+    return default if value is ... else value
+
+
+@recorded
 def fresh(constant: torch.Tensor) -> torch.Tensor:
     """A copy for this run, so that nothing written to it is there at the next."""
     return constant.clone()
@@ -148,4 +199,6 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
         raise raised.error.with_traceback(None)
 
 
-CHECKS = frozenset((expect_value, expect_tensor, expect_length, expect_mode, raise_when))
+CHECKS = frozenset(
+    (expect_value, expect_tensor, expect_length, expect_mode, expect_setting, raise_when)
+)

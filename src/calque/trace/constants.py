@@ -10,6 +10,7 @@ from torch.fx._symbolic_trace import _proxyable_classes as _torch_proxyable
 from torch.fx.node import Argument, Node
 from torch.utils import _pytree as pytree
 
+from calque.trace.effects import writes_to_input
 from calque.trace.proxyable import proxyable_classes
 from calque.trace.purity import has_effect
 from calque.trace.refusals import refuse_because
@@ -87,7 +88,7 @@ class Constants:
             if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                 known = node.meta["val"] = self._tracer.abstract.of(value)
                 self._storages[_storage(known)] = known
-        elif self._storages and node.args and has_effect(node):
+        elif self._storages and node.args and self._writes(node):
             source = node.args[0]
             value = source.meta.get("val") if isinstance(source, Node) else None
             if isinstance(value, torch.Tensor) and _storage(value) in self._storages:
@@ -96,6 +97,11 @@ class Constants:
                     "writes to a tensor that is neither an input nor part of the traced module",
                     "Pass it as an argument, register it as a buffer, or write to a clone() of it.",
                 )
+
+    def _writes(self, node: Node) -> bool:
+        if node.op == "call_module":
+            return writes_to_input(self._tracer.resolve(str(node.target)))
+        return has_effect(node)
 
 
 def _storage(value: torch.Tensor) -> int:

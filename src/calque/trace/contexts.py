@@ -27,6 +27,10 @@ class Contexts:
         self._grad_modes: dict[int, Node] = {}
         self._autocasts: dict[int, Node] = {}
 
+    def are_open(self) -> bool:
+        """Whether the program itself has said which modes it runs in."""
+        return bool(self._grad_modes or self._autocasts)
+
     def _node(self, target: Callable[..., Any], *args: Any) -> Node:
         return self._tracer.create_node("call_function", target, args, {})
 
@@ -37,7 +41,7 @@ class Contexts:
         if ends:
             value = self._grad_modes.pop(id(context), enabled)
         elif context is not None and id(context) not in self._grad_modes:
-            self._grad_modes[id(context)] = self._node(torch.is_grad_enabled)
+            self._grad_modes[id(context)] = self._node(torch._C.is_grad_enabled)
         self._node(torch._C._set_grad_enabled, value)
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(enabled)

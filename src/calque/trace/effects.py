@@ -35,10 +35,11 @@ def step_has_effect(step: Step | Choice, resolve: Any) -> bool:
 
 def _is_pure_module(module: torch.nn.Module) -> bool:
     own = type(module).__module__.startswith("torch.nn")
-    return own and not any(True for _ in module.buffers()) and not _writes_to_input(module)
+    return own and not any(True for _ in module.buffers()) and not writes_to_input(module)
 
 
-def _writes_to_input(module: torch.nn.Module) -> bool:
+def writes_to_input(module: torch.nn.Module) -> bool:
+    """Whether a module of PyTorch's is one that works in place."""
     return any(getattr(m, "inplace", False) for m in module.modules())
 
 
@@ -49,7 +50,7 @@ def writes(step: Step | Choice, resolve: Any) -> bool:
         return any(writes(inner, resolve) for inner in steps)
     if step.op == "call_module":
         module = resolve(step.target)
-        return _writes_to_input(module) or not type(module).__module__.startswith("torch.nn")
+        return writes_to_input(module) or not type(module).__module__.startswith("torch.nn")
     if step.op == "call_function" and step.target in _HARMLESS:
         return False
     return step.op.startswith("call") and (step.node is None or has_effect(step.node))

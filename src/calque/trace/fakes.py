@@ -1,10 +1,15 @@
 """The mode in which abstract values are computed."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from calque.trace.active import has_trace
+from calque.trace.patching import Patches
 
 
 def _grouped_mm(
@@ -17,6 +22,25 @@ def _grouped_mm(
 
 # Operators whose kernels take what PyTorch's shape functions for them refuse.
 _WIDER: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
+
+
+def hold_log(patches: Patches) -> None:
+    """Shapes that do not fit are an error, which PyTorch would write to its log as well."""
+    patches.hold(fake_tensor, "log", _Quiet)
+
+
+class _Quiet:
+    """A log that says nothing of what a trace runs into, in the thread of the trace."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+
+    def exception(self, *args: Any, **kwargs: Any) -> None:
+        if not has_trace():
+            self._log.exception(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 class AbstractMode(FakeTensorMode):

@@ -1,5 +1,7 @@
 """The placeholders of `SymbolicTracer`: one for each parameter, whatever the examples hold."""
 
+import copy
+import dataclasses
 import functools
 import inspect
 import operator
@@ -10,10 +12,12 @@ from typing import Any
 import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node
+from torch.utils import _pytree as pytree
 
 from calque.trace import checks
+from calque.trace.refusals import refuse_because
 
-_FLAGS = (bool, str, type(None))
+_FIXED = (bool, str, type(None), torch.Tensor)
 
 
 def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> Any:
@@ -34,20 +38,22 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
         return _constant(tracer, node, name, {} if name.startswith("**") else ())
     if given is None:
         proxy = tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
-        if not empty and (isinstance(parameter.default, _FLAGS) or default[0] is None):
+        if not empty and (isinstance(parameter.default, _FIXED) or default[0] is None):
             return _default(tracer, proxy.node, name, parameter.default)
         return proxy
     node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
     starred = {"*": (), "**": {}}.get(name[: len(name) - len(name.lstrip("*"))])
     value = given.get(name.lstrip("*"), parameter.default if starred is None else starred)
-    tracer._mark_inputs(node)
+    tracer.assumed.follow(node)
     if starred is None and name not in given:
         return _default(tracer, node, name, value)
     return _like(tracer, node, name, value)
 
 
 def _held(tracer: Any, default: Any) -> Any:
-    """The default as a graph can hold it; None in the place of a function and the like."""
+    """The default as a graph can hold it: code has no tensors, and None stands for a function."""
+    if isinstance(default, torch.Tensor):
+        return ...
     try:
         tracer.create_arg(default)
     except NotImplementedError:
@@ -56,7 +62,12 @@ def _held(tracer: Any, default: Any) -> Any:
 
 
 def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
-    """A default that the program was traced with; another value is refused."""
+    """A default that the program was traced with; another value is refused, but for tensors."""
+    if isinstance(default, torch.Tensor):
+        either = torch.fx.Proxy(node), default
+        given = tracer.create_proxy("call_function", checks.given_or, either, {}).node
+        tracer.assumed.follow(given)
+        return _like(tracer, given, name, default)
     return _constant(tracer, node, name, _held(tracer, default)) or default
 
 
@@ -64,23 +75,50 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
         node.meta["val"] = tracer.abstract.of(value)
-        tracer.inputs.append((node, name))
+        tracer.assumed.add_input(node, name)
         return tracer.tensor_proxy(node)
     if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
-        tracer.deferred.append((checks.expect_length, (node, len(value), name)))
+        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
         build: Any = type(value)
         return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
-    if type(value) is dict:
-        tracer.deferred.append((checks.expect_length, (node, len(value), name)))
-        made = {k: _part(tracer, node, k, f"{name}[{k!r}]", part) for k, part in value.items()}
+    if isinstance(value, dict):
+        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
+        made = copy.copy(value)
+        for key, part in value.items():
+            made[key] = _part(tracer, node, key, f"{name}[{key!r}]", part)
         return _watched(tracer, node, made)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _watched(tracer, node, _of_dataclass(tracer, node, name, value))
+    if not isinstance(value, torch.nn.Module) and _holds_tensors(value):
+        refuse_because(
+            tracer,
+            f"the argument {name} is a {type(value).__name__}, an object with tensors inside",
+            "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
+        )
     return _constant(tracer, node, name, value)
 
 
+def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    made = copy.copy(value)
+    for field in dataclasses.fields(value):
+        part = getattr(value, field.name)
+        child = tracer.create_node("call_function", getattr, (node, field.name), {})
+        tracer.assumed.follow(child)
+        # Not as the program would do it: the class may be frozen.
+        object.__setattr__(made, field.name, _like(tracer, child, f"{name}.{field.name}", part))
+    return made
+
+
+def _holds_tensors(value: Any) -> bool:
+    inside = list(getattr(value, "__dict__", {}).values())
+    leaves = pytree.tree_leaves([value, *inside])
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
 def _watched(tracer: Any, node: Node, container: Any) -> Any:
-    if isinstance(container, (list, dict)):
-        tracer.containers.append((node, container, container.copy()))
+    if not isinstance(container, tuple):
+        tracer.containers.append((node, container, copy.copy(container)))
     return container
 
 
@@ -91,7 +129,9 @@ def write_back(tracer: Any) -> None:
         tracer.create_proxy("call_function", function, args, {})
 
     for node, container, before in tracer.containers:
-        given = torch.fx.Proxy(node)
+        given, change = torch.fx.Proxy(node), operator.setitem
+        if dataclasses.is_dataclass(container) and not isinstance(container, dict):
+            container, before, change = vars(container), vars(before), setattr
         if isinstance(container, list):
             if [*map(id, container)] != [*map(id, before)]:
                 record(operator.setitem, given, slice(None), list(container))
@@ -100,16 +140,17 @@ def write_back(tracer: Any) -> None:
             record(operator.delitem, given, key)
         for key, value in container.items():
             if key not in before or value is not before[key]:
-                record(operator.setitem, given, key, value)
+                record(change, given, key, value)
 
 
 def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, with `write_back` at its end."""
+    """The program, with what it has written to its arguments and attributes at its end."""
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
         result = program(*args)
         write_back(tracer)
+        tracer.assignments.record()
         return result
 
     return run
@@ -117,7 +158,7 @@ def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]
 
 def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (node, key), {})
-    tracer._mark_inputs(part)
+    tracer.assumed.follow(part)
     return _like(tracer, part, name, value)
 
 

@@ -1,12 +1,11 @@
 """Loops that end when a tensor says so, and the `torch.while_loop` to write in their place."""
 
 import ast
-import dis
-import functools
-import inspect
 import textwrap
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple
+
+from calque.trace.statements import Place, encloses, extent, running
 
 _LONGEST_BODY = 4
 
@@ -34,46 +33,17 @@ def while_loop(frame: FrameType) -> WhileLoop | None:
 
 def _statement(frame: FrameType) -> ast.While | None:
     """The innermost `while` whose condition asks, found by its place in the source."""
-    positions, (tree, line, column) = _positions(frame), _parsed(frame.f_code)
-    if tree is None or positions is None:
+    found = running(frame)
+    if found is None:
         return None
-    first, last = ((row - line, at - column) for row, at in positions)
-    within = [
-        node for node in ast.walk(tree) if isinstance(node, ast.While) and _asks(node, first, last)
-    ]
+    tree, place = found
+    within = [node for node in ast.walk(tree) if isinstance(node, ast.While) and _asks(node, place)]
     return within[-1] if within else None
 
 
-def _positions(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset == frame.f_lasti and step.positions is not None:
-            place = step.positions
-            if None in place:
-                return None
-            return (place.lineno, place.col_offset), (place.end_lineno, place.end_col_offset)  # pyright: ignore[reportReturnType]
-    return None
-
-
-def _asks(loop: ast.While, first: tuple[int, int], last: tuple[int, int]) -> bool:
+def _asks(loop: ast.While, place: Place) -> bool:
     """Whether what stands there is the condition, or the jump that Python gives the whole loop."""
-    begin, end = _extent(loop.test)
-    return (begin <= first and last <= end) or (first, last) == _extent(loop)
-
-
-def _extent(node: ast.stmt | ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
-    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
-    return (node.lineno, node.col_offset), end
-
-
-@functools.lru_cache(maxsize=64)
-def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
-    """The syntax of a function's source, and what its lines and columns lack to the file's."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return None, 0, 0
-    return tree, max(first - 1, 0), len(lines[0]) - len(lines[0].lstrip())
+    return encloses(extent(loop.test), place) or place == extent(loop)
 
 
 def _local_names(frame: FrameType) -> frozenset[str]:

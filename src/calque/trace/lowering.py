@@ -21,6 +21,7 @@ from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
 from calque.diagnostics import tidy
+from calque.trace import checks
 from calque.trace.active import suspended
 from calque.trace.assembly import Assembly, tensors_in
 from calque.trace.bindings import Inputs
@@ -126,7 +127,7 @@ def _alone() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Random numbers drawn and modes set by the replay are none of the caller's."""
-    grad = torch.is_grad_enabled()
+    grad = torch._C.is_grad_enabled()
     try:
         with torch.random.fork_rng(devices=()):
             yield
@@ -180,7 +181,7 @@ def _resolve(root: Any, target: str) -> Any:
 
 def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str, Any]) -> Any:
     """What an `autograd.Function` computes, as operators, where no gradient is asked for."""
-    if torch.is_grad_enabled():
+    if torch._C.is_grad_enabled():
         raise SymbolicTraceError(
             f"{kind.__name__} defines a gradient, which its operators do not have.\n"
             "Lower within torch.no_grad() for a graph that is not differentiated."
@@ -192,6 +193,15 @@ def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str,
         context.needs_input_grad = (False,) * len(args)
         result = kind.forward(context, *args, **kwargs)
     return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+
+def _new(value: Any) -> Any:
+    """Containers of a node as containers of Python's own."""
+    if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
+        return {key: _new(part) for key, part in value.items()}
+    if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
+        return [_new(part) for part in value]
+    return tuple(map(_new, value)) if type(value) is tuple else value
 
 
 class _Replay(torch.fx.Interpreter):
@@ -223,7 +233,7 @@ class _Replay(torch.fx.Interpreter):
         """The tensors among what the graph returns for `args`, with `held` for its members."""
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
-        self._gradient = torch.is_grad_enabled()
+        self._gradient = torch._C.is_grad_enabled()
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
@@ -246,7 +256,7 @@ class _Replay(torch.fx.Interpreter):
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         result = super().run_node(n)
-        if self._gradient and n.op.startswith("call") and not torch.is_grad_enabled():
+        if self._gradient and n.op.startswith("call") and not torch._C.is_grad_enabled():
             # The operators know of no mode; this is how no gradient gets through the block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
         for index, count in enumerate(before):
@@ -267,6 +277,11 @@ class _Replay(torch.fx.Interpreter):
             made = made.prev
         self._seen = last
 
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
+        """As the generated code: a list is a new one, which the function may change."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return _new(args), _new(kwargs)
+
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         """An input, in its containers."""
         return self._given[target]
@@ -277,6 +292,12 @@ class _Replay(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
+        if target is checks.manual_seed:
+            raise SymbolicTraceError(
+                "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+            )
+        if target is checks.assign:
+            return None  # operators do not assign attributes
         kind = getattr(target, "differentiates", None)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._functorch import eager_transforms, vmap
 from torch._higher_order_ops import utils
 from torch.fx.node import Node
 
@@ -22,6 +23,8 @@ def hold_operators(patches: Patches) -> None:
     patches.hold(torch, "cond", _traced_cond)
     patches.hold(torch, "while_loop", _traced_while_loop)
     patches.hold(utils, "_hop_compile_and_call", _refused)
+    patches.hold(eager_transforms, "_wrap_for_grad", _refused)
+    patches.hold(vmap, "_add_batch_dim", _refused)
 
 
 def _tracer() -> Any:
@@ -53,15 +56,16 @@ def _traced_while_loop(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(function: Any, args: Any) -> Any:
+    def call(*args: Any) -> Any:
         tracer = _tracer()
         if tracer is not None and has_proxy(args):
             refuse_because(
                 tracer,
                 "an operator of PyTorch that takes functions is called on traced tensors",
-                "Call torch.cond or torch.while_loop by these names; others cannot be traced.",
+                "Call torch.cond or torch.while_loop by these names; others cannot be traced. "
+                "Make the function around it a leaf: calque.trace.wrap.",
             )
-        return original(function, args)
+        return original(*args)
 
     return call
 

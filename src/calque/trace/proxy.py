@@ -109,13 +109,9 @@ class Proxy(torch.fx.Proxy):
 
     @classmethod
     def __torch_function__(
-        cls,
-        orig_method: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
+        cls, orig_method: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        args, kwargs = args or (), kwargs or {}
+        kwargs = kwargs or {}
         return record_call(tracer_of(orig_method, args, kwargs), orig_method, args, kwargs)
 
 
@@ -249,32 +245,6 @@ class ParameterProxy(Proxy):
     def nelement(self) -> int:
         """The number of elements of the parameter."""
         return self.param.nelement()
-
-
-class MetaProxy(Proxy):
-    """A proxy that keeps an abstract value in `node.meta["val"]`, computed under `fake_mode`."""
-
-    def __init__(self, node: Node, tracer: TracerBase | None = None, fake_mode: Any = None) -> None:
-        super().__init__(node, tracer)
-        self.fake_mode = fake_mode
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        orig_method: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        args, kwargs = args or (), kwargs or {}
-        first = next((arg for arg in args if isinstance(arg, MetaProxy)), None)
-        if first is None:
-            raise AssertionError("No MetaProxy found in arguments, but one is expected.")
-        proxy = super().__torch_function__(orig_method, types, args, kwargs)
-        values = [a.node.meta["val"] if isinstance(a, torch.fx.Proxy) else a for a in args]
-        with first.fake_mode:
-            proxy.node.meta["val"] = orig_method(*values, **kwargs)
-        return MetaProxy(proxy.node, proxy.tracer, first.fake_mode)
 
 
 def _operator(name: str) -> Callable[..., Any]:

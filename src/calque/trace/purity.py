@@ -13,7 +13,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.trace.branching import cond
-from calque.trace.checks import CHECKS, in_place, unpack
+from calque.trace.checks import CHECKS, assign, in_place, manual_seed, unpack
 from calque.trace.proxy import assert_fn
 
 _IN_PLACE = frozenset(
@@ -25,6 +25,7 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
+_EFFECTS |= {manual_seed, assign}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,7 +1,11 @@
 """Questions about a tensor that its abstract value answers, and what each answer depends on."""
 
 _BY_ASPECT = {
-    "shape": "shape size numel nelement stride is_contiguous nbytes storage_offset is_same_size",
+    "shape": "shape size numel nelement nbytes is_same_size",
+    "stride": "stride is_contiguous",
+    "storage_offset": "storage_offset",
+    "requires_grad": "requires_grad",
+    "is_leaf": "is_leaf",
     "ndim": "ndim dim ndimension",
     "dtype": "dtype itemsize element_size is_floating_point is_complex is_signed layout is_sparse "
     "is_quantized is_mkldnn is_nested is_conj is_neg is_sparse_csr",
@@ -14,21 +18,18 @@ ASPECTS = {
     question: aspect for aspect, questions in _BY_ASPECT.items() for question in questions.split()
 }
 
+# What autograd knows of a tensor when the graph runs, and what is told to autograd alone.
+REFUSED = frozenset(("grad", "grad_fn", "backward", "register_hook"))
+
 # What a program may ask PyTorch itself, without a tensor; the answer is not part of the graph.
 OF_PYTORCH = frozenset(
     [
-        "is_grad_enabled",
-        "is_inference_mode_enabled",
-        "get_default_dtype",
         "get_default_device",
-        "is_autocast_enabled",
-        "get_autocast_dtype",
         "result_type",
         "promote_types",
         "can_cast",
         "is_tensor",
         "broadcast_shapes",
-        "manual_seed",
         "initial_seed",
         "get_rng_state",
         "is_storage",
@@ -41,10 +42,7 @@ OF_PYTORCH = frozenset(
         "__reduce_ex__",
         "__deepcopy__",
         "data_ptr",
-        "grad",
         "grad_fn",
-        "is_leaf",
-        "requires_grad",
         "name",
         "names",
         "__dir__",

@@ -1,12 +1,15 @@
 """Exceptions of the traced program that its graph raises when it goes that way."""
 
 import dis
+import os
 from types import TracebackType
 from typing import Any
 
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.origins import is_engine
 from calque.trace.proxy import has_proxy
+
+_TRACERS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Raised:
@@ -37,13 +40,20 @@ class Raised:
 
 
 def is_deliberate(error: Exception) -> bool:
-    """Whether the program raised the error itself, by `raise` or `assert`, in its own code."""
-    if isinstance(error, SymbolicTraceError) or has_proxy(error.args):
+    """Whether the program raised the error itself, by `raise` or `assert`, in its own code or in
+    that of a library, and not in what computes shapes.
+    """
+    if isinstance(error, (SymbolicTraceError, NotImplementedError)) or has_proxy(error.args):
         return False
     last: TracebackType | None = error.__traceback__
-    while last is not None and last.tb_next is not None:
+    traced = False
+    while last is not None:
+        file = last.tb_frame.f_code.co_filename
+        traced = (traced and is_engine(file)) or file.startswith(_TRACERS)
+        if last.tb_next is None:
+            break
         last = last.tb_next
-    if last is None or is_engine(last.tb_frame.f_code.co_filename):
+    if last is None or traced:
         return False
     return _opname(last.tb_frame.f_code, last.tb_lasti) == "RAISE_VARARGS"
 

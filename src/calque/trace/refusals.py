@@ -3,9 +3,10 @@
 from typing import Any, NoReturn
 
 from calque.trace.errors import SymbolicTraceError
-from calque.trace.origins import NodeOrigin, origin_here
+from calque.trace.origins import NodeOrigin, origin_here, program_frame
 
 _EXAMPLES = "Give example inputs, calque.trace(f, x), and what depends on shapes is known."
+_GRADIENT = "Use torch.autograd.grad(result, inputs), which is captured."
 _REASONS = {
     "bool": (
         "decides which way the program goes",
@@ -28,6 +29,13 @@ _REASONS = {
         "is handed to numpy, which a graph cannot hold",
         "Use the torch function of that name, or calque.trace.wrap the function that uses numpy.",
     ),
+    "grad": ("is asked for its gradient", _GRADIENT),
+    "grad_fn": ("is asked how it was computed", _GRADIENT),
+    "backward": ("is differentiated into .grad", _GRADIENT),
+    "register_hook": (
+        "gets a hook, a function that a graph cannot hold",
+        "Define a torch.autograd.Function that does it in its backward.",
+    ),
     "iterate": (
         "is iterated, and its length is not known",
         _EXAMPLES + " Or use x.unbind() and index the result.",
@@ -47,16 +55,29 @@ def refuse(proxy: Any, question: str) -> NoReturn:
         TraceError: always.
     """
     why, remedy = _REASONS[question]
-    raise SymbolicTraceError(f"{here(proxy.tracer)}{describe(proxy)} {why}.\n{remedy}")
+    if getattr(proxy.tracer, "examples", None) is not None:
+        remedy = remedy.replace(_EXAMPLES, "It depends on values.")
+    refuse_because(proxy.tracer, f"{describe(proxy)} {why}", remedy)
 
 
 def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
     """Raise the error for a step of the program, at its line.
 
+    The tracer remembers it, for the program may catch it: what it does then is not what it does
+    when it gets an answer.
+
     Raises:
         TraceError: always.
     """
-    raise SymbolicTraceError(f"{here(tracer)}{what}.\n{remedy}")
+    tracer.refused_at = current_step()
+    tracer.refusal = SymbolicTraceError(f"{here(tracer)}{what}.\n{remedy}")
+    raise tracer.refusal
+
+
+def current_step() -> tuple[int, int] | None:
+    """What tells one instruction of the running program from the others."""
+    frame = program_frame(2)
+    return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def here(tracer: Any) -> str:

@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import torch
+
 from calque.trace import checks
 from calque.trace.bytecode import is_assertion, unpacked_length
 from calque.trace.proxy import assert_fn
-from calque.trace.refusals import refuse
+from calque.trace.refusals import describe, refuse
+from calque.trace.statements import raises
 
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
@@ -27,6 +30,7 @@ class Strict:
 
     tracer: Any
     node: Any
+    is_tensor: bool
 
     def __bool__(self) -> bool:
         follows = getattr(self.tracer, "path", None) is not None
@@ -52,16 +56,21 @@ class Strict:
         refuse(self, "complex()")
 
     def __index__(self) -> int:
+        known = self.node.meta.get("val")
+        if getattr(known, "dtype", None) is torch.bool and known.numel() == 1:
+            return int(self.tracer.to_bool(self))
         refuse(self, "index")
 
     def __contains__(self, item: Any) -> bool:
+        if self.is_tensor and isinstance(item, (torch.Tensor, bool, int, float, complex)):
+            return self.tracer.to_bool((self == item).any())  # pyright: ignore[reportAttributeAccessIssue]
         refuse(self, "in")
 
     def __str__(self) -> str:
-        refuse(self, "str()")
+        return _text(self)
 
     def __format__(self, specification: str) -> str:
-        refuse(self, "str()")
+        return _text(self)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse(self, "pickle")
@@ -80,6 +89,13 @@ class Strict:
 
     def __delitem__(self, index: Any) -> None:
         self.tracer.create_proxy("call_function", operator.delitem, (self, index), {})
+
+
+def _text(proxy: Any) -> str:
+    """What stands for the value in the message of a `raise` statement; elsewhere it is refused."""
+    if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
+        return f"<{describe(proxy).rstrip(',')}>"
+    refuse(proxy, "str()")
 
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:

@@ -15,7 +15,6 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 import inspect
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -24,30 +23,36 @@ from torch.fx.node import Argument, Node
 
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
-from calque.trace.assignments import may_assign
+from calque.trace.assignments import Assignments
+from calque.trace.assumptions import Assumptions
 from calque.trace.catching import CallCatcher
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.fakes import hold_log
 from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.modes import reads_training
+from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
 from calque.trace.patching import Patches
 from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
-from calque.trace.questions import ASPECTS, OF_PYTORCH
-from calque.trace.refusals import refuse
+from calque.trace.questions import ASPECTS, OF_PYTORCH, REFUSED
+from calque.trace.randomness import hold_randomness
+from calque.trace.refusals import current_step, refuse
+from calque.trace.settings import hold_settings
 from calque.trace.templates import result_argument
-from calque.trace.tracer import Tracer
 from calque.trace.truth import truth
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
+_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
 _CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
 
 
-class SymbolicTracer(Tracer):
+class SymbolicTracer(NamingTracer):
     """Traces as `Tracer` does, and is right or raises where torch.fx is silently wrong.
 
     Args:
@@ -69,74 +74,20 @@ class SymbolicTracer(Tracer):
         self.examples = examples
         self.given: dict[str, Any] | None = None
         self.decorated = False
-        self.kept: dict[str, Any] = {}
         self.tensors: set[Node] = set()
-        self.asked: set[str] = set()
         self.deferred: list[tuple[Any, tuple]] = []
         self.abstract = AbstractValues(self.resolve)
-        self._from_inputs: set[Node] = set()
-        self.inputs: list[tuple[Node, str]] = []
         self.containers: list[tuple[Node, Any, Any]] = []
-        self.last_input: Node | None = None
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
-        self.modal: dict[str, bool] = {}
+        self.ended = False
+        self.gradients: bool | None = None
+        self.refusal: Exception | None = None
+        self.refused_at: tuple[int, int] | None = None
+        self.assumed = Assumptions()
         self.contexts = Contexts(self)
         self.constants = Constants(self)
-
-    # What the graph refers to by name
-
-    def keep(self, name: str, value: Any) -> None:
-        """Keep a constant for the graph module, under a name that the root does not have."""
-        self.kept[name] = value
-
-    def get_fresh_qualname(self, prefix: str) -> str:
-        """A name that neither the root nor a kept constant has."""
-        number = 0
-        while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
-            number += 1
-        return f"{prefix}{number}"
-
-    def resolve(self, target: str) -> Any:
-        """What the graph means by the name of a module, a parameter or a constant."""
-        value: Any = self.root
-        if target in self.kept:
-            return self.kept[target]
-        first, _, rest = target.partition(".")
-        if first in self.kept:
-            value, target = self.kept[first], rest
-        for part in target.split("."):
-            value = _member(value, part)
-        return value
-
-    def path_of_module(self, mod: torch.nn.Module) -> str:
-        """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
-        paths = self.submodule_paths
-        if paths is None:
-            paths = self.submodule_paths = {}
-        if mod not in paths:
-            name = self.get_fresh_qualname(f"_{type(mod).__name__.lower()}_")
-            self.keep(name, mod)
-            for inner, module in mod.named_modules():
-                paths.setdefault(module, f"{name}.{inner}" if inner else name)
-        return paths[mod]
-
-    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
-        name = super()._name_of(value, members)
-        if name is not None:
-            return name
-        for home, module in self.kept.items():
-            if isinstance(module, torch.nn.Module):
-                for tensors in (module.named_parameters, module.named_buffers):
-                    for inner, member in tensors():
-                        if member is value:
-                            self._names[id(value)] = (f"{home}.{inner}", value)
-                            return f"{home}.{inner}"
-        if isinstance(value, torch.nn.Parameter):
-            name = self.get_fresh_qualname("_parameter")
-            self.keep(name, value)
-            self._names[id(value)] = (name, value)
-        return name
+        self.assignments = Assignments(self)
 
     # Running the program
 
@@ -151,16 +102,25 @@ class SymbolicTracer(Tracer):
             TraceError: the program does something that no graph can repeat.
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
-            self.modal[""] = root.training
+            self.assumed.modes[""] = root.training
         with Patches() as patches:
-            hold_contexts(patches)
-            hold_operators(patches)
-            graph = super().trace(root, concrete_args)
+            for hold in _HOLDS:
+                hold(patches)
+            try:
+                graph = super().trace(root, concrete_args)
+            except Exception as error:
+                if self.refusal is None:
+                    raise
+                raise self.refusal.with_traceback(error.__traceback__) from None
+            finally:
+                self.ended = True
+            if self.refusal is not None:
+                raise self.refusal  # the program has caught it
         if self.path is None or not self.path.decisions:
             for node in reversed(self.optional):
                 if not node.users:
                     graph.erase_node(node)
-            self.insert_checks(graph)
+            self.assumed.insert_checks(graph)
         return graph
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
@@ -177,7 +137,7 @@ class SymbolicTracer(Tracer):
         """As `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
         if reads_training(type(m)) and not self.is_leaf_module(m, path):
-            self.modal[path] = m.training
+            self.assumed.modes[path] = m.training
         return super().call_module(m, forward, args, kwargs)
 
     def create_args_for_root(
@@ -195,7 +155,7 @@ class SymbolicTracer(Tracer):
             lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
-        self.last_input = next(iter(reversed(self.graph.nodes)), None)
+        self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
 
     def _proxy_placeholder(
@@ -207,36 +167,23 @@ class SymbolicTracer(Tracer):
 
     def keep_mode(self, path: str, training: bool) -> bool:
         """Take over the mode that a graph within this trace was traced in."""
-        self.modal[".".join(filter(None, (self.scope.module_path, path)))] = training
+        self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
-    def insert_checks(self, graph: Graph) -> None:
-        """Behind the inputs, check what the trace took for granted about inputs and modes."""
-        with self._behind_inputs(graph):
-            for node, name in self.inputs if self.asked else ():
-                expected = self._expected(node.meta["val"])
-                graph.call_function(checks.expect_tensor, (node, name, *expected))
-            for path, training in self.modal.items():
-                mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
-                graph.call_function(checks.expect_mode, (mode, training, path))
-
-    def _behind_inputs(self, graph: Graph) -> AbstractContextManager[None]:
-        last = self.last_input
-        return graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next)
-
-    def _expected(self, value: torch.Tensor) -> tuple:
-        known = {
-            "shape": tuple(value.shape),
-            "ndim": value.ndim,
-            "dtype": value.dtype,
-            "device": value.device.type,
-        }
-        return tuple(known[aspect] if aspect in self.asked else None for aspect in known)
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """Take over what a graph within this trace takes for granted."""
+        self.assumed.settings[name, args] = answer
+        return True
 
     # Nodes and proxies
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        if self.ended:
+            raise SymbolicTraceError(
+                "a value of a trace is used after the trace has ended; the traced program has put "
+                "it where the trace does not look.\nLet it return the value instead."
+            )
         node = super().create_node(*args, **kwargs)
         self.constants.check(node)
         origin = node.meta.get("origin")
@@ -267,8 +214,8 @@ class SymbolicTracer(Tracer):
         if isinstance(value, dict):
             return {key: self.part(node, key, part) for key, part in value.items()}
         if isinstance(value, _CONSTANT_RESULTS) or value is None:
-            if node in self._from_inputs and value is not None:
-                self.asked |= {"shape", "dtype", "device"}
+            if value is not None:
+                self.assumed.ask(node, "shape", "dtype", "device")
             if not has_effect(node):
                 self.optional[node] = None
             return value
@@ -280,7 +227,7 @@ class SymbolicTracer(Tracer):
             return value
         part = self.create_node("call_function", operator.getitem, (node, key), {})
         part.meta["val"] = value
-        self._mark_inputs(part)
+        self.assumed.follow(part)
         self.optional[part] = None
         return self.proxy_of_known(part, value)
 
@@ -289,12 +236,8 @@ class SymbolicTracer(Tracer):
         self.tensors.add(node)
         return TensorProxy(node, self)
 
-    def _mark_inputs(self, node: Node) -> None:
-        if node.op == "placeholder" or any(n in self._from_inputs for n in node.all_input_nodes):
-            self._from_inputs.add(node)
-
     def _abstract(self, node: Node) -> Any:
-        self._mark_inputs(node)
+        self.assumed.follow(node)
         if node.op == "placeholder":
             return node.meta.get("val", UNKNOWN)
         if node.op == "get_attr":
@@ -314,6 +257,8 @@ class SymbolicTracer(Tracer):
 
     def torch_call(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """A call of PyTorch by the traced program, with or without proxies: usually a node."""
+        if self.refusal is not None and self.refused_at == current_step():
+            self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
         name = getattr(func, "__name__", "")
         subject = args[0] if args else None
         if name in ("__get__", "__set__", "__delete__"):
@@ -321,13 +266,14 @@ class SymbolicTracer(Tracer):
             question = attribute if name == "__get__" else ""
         else:
             attribute, question = "", name
+        if question in REFUSED and isinstance(subject, torch.fx.Proxy):
+            refuse(subject, question)
         aspect = ASPECTS.get(question)
         if aspect is not None:
             if not isinstance(subject, torch.fx.Proxy):
                 return func(*args, **kwargs)
             if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
-                if subject.node in self._from_inputs:
-                    self.asked.add(aspect)
+                self.assumed.ask(subject.node, aspect)
                 with torch._C.DisableTorchFunction(), self.abstract.mode:
                     return func(subject.node.meta["val"], *args[1:], **kwargs)
         if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
@@ -387,21 +333,9 @@ class SymbolicTracer(Tracer):
         value = obj.node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return None
-        if obj.node in self._from_inputs:
-            self.asked.add("shape")
+        self.assumed.ask(obj.node, "shape")
         return value.shape
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """The program assigns to an attribute of a module; returns whether to carry it out.
-
-        Raises:
-            TraceError: the assignment would have to be repeated whenever the graph runs.
-        """
-        return may_assign(self, module, name, value)
-
-
-def _member(module: torch.nn.Module, name: str) -> Any:
-    for members in (module._parameters, module._buffers, module._modules):
-        if name in members:
-            return members[name]
-    return object.__getattribute__(module, name)
+        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        return self.assignments.allow(module, name, value)

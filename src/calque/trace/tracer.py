@@ -196,6 +196,10 @@ class Tracer(TracerBase):
         """A check of a module's mode is traced again; returns whether the new graph has it too."""
         return False
 
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """A check of a setting is traced again; returns whether the new graph has it too."""
+        return False
+
     def create_args_for_root(
         self,
         root_fn: Callable[..., Any],
@@ -258,7 +262,8 @@ class Tracer(TracerBase):
         else:
             self.root = torch.nn.Module()
             fn = root
-        self.graph = self.graph_type(tracer_cls=type(self))
+        # Unpickling traces the code again; None lets PyTorch do it, where there is no calque.
+        self.graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
         code = getattr(fn, "__code__", None)
         if code is not None:
             fields = ("co_name", "co_filename", "co_firstlineno")

@@ -35,9 +35,9 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
         refuse_because(
             tracer,
             f"`while {loop.condition}:` goes on as long as {describe(obj)} says, which is known "
-            "only when the graph runs",
-            "Write it as torch.while_loop, with tensors for all that changes:\n"
-            + textwrap.indent(loop.remedy, "    "),
+            "only when the graph runs. Write it as torch.while_loop, with tensors for all that "
+            "changes",
+            textwrap.indent(loop.remedy, "    "),
         )
     asserts = frame is not None and is_assertion(frame)
     return path.decide(tracer, node, asserts)

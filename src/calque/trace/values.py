@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch.fx.node import Node
 
-from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import Attribute, Proxy, tracer_of
-from calque.trace.refusals import describe, here
+from calque.trace.refusals import describe, refuse_because
 from calque.trace.strict import Strict
 
 _NO_DATA = torch.empty(0, device="meta")
@@ -95,7 +94,8 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
         cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
-        raise SymbolicTraceError(
-            f"{here(proxy.tracer)}{describe(proxy)} reached {func}, beneath what a symbolic trace "
-            "sees.\nMake the function that calls it a leaf: calque.trace.wrap."
+        refuse_because(
+            proxy.tracer,
+            f"{describe(proxy)} reached {func}, beneath what a symbolic trace sees",
+            "Make the function that calls it a leaf: calque.trace.wrap.",
         )

@@ -4,39 +4,50 @@ A graph computes tensors; it cannot append to a list of the program's or count i
 a change would happen once for each way that is traced, and never when the graph runs.
 """
 
+import enum
+import functools
 import inspect
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    MutableMapping,
-    MutableSequence,
-    MutableSet,
-)
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
+from calque.trace.changes import MISSING, SCALARS, Change, is_same, spoken
+from calque.trace.containers import Seen, is_container
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import has_proxy
+from calque.trace.variables import outside
 
-_CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
-_SCALARS = (int, float, complex, str, bool)
 _OWN = frozenset(vars(torch.nn.Module()))
 _DEEPEST = 3
 _LONGEST = 1000
+_MOST = 5000
+_LIBRARIES = frozenset(("torch", "numpy", "jax", "jaxlib", "calque", *sys.stdlib_module_names))
 _CHANGE = (
     r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]+=|\.(append|appendleft|extend|insert|pop|popleft|"
     r"popitem|update|setdefault|add|remove|discard|clear|sort|reverse)\()"
 )
 
 
-class _Seen(NamedTuple):
+class _Variable(NamedTuple):
+    """What a name outside of the program meant."""
+
     name: str
-    container: Any
-    copied: Any
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    before: Any
+
+    def is_changed(self) -> bool:
+        """Whether it means something that a graph would have to repeat."""
+        now, before = self.read(), self.before
+        if now is before or (before is MISSING and not has_proxy((now,))):
+            return False
+        if isinstance(before, SCALARS) or (before is None and isinstance(now, SCALARS)):
+            return not is_same(now, before)
+        return has_proxy((now,))
 
 
 class Watch:
@@ -49,57 +60,104 @@ class Watch:
 
     def __init__(self, root: Any, method: str) -> None:
         self._functions = list(_functions(root, method))
-        self._seen: list[_Seen] = []
-        self._cells: list[tuple[str, Callable[[], Any], Any]] = []
-        known: set[int] = set()
+        self._seen: list[Seen] = []
+        self._variables: list[_Variable] = []
+        self._caches: list[tuple[Any, int]] = []
+        self._known: set[int] = set()
         if isinstance(root, torch.nn.Module):
             for path, module in root.named_modules():
+                self._look(type(module).__name__, type(module), 0)
                 for name, value in vars(module).items():
                     if name not in _OWN:
                         whole = ".".join(filter(None, ("self", path, name)))
-                        self._look(whole, value, known, _DEEPEST)
+                        self._look(whole, value, _DEEPEST)
         for function in self._functions:
-            for name, read in _outside(function):
+            self._look(function.__name__, function, 0)
+            for name, read, write in outside(function):
                 value = read()
-                if isinstance(value, _SCALARS):
-                    self._cells.append((name, read, value))
-                self._look(name, value, known, _DEEPEST)
+                self._variables.append(_Variable(name, read, write, value))
+                self._look(name, value, _DEEPEST)
 
-    def _look(self, name: str, value: Any, known: set[int], depth: int) -> None:
-        if not isinstance(value, _CONTAINERS) or id(value) in known or isinstance(value, _MODULES):
+    def _look(self, name: str, value: Any, depth: int) -> None:
+        if id(value) in self._known or len(self._known) > _MOST:
             return
-        if len(value) > _LONGEST:
+        if isinstance(value, functools._lru_cache_wrapper):
+            self._known.add(id(value))
+            self._caches.append((value, value.cache_info().misses))
+        elif isinstance(value, type):
+            self._look_at_class(value)
+        elif is_container(value) and not isinstance(value, torch.nn.Module):
+            self._look_into(name, value, depth, None)
+        elif _is_program(type(value)) or isinstance(value, FunctionType):
+            self._look_into(name, getattr(value, "__dict__", {}), depth, type(value))
+
+    def _look_into(self, name: str, value: Any, depth: int, kind: type | None) -> None:
+        if id(value) in self._known or len(value) > _LONGEST:
             return
-        known.add(id(value))
-        pairs = isinstance(value, MutableMapping)
-        self._seen.append(_Seen(name, value, dict(value) if pairs else list(value)))
+        self._known.add(id(value))
+        self._seen.append(Seen(name, value, kind))
         if depth:
-            for part in list(value.values() if pairs else value):
-                self._look(name, part, known, depth - 1)
+            for key, part in list(value.items() if hasattr(value, "items") else enumerate(value)):
+                inner = f"{name}.{key}" if kind is not None else f"{name}[{key!r}]"
+                self._look(inner, part, depth - 1)
 
-    def check(self) -> None:
-        """Refuse what was changed, and change it back.
+    def _look_at_class(self, kind: type) -> None:
+        if not _is_program(kind, modules=True):
+            return
+        self._known.add(id(kind))
+        for name, value in list(vars(kind).items()):
+            if name.startswith("__") or isinstance(value, FunctionType):
+                continue
+            whole, read = f"{kind.__name__}.{name}", functools.partial(getattr, kind, name)
+            if isinstance(value, (*SCALARS, type(None))):
+                write = functools.partial(setattr, kind, name)
+                self._variables.append(_Variable(whole, read, write, value))
+            self._look(whole, value, 1)
+
+    def leave(self) -> list[Change]:
+        """Change back what was changed; returns the numbers and the like that were.
 
         Raises:
-            TraceError: a container or a number outside of the program is not as it was.
+            TraceError: something else was changed.
         """
-        for name, read, before in self._cells:
-            now = read()
-            if now is not before and (type(now) is not type(before) or now != before):
-                raise self._refusal(name, f"changes from {before!r} to {_spoken(now)}")
-        for seen in self._seen:
-            change = _change(seen.container, seen.copied)
-            if change is not None:
-                _restore(seen.container, seen.copied)
-                raise self._refusal(seen.name, change)
+        changes: list[Change] = []
+        refused: Change | None = None
+        for change, may_stay in self._changes():
+            if may_stay:
+                changes.append(change)
+            else:
+                refused = refused or change
+        self.restore()
+        if refused is not None:
+            raise refusal(refused)
+        return changes
 
-    def _refusal(self, name: str, change: str) -> SymbolicTraceError:
-        place = self._place(name)
-        return SymbolicTraceError(
-            f"{place}{name} {change}; a graph computes tensors, and would not repeat that.\n"
-            "Return the value instead and let the caller keep it, or keep a tensor in a buffer and "
-            "write into it."
-        )
+    def restore(self) -> None:
+        """Change back what was changed."""
+        for variable in self._variables:
+            if variable.is_changed():
+                variable.write(variable.before)
+        for seen in self._seen:
+            if any(True for _ in seen.changed()):
+                seen.restore()
+        for cache, misses in self._caches:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()  # it may hold values of the trace
+
+    def _changes(self) -> Iterator[tuple[Change, bool]]:
+        """Each name that means something else, and whether it is a number or the like."""
+        for variable in self._variables:
+            if variable.is_changed():
+                name, before, now = variable.name, variable.before, variable.read()
+                what = f"changes from {spoken(before)} to {spoken(now)}"
+                change = Change(name, name, what, self._place(name), before, now, variable.write)
+                yield change, isinstance(now, SCALARS)
+        for seen in self._seen:
+            for part in seen.changed():
+                name, write = seen.name_of(part), functools.partial(seen.write, part.key)
+                place = self._place(name if seen.kind is not None else seen.name)
+                before = seen.before(part.key)
+                yield Change(name, name, part.what, place, before, part.after, write), part.may_stay
 
     def _place(self, name: str) -> str:
         """The line that changes what has this name, as well as the source shows it."""
@@ -118,47 +176,20 @@ class Watch:
         return f"{code.co_filename} in {code.co_name}: " if code is not None else ""
 
 
-_MODULES = (torch.nn.Module,)
+def refusal(change: Change) -> SymbolicTraceError:
+    """The error for a change that a graph would not make."""
+    return SymbolicTraceError(
+        f"{change.place}{change.name} {change.what}; a graph computes tensors, and would not "
+        "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
+        "buffer and write into it. What is done in the first call only: call it once, then trace."
+    )
 
 
-def _change(container: Any, before: Any) -> str | None:
-    """What happened to a container that a graph would not repeat; None where nothing did.
-
-    A dictionary or a set that gets a new member which is no part of the trace is taken for a cache.
-    """
-    if isinstance(container, MutableMapping):
-        gone = [key for key in before if key not in container]
-        if gone:
-            return f"loses the key {gone[0]!r}"
-        for key, value in container.items():
-            if has_proxy((value,)):
-                return f"gets a value of the traced program, under the key {key!r}"
-            if key in before and value is not before[key] and isinstance(value, _SCALARS):
-                if value != before[key]:
-                    return f"changes from {before[key]!r} to {value!r}, under the key {key!r}"
-        return None
-    if isinstance(container, MutableSet):
-        if has_proxy(container):
-            return "gets a value of the traced program"
-        return "loses a member" if any(member not in container for member in before) else None
-    now = list(container)
-    if has_proxy(now):
-        return "gets a value of the traced program"
-    if len(now) != len(before):
-        return f"changes in length from {len(before)} to {len(now)}"
-    same = all(a is b or (isinstance(a, _SCALARS) and a == b) for a, b in zip(now, before))
-    return None if same else "has its members changed"
-
-
-def _restore(container: Any, before: Any) -> None:
-    container.clear()
-    if isinstance(container, MutableMapping):
-        container.update(before)
-    elif isinstance(container, MutableSet):
-        for member in before:
-            container.add(member)
-    else:
-        container.extend(before)
+def _is_program(kind: type, modules: bool = False) -> bool:
+    """Whether a class is the program's own, and not a tensor, a module or some library's."""
+    home = (kind.__module__ or "").partition(".")[0]
+    others = (torch.Tensor, enum.Enum) if modules else (torch.Tensor, enum.Enum, torch.nn.Module)
+    return home not in _LIBRARIES and not issubclass(kind, others)
 
 
 def _functions(root: Any, method: str) -> Iterator[FunctionType]:
@@ -176,43 +207,17 @@ def _functions(root: Any, method: str) -> Iterator[FunctionType]:
 
 def _follow(values: Iterable[Any], found: dict[CodeType, FunctionType], depth: int) -> None:
     for value in values:
-        function = inspect.unwrap(value) if callable(value) else value
-        if not isinstance(function, FunctionType) or function.__code__ in found:
-            continue
-        if function.__module__ is None or function.__module__.partition(".")[0] == "torch":
-            continue
-        found[function.__code__] = function
-        if depth:
-            _follow([read() for _, read in _outside(function)], found, depth - 1)
+        for function in _unwrapped(value):
+            if function.__code__ in found or (function.__module__ or "torch").startswith("torch."):
+                continue
+            found[function.__code__] = function
+            if depth:
+                _follow([read() for _, read, _ in outside(function)], found, depth - 1)
 
 
-def _outside(function: FunctionType) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The names from outside that a function uses, and what reads each."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        yield name, lambda cell=cell: _contents(cell)
-    names = function.__globals__
-    for name in _global_names(code):
-        if name in names:
-            yield name, lambda name=name: names.get(name)
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    for value in defaults:
-        yield "a default argument", lambda value=value: value
-
-
-def _global_names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the variable has no value yet
-        return None
-
-
-def _spoken(value: Any) -> str:
-    return "a value of the traced program" if has_proxy((value,)) else repr(value)
+def _unwrapped(value: Any) -> Iterator[FunctionType]:
+    """A function, and those that it decorates."""
+    while callable(value):
+        if isinstance(value, FunctionType):
+            yield value
+        value = getattr(value, "__wrapped__", None) if not isinstance(value, type) else None

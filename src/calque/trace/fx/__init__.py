@@ -7,7 +7,7 @@ own classes; so is every submodule that this package does not define itself: `ca
 
 import os
 
-import torch.fx
+import torch.fx as _theirs
 from torch.fx import *  # noqa: F403
 from torch.fx import (
     CodeGen,
@@ -23,7 +23,9 @@ from torch.fx import (
 
 from calque.trace.aliases import install as _install
 
-_install(__name__, torch.fx.__name__, os.path.dirname(__file__))
+_install(__name__, _theirs.__name__, os.path.dirname(__file__))
+# Put into `sys.modules` in the place of torch.fx, this package finds what torch.fx has not loaded.
+__path__ += _theirs.__path__  # noqa: F405
 
 from calque.trace.fx import _symbolic_trace, proxy  # noqa: E402
 from calque.trace.fx._symbolic_trace import PH, ProxyableClassMeta, Tracer, symbolic_trace, wrap  # noqa: E402
@@ -52,4 +54,4 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Whatever else torch.fx has: a submodule that was imported, or a name of a later release."""
-    return getattr(torch.fx, name)
+    return getattr(_theirs, name)

@@ -4,7 +4,8 @@ import torch.fx.proxy as _theirs
 
 from calque.trace.base import GraphAppendingTracer, TracerBase
 from calque.trace.errors import SymbolicTraceError as TraceError
-from calque.trace.proxy import Attribute, MetaProxy, ParameterProxy, Proxy, assert_fn
+from calque.trace.meta_proxy import MetaProxy
+from calque.trace.proxy import Attribute, ParameterProxy, Proxy, assert_fn
 from calque.trace.scope import Scope, ScopeContextManager
 
 __all__ = [

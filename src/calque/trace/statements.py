@@ -1,0 +1,65 @@
+"""The statements of the program that run, found in its source."""
+
+import ast
+import dis
+import functools
+import inspect
+import textwrap
+from types import CodeType, FrameType
+
+Place = tuple[tuple[int, int], tuple[int, int]]
+
+
+def running(frame: FrameType) -> tuple[ast.Module, Place] | None:
+    """The syntax of a frame's function, and the place in it of the instruction that runs.
+
+    None where there is no source.
+    """
+    positions, (tree, line, column) = _positions(frame), _parsed(frame.f_code)
+    if tree is None or positions is None:
+        return None
+    first, last = ((row - line, at - column) for row, at in positions)
+    return tree, (first, last)
+
+
+def raises(frame: FrameType) -> bool:
+    """Whether a `raise` statement runs, with the message that it makes."""
+    found = running(frame)
+    if found is None:
+        return False
+    tree, place = found
+    return any(
+        isinstance(node, ast.Raise) and encloses(extent(node), place) for node in ast.walk(tree)
+    )
+
+
+def encloses(outer: Place, inner: Place) -> bool:
+    """Whether one piece of source is a part of another."""
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def extent(node: ast.stmt | ast.expr) -> Place:
+    """Where a piece of syntax begins and ends."""
+    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+    return (node.lineno, node.col_offset), end
+
+
+def _positions(frame: FrameType) -> Place | None:
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset == frame.f_lasti and step.positions is not None:
+            place = step.positions
+            if None in place:
+                return None
+            return (place.lineno, place.col_offset), (place.end_lineno, place.end_col_offset)  # pyright: ignore[reportReturnType]
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
+    """The syntax of a function's source, and what its lines and columns lack to the file's."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None, 0, 0
+    return tree, max(first - 1, 0), len(lines[0]) - len(lines[0].lstrip())

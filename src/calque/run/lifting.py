@@ -8,7 +8,7 @@ that fails leaves every tensor as it was.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -68,10 +68,21 @@ class Input:
         return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
 
 
+class AssumesValues(Protocol):
+    """What knows values that a trace does not (see `calque.run.assumptions`)."""
+
+    def value(
+        self, array: Array, use: str, error: Callable[[], Exception]
+    ) -> np.ndarray | None: ...
+
+
 class Lifting:
     """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
 
-    def __init__(self, checks: bool | None = None) -> None:
+    def __init__(
+        self, checks: bool | None = None, assumptions: AssumesValues | None = None
+    ) -> None:
+        self.assumptions = assumptions
         self.failures: list[Failure] | None = None if checks is None else []
         self.looking = checks is True
         self.callbacks = True
@@ -163,9 +174,9 @@ class Lifting:
         """A traced tensor as a traced Python number; None where numbers must be known."""
         return self.lend_number(read(tensor)) if self.lend_number is not None else None
 
-    def concrete(self, tensor: torch.Tensor) -> Array | None:
-        """The value of a device tensor the host asks for: unknown in a trace."""
-        return None
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
+        """A value that the host asks for, if it may be assumed."""
+        return None if self.assumptions is None else self.assumptions.value(array, use, error)
 
     # Random state ---------------------------------------------------------------------------------
 
@@ -238,6 +249,7 @@ class Lifting:
     def activated(self) -> Iterator[None]:
         """Make this the trace of the thread."""
         previous, active.trace = active.trace, self
+        inlining, active.inlining = active.inlining, True
         try:
             with (
                 x64(),
@@ -246,7 +258,7 @@ class Lifting:
             ):
                 yield
         finally:
-            active.trace = previous
+            active.trace, active.inlining = previous, inlining
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -88,8 +88,7 @@ class Witness(TorchDispatchMode):
         if func in _REGEOMETRY and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
-        if not on_device or outside:
-            self._born(func, result, kwargs)
+        self._born(func, result, kwargs)
         return result
 
     def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:

@@ -1,0 +1,83 @@
+"""Values that the host asks for, and the line that asks.
+
+Eagerly the host is given them. A trace has none: it may assume one that an earlier call has seen
+(`calque.run.assumptions`), which its program then checks, or it raises.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from calque.device.cell import active
+from calque.diagnostics.frames import asking_frame
+
+
+class Asked(NamedTuple):
+    """One look of the host at a value.
+
+    Attributes:
+        file, line, function: the code that looks, which is neither ours nor PyTorch's dispatcher.
+        instruction: where in the bytecode of the function it does.
+        use: what it wants of the value.
+        shape, dtype: of the array.
+    """
+
+    file: str
+    line: int
+    function: str
+    instruction: int
+    use: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @classmethod
+    def of(cls, array: Array, use: str) -> "Asked":
+        """A look at an array that is happening now."""
+        frame = asking_frame()
+        code = frame.f_code
+        place = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti
+        return cls(*place, use, tuple(array.shape), np.dtype(array.dtype))
+
+    def __str__(self) -> str:
+        what = f"{self.dtype}{list(self.shape)}"
+        return f"{what} {self.use} at {self.file}:{self.line} in {self.function}"
+
+
+class Unforeseen(BaseException):
+    """A call cannot be served by a program: its values are not known, or not those assumed.
+
+    No `Exception`: the code between a look at a value and `calque.jit` must not catch it.
+    """
+
+
+class NeedsValue(Unforeseen):
+    """A trace was asked for a value that it has to see first.
+
+    Attributes:
+        error: what is raised where nobody shows it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
+    """The value of an array that the host asks for.
+
+    Args:
+        array: the array; traced in a trace.
+        use: what the host wants of it, as the end of "a tensor is".
+        error: gives what is raised in a trace that may not assume the value.
+    """
+    trace = active.trace
+    if trace is not None:
+        value = trace.value(array, use, error)
+        if value is None:
+            raise error()
+        return value
+    if active.observer is not None:
+        active.observer.see(array, use)
+    return array

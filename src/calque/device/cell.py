@@ -8,6 +8,7 @@ a trace that fails has changed nothing.
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -59,6 +60,8 @@ class Trace(Protocol):
     def number(self, tensor: torch.Tensor) -> Any: ...
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> Any: ...
+
+    def unassuming(self) -> AbstractContextManager[None]: ...
 
 
 class Observer(Protocol):

@@ -24,7 +24,7 @@ from calque.device.cell import (
     x64,
 )
 from calque.device.dtypes import to_numpy
-from calque.device.host import CARRIERS, check_device, host_array
+from calque.device.host import check_device, host_array, host_tensor
 from calque.device.reading import known
 from calque.device.written import Written
 from calque.diagnostics import TraceError, unrepeatable
@@ -39,11 +39,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         TraceError: a trace is running: its tensors have no values yet.
     """
     array = concrete(tensor, "copied to the CPU (cpu(), numpy(), tolist(), print)")
-    host = np.array(array, copy=True, order="C")
-    carrier = CARRIERS.get(tensor.dtype)
-    if carrier is None:
-        return torch.from_numpy(host)
-    return torch.from_numpy(host.view(to_numpy(carrier))).view(tensor.dtype)
+    return host_tensor(array)
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:

@@ -64,6 +64,10 @@ class NeedsValue(Unforeseen):
         self.error = error
 
 
+class NeverServed(Unforeseen):
+    """A trace met a step in the code of an installed package that no program can repeat."""
+
+
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
     """The value of an array that the host asks for.
 

@@ -67,6 +67,13 @@ def asking_frame() -> FrameType:
     return frame
 
 
+def is_packages(frame: FrameType | None) -> bool:
+    """Whether the innermost frame beyond PyTorch's code is of another installed package."""
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return frame is not None and is_library(frame.f_code.co_filename)
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame that belongs to no library; None if every frame does."""
     frame = sys._getframe(1)

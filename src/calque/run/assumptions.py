@@ -23,8 +23,8 @@ from torch.optim.optimizer import (
 )
 
 from calque.device.cell import active
-from calque.device.reading import Asked, NeedsValue, Unforeseen
-from calque.diagnostics.frames import asking_frame, is_library
+from calque.device.reading import Asked, NeedsValue, NeverServed, Unforeseen
+from calque.diagnostics.frames import asking_frame, is_library, is_packages
 from calque.run.checking import Checks
 from calque.run.compiling import announced_as_compiling, told_to_compile
 from calque.run.results import Describer
@@ -115,7 +115,7 @@ class Assumptions:
         for seen in observation or ():
             self._expected[seen.asked].append(seen)
         self.taken: list[tuple[Seen, Array]] = []
-        self.unmet: NeedsValue | None = None
+        self.unmet: Unforeseen | None = None
 
     def value(
         self, array: Array, use: str, error: Callable[[], Exception]
@@ -136,6 +136,13 @@ class Assumptions:
         seen = expected.popleft()
         self.taken.append((seen, array))
         return seen.value.copy()
+
+    def refused(self, error: Exception) -> BaseException:
+        """What to raise for a step that no program can repeat: in a package's code, a signal."""
+        if not is_packages(asking_frame()):
+            return error
+        self.unmet = NeverServed(str(error))
+        return self.unmet
 
     def check_met(self) -> None:
         """Raise again what stopped the trace."""

@@ -75,6 +75,8 @@ class AssumesValues(Protocol):
         self, array: Array, use: str, error: Callable[[], Exception]
     ) -> np.ndarray | None: ...
 
+    def refused(self, error: TraceError) -> BaseException: ...
+
 
 class Lifting:
     """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
@@ -177,6 +179,19 @@ class Lifting:
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """A value that the host asks for, if it may be assumed."""
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
+
+    @contextmanager
+    def unassuming(self) -> Iterator[None]:
+        """Within, no value is assumed."""
+        before, self.assumptions = self.assumptions, None
+        try:
+            yield
+        finally:
+            self.assumptions = before
+
+    def refused(self, error: TraceError) -> BaseException:
+        """What to raise for a step that no program can repeat."""
+        return error if self.assumptions is None else self.assumptions.refused(error)
 
     # Random state ---------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from calque.device.reading import NeedsValue, Unforeseen
+from calque.device.reading import NeedsValue, NeverServed, Unforeseen
 from calque.diagnostics import CalqueError, EagerWarning
 from calque.run import signature
 from calque.run.assumptions import Assumptions, Missed, Observation, Observer, merged
 from calque.run.program import Program
+from calque.run.reach import Reach
 
 logger = logging.getLogger("calque.jit")
 
@@ -28,7 +29,10 @@ _REMEMBERED = 16
 
 
 class Eager:
-    """Stands among the programs of a signature that runs eagerly from now on."""
+    """Stands among the programs of a signature that runs eagerly from now on.
+
+    It serves calls whose modules are in the modes of training that they were in.
+    """
 
     single_use = False
     assumed = None
@@ -37,11 +41,16 @@ class Eager:
         self._fn = fn
         self._spec = spec
         self._why = why
+        self._modes = [(module, module.training) for module in Reach(fn).modules]
         self.calls = 0
 
-    def failing(self, leaves: list[Any]) -> None:
-        """It serves every call."""
-        return None
+    def failing(self, leaves: list[Any]) -> Any:
+        """Itself, if it cannot serve a call."""
+        return None if all(m.training is mode for m, mode in self._modes) else self
+
+    def why(self) -> str:
+        """Why not."""
+        return "modules went from training to evaluation, or back"
 
     def __call__(self, leaves: list[Any]) -> Any:
         """Run the function."""
@@ -145,6 +154,8 @@ class Specializing:
         """Serve a call that a program or a trace has given up."""
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()
+        if isinstance(signal, NeverServed):
+            return self._give_up(key, spec, str(signal))(leaves)
         while isinstance(signal, Missed):
             try:
                 program = self._other(key, leaves, spec, known, signal, tried)
@@ -199,8 +210,10 @@ class Specializing:
         self, key: Any, spec: Any, known: Signature, signal: Unforeseen, seen: Observation | None
     ) -> None:
         """Take note of what an eager call has shown; see whether programs are worth their while."""
+        asked = signal.asked if isinstance(signal, Missed) else signal
         if seen is None:
-            return self._give_up(key, spec, signal, "too many to be compared at each call")
+            self._give_up(key, spec, f"it asks for too many values: {asked}")
+            return
         if isinstance(signal, Missed):
             known.missed(self._programs[key])
             seen = merged(seen, signal) or seen
@@ -208,21 +221,21 @@ class Specializing:
             known.unmet += 1
         known.remember(seen)
         if known.debt >= _PATIENCE:
-            self._give_up(key, spec, signal, "others at most calls")
+            self._give_up(key, spec, f"most calls have another value: {asked}")
         elif known.unmet >= _MOST_UNMET:
-            self._give_up(key, spec, signal, "other ones than an eager call asks for")
+            self._give_up(key, spec, f"it asks for other values where it is traced: {asked}")
 
-    def _give_up(self, key: Any, spec: Any, signal: Unforeseen, what: str) -> None:
-        asked = signal.asked if isinstance(signal, Missed) else signal
-        why = f"the values that it asks for are {what}: {asked}"
+    def _give_up(self, key: Any, spec: Any, why: str) -> Eager:
+        self._signatures.pop(key, None)
         programs = self._programs.setdefault(key, [])
         programs[:] = [program for program in programs if program.assumed is None]
         programs.append(Eager(self._fn, spec, why))
         name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
         warnings.warn(
-            f"{name} runs eagerly from now on where its arguments are like these: {why}.\n"
-            "Call what asks for them outside of the jitted function, or hand it tensors by which "
-            "they repeat (padded to one size); specialize=False raises there instead.",
+            f"{name} runs eagerly from now on where its arguments are like these: {why}\n"
+            "Do that step outside of the jitted function, or let the values repeat (pad to one "
+            "size). calque.jit(..., specialize=False) raises an error there instead.",
             EagerWarning,
             stacklevel=6,
         )
+        return programs[-1]

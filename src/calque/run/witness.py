@@ -132,10 +132,13 @@ class Witness(TorchDispatchMode):
         for item in items:
             if isinstance(item, torch.Tensor) and item.device.type == "cpu":
                 if torch.Tag.nondeterministic_seeded in func.tags:
-                    raise unrepeatable(
-                        f"{func} draws random numbers {_spoken(item)} on the CPU inside calque.jit",
-                        "where they would be frozen in the program",
-                        "Pass device='jax'.",
+                    raise self.lifting.refused(
+                        unrepeatable(
+                            f"{func} draws random numbers {_spoken(item)} on the CPU inside "
+                            "calque.jit",
+                            "where they would be frozen in the program",
+                            "Pass device='jax'.",
+                        )
                     )
                 self.lifting.host_born[id(item)] = item
 

@@ -20,8 +20,8 @@ from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
 from calque.device.hot import NUMBERS, wrap_result
 from calque.device.outline import Outline
-from calque.device.slots import SLOT, Slot, Viewed, viewed
 from calque.device.reading import known
+from calque.device.slots import SLOT, Slot, Viewed, viewed
 from calque.diagnostics import TraceError, unrepeatable
 from calque.ops import dtypes
 from calque.ops.registry import Rule

@@ -21,7 +21,7 @@ from calque.device.cell import active, wrap, wrap_strided, write, x64
 from calque.device.dtypes import to_numpy
 from calque.device.host import array_of, host_array, host_tensor, host_view
 from calque.device.reading import known
-from calque.device.shapes import DESCRIPTION, shapes_of, tensors_of
+from calque.device.shapes import DESCRIPTION, fitted, shapes_of, tensors_of
 from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
 
 logger = logging.getLogger("calque.fallback")
@@ -220,7 +220,8 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(tuple(o.shape), to_numpy(o.dtype)) for o in outs]
 
     def host(*arrays: Any) -> Any:
-        return [host_view(r.contiguous()) for r in pytree.tree_leaves(on_host(*arrays))]
+        results = pytree.tree_leaves(on_host(*arrays))
+        return [fitted(host_view(r.contiguous()), s.shape) for r, s in zip(results, shapes)]
 
     with x64():
         results = callbacks.call_back(host, shapes, *[array_of(flat[i]) for i in positions])

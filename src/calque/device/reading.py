@@ -5,6 +5,8 @@ Eagerly the host is given them. A trace has none: it may assume one that an earl
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ class Asked(NamedTuple):
 
     Attributes:
         file, line, function: the code that looks, which is neither ours nor PyTorch's dispatcher.
-        instruction: where in the bytecode of the function it does.
+        columns: where in the line.
         use: what it wants of the value.
         shape, dtype: of the array.
     """
@@ -27,7 +29,7 @@ class Asked(NamedTuple):
     file: str
     line: int
     function: str
-    instruction: int
+    columns: tuple[int | None, int | None]
     use: str
     shape: tuple[int, ...]
     dtype: Any
@@ -37,8 +39,10 @@ class Asked(NamedTuple):
         """A look at an array that is happening now."""
         frame = asking_frame()
         code = frame.f_code
-        place = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti
-        return cls(*place, use, tuple(array.shape), np.dtype(array.dtype))
+        # Not the instruction itself: which one makes a call changes as the interpreter adapts.
+        _, _, *columns = _positions(code)[frame.f_lasti // 2]
+        place = code.co_filename, frame.f_lineno, code.co_qualname
+        return cls(*place, tuple(columns), use, tuple(array.shape), np.dtype(array.dtype))
 
     def __str__(self) -> str:
         what = f"{self.dtype}{list(self.shape)}"
@@ -66,6 +70,11 @@ class NeedsValue(Unforeseen):
 
 class NeverServed(Unforeseen):
     """A trace met a step in the code of an installed package that no program can repeat."""
+
+
+@lru_cache(maxsize=256)
+def _positions(code: CodeType) -> list[Any]:
+    return list(code.co_positions())
 
 
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:

@@ -37,3 +37,15 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
         shape = [next(words) for _ in range(next(words))]
         tensors.append(torch.empty(shape, dtype=_DTYPES[dtype - 1], device="meta"))
     return tensors
+
+
+def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The elements in another shape: of a program that was made for it, and will be discarded."""
+    if values.shape == shape:
+        return values
+    if values.ndim != len(shape):
+        return np.zeros(shape, values.dtype)
+    found = np.zeros(shape, values.dtype)
+    common = tuple(slice(min(pair)) for pair in zip(values.shape, shape))
+    found[common] = values[common]
+    return found

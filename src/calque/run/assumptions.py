@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
+from jax.errors import JaxRuntimeError
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -117,9 +118,7 @@ class Assumptions:
         self.taken: list[tuple[Seen, Array]] = []
         self.unmet: Unforeseen | None = None
 
-    def value(
-        self, array: Array, use: str, error: Callable[[], Exception]
-    ) -> np.ndarray | None:
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """The value to assume; None where none may be.
 
         Raises:
@@ -200,7 +199,8 @@ class Assumed:
         Raises:
             Missed: they differ.
         """
-        values = jax.device_get([outputs[first + index] for index in self._outputs])
+        with self.guarding():
+            values = jax.device_get([outputs[first + index] for index in self._outputs])
         for index, (seen, value) in enumerate(zip(self.expected, values, strict=True)):
             if not seen.agrees(value):
                 self.misses += 1
@@ -208,6 +208,24 @@ class Assumed:
                 raise Missed([Seen(s.asked, np.array(v)) for s, v in pairs], index + 1)
         self._checks.look(outputs, first)
         self.hits += 1
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Within, what a program raises is left to the eager call: it may be of wrong values."""
+        try:
+            yield
+        except JaxRuntimeError as error:
+            self.misses += 1
+            raise NeedsValue(error) from None
+
+    def guarded(self, executable: Callable[..., Any]) -> Callable[..., Any]:
+        """An executable that runs so."""
+
+        def run(arrays: Any) -> Any:
+            with self.guarding():
+                return executable(arrays)
+
+        return run
 
     def allows(self, missed: Missed) -> bool:
         """Whether the values that another program found leave this one possible."""

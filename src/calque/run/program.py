@@ -109,6 +109,8 @@ class Program:
         with x64():
             numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
             self._executable = direct(compiler(lowered), numbers)
+        if self.assumed is not None:
+            self._executable = self.assumed.guarded(self._executable)
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.device.reading import NeedsValue, NeverServed, Unforeseen
-from calque.diagnostics import CalqueError, EagerWarning
+from calque.diagnostics import CalqueError, EagerWarning, user_origin
 from calque.run import signature
 from calque.run.assumptions import Assumptions, Missed, Observation, Observer, merged
 from calque.run.program import Program
@@ -229,13 +229,16 @@ class Specializing:
         self._signatures.pop(key, None)
         programs = self._programs.setdefault(key, [])
         programs[:] = [program for program in programs if program.assumed is None]
-        programs.append(Eager(self._fn, spec, why))
+        eager = Eager(self._fn, spec, why)
+        programs.append(eager)
         name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
-        warnings.warn(
+        line = user_origin()
+        warnings.warn_explicit(
             f"{name} runs eagerly from now on where its arguments are like these: {why}\n"
             "Do that step outside of the jitted function, or let the values repeat (pad to one "
             "size). calque.jit(..., specialize=False) raises an error there instead.",
             EagerWarning,
-            stacklevel=6,
+            line.file if line else "<unknown>",
+            line.line if line else 0,
         )
-        return programs[-1]
+        return eager

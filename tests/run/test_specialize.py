@@ -239,10 +239,7 @@ def test_training_is_right_whatever_the_values():
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
 
 
-class Failing:
-    """A library's function that raises after a read, in eager calls as in traces."""
-
-    source = """
+FAILING = """
 def f(x, model):
     n = int(x.sum())
     y = model(x[None])
@@ -253,7 +250,7 @@ def f(x, model):
 
 
 def test_a_discarded_run_has_no_effect():
-    f = library(Failing.source)["f"]
+    f = library(FAILING)["f"]
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=1.0), nn.Dropout(0.5))
     model = model.to("jax").requires_grad_(False)
     weight = model[0].weight
@@ -261,10 +258,7 @@ def test_a_discarded_run_has_no_effect():
     @calque.jit
     def step(x):
         weight.add_(1)
-        return f(x.repeat(3, 1).T.reshape(-1)[:2] if False else x, _batch(model))
-
-    def _batch(model):
-        return lambda row: model(row.repeat(4, 1))
+        return f(x, lambda row: model(row.repeat(4, 1)))
 
     for _ in range(2):
         step(values(1.0, 2.0))
@@ -523,7 +517,7 @@ class Counter(nn.Module):
     assert hits(jitted) > 10
 
 
-def test_a_loss_scaler_of_pytorch():
+def test_gradients_are_clipped():
     model = nn.Linear(2, 1).to("jax")
     reference = copy.deepcopy(model).to("cpu")
     results = []
@@ -587,3 +581,104 @@ def test_threads():
         thread.join()
     assert not failures, failures
     assert not torch.compiler.is_compiling()
+
+
+def test_results_of_numpy_are_each_calls_own():
+    f = library("def f(x):\n    return x.cpu().numpy(), x.tolist()")["f"]
+    jitted = calque.jit(lambda x: f(x))
+    for _ in range(4):
+        array, numbers = jitted(values(1.0, 2.0))
+        assert (array.tolist(), numbers) == ([1.0, 2.0], [1.0, 2.0])
+        array[0] = numbers[0] = 7
+
+
+def test_a_backward_outside_that_asks_for_its_gradients_values_runs_eagerly():
+    source = """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2 if g.sum() > 0 else g * 0
+"""
+    twice = library(source)["Twice"]
+    jitted = calque.jit(lambda x: twice.apply(x * 1))
+
+    found = []
+
+    def run() -> None:
+        for sign in (1.0, 1.0, -1.0):
+            x = values(1.0, 2.0).requires_grad_()
+            (jitted(x).sum() * sign).backward()
+            found.append(x.grad.tolist())
+
+    caught = warned(run)
+    assert found == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0]]
+    assert len(caught) == 1
+
+
+def test_hooks_in_a_training_step():
+    hook = library("def hook(g):\n    return g * (2 if g.abs().sum() > 0.5 else 1)")["hook"]
+    results = []
+    for device, run in (("jax", calque.jit), ("cpu", lambda f: f)):
+        w = torch.tensor([1.0, -2.0], device=device, requires_grad=True)
+        w.register_hook(hook)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+
+        def step(w=w, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = w.square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = run(step)
+        results.append([step().item() for _ in range(12)])
+    torch.testing.assert_close(*results)
+
+
+def test_a_scaler_of_losses():
+    results = []
+    for device, run in (("jax", calque.jit), ("cpu", lambda f: f)):
+        w = torch.tensor([1.0, -2.0], device=device, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        scaler = torch.amp.GradScaler(device, init_scale=16.0, growth_interval=3)
+
+        def step(x, w=w, optimizer=optimizer, scaler=scaler):
+            optimizer.zero_grad()
+            loss = (w * x).square().sum()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        step = run(step)
+        factors = [1.0] * 4 + [float("inf")] + [1.0] * 4
+        inputs = [torch.full((2,), factor, device=device) for factor in factors]
+        results.append([n for x in inputs for n in (step(x).item(), scaler.get_scale())])
+        if device == "jax":
+            assert hits(step) >= 5
+            assert len(step.history) == 1
+    assert results[0] == pytest.approx(results[1])
+
+
+def test_an_object_of_a_library_is_left_as_it_was():
+    source = """
+class Cache:
+    def __init__(self):
+        self.rows, self.count = [], 0
+    def add(self, x):
+        self.rows.append(x * 2)
+        self.count += int(x.sum())
+        return torch.cat(self.rows)
+"""
+    names = library(source)
+    cache = names["Cache"]()
+    results = [plain(calque.jit(lambda x: cache.add(x))(values(float(i)))) for i in range(3)]
+    assert results == [[[0.0]], [[0.0, 2.0]], [[0.0, 2.0, 4.0]]]
+    assert cache.count == 3
+    with pytest.raises(calque.TraceError):
+        calque.jit(lambda x: cache.add(x), specialize=False)(values(1.0))
+    assert len(cache.rows) == 3

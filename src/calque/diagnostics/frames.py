@@ -67,6 +67,17 @@ def asking_frame() -> FrameType:
     return frame
 
 
+def raising_file(error: BaseException) -> str:
+    """The file of the innermost frame of a traceback that `asking_frame` would give."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if not file.startswith(_WRAPPERS):
+            found = file
+        step = step.tb_next
+    return found
+
+
 def is_packages(frame: FrameType | None) -> bool:
     """Whether the innermost frame beyond PyTorch's code is of another installed package."""
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):

@@ -30,7 +30,7 @@ from calque.run.checking import Checks
 from calque.run.compiling import announced_as_compiling, told_to_compile
 from calque.run.results import Describer
 
-_LARGEST = 1 << 24
+_LARGEST = 1 << 22
 """How many bytes of values a program may assume."""
 _CLOSE = 1e-4
 
@@ -106,6 +106,7 @@ class Assumptions:
 
     Attributes:
         taken: the values assumed, each with its traced array.
+        has_answered: whether any was.
         unmet: what the trace was stopped for; code in between may have caught it.
     """
 
@@ -116,6 +117,7 @@ class Assumptions:
         for seen in observation or ():
             self._expected[seen.asked].append(seen)
         self.taken: list[tuple[Seen, Array]] = []
+        self.has_answered = False
         self.unmet: Unforeseen | None = None
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
@@ -123,10 +125,14 @@ class Assumptions:
 
         Raises:
             NeedsValue: it may be assumed, but was not seen.
+            NeverServed: it is asked for in the backward of what the function returns.
         """
         allowed = self._everywhere or is_library(asking_frame().f_code.co_filename)
-        if self._closed or not allowed:
+        if not allowed:
             return None
+        if self._closed:  # a backward outside: the program has given its results by then
+            self.unmet = NeverServed(str(error()))
+            raise self.unmet
         asked = Asked.of(array, use)
         expected = self._expected[asked]
         if not expected:
@@ -134,6 +140,7 @@ class Assumptions:
             raise self.unmet
         seen = expected.popleft()
         self.taken.append((seen, array))
+        self.has_answered = True
         return seen.value.copy()
 
     def refused(self, error: Exception) -> BaseException:
@@ -240,8 +247,14 @@ class Assumed:
         return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
 
 
-def merged(observation: Observation, missed: Missed) -> Observation | None:
-    """An observation with the values as a program computes them; None if it is of other values."""
+def merged(observation: Observation, missed: Missed, same_call: bool = False) -> Observation | None:
+    """An observation with the values as a program computes them; None if it is of other values.
+
+    Args:
+        observation: what an eager call has shown.
+        missed: what a program has.
+        same_call: whether both are of one call, so that only rounding tells them apart.
+    """
     places: dict[Asked, deque[int]] = defaultdict(deque)
     for index, seen in enumerate(observation):
         places[seen.asked].append(index)
@@ -249,8 +262,9 @@ def merged(observation: Observation, missed: Missed) -> Observation | None:
     for index, seen in enumerate(missed.observed):
         waiting = places[seen.asked]
         place = waiting.popleft() if waiting else None
-        if place is not None and result[place].is_near(seen.value):
+        certain = index < missed.certain
+        if place is not None and ((same_call and certain) or result[place].is_near(seen.value)):
             result[place] = seen
-        elif index < missed.certain:
+        elif certain:
             return None
     return result

@@ -25,6 +25,7 @@ from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.arguments import Arguments
 from calque.run.assumptions import Assumed, Assumptions
+from calque.run.bystanders import Bystanders
 from calque.run.checking import Checks
 from calque.run.differentiable import Backward, trace_backward
 from calque.run.effects import PythonState, Rebound
@@ -138,6 +139,7 @@ class _Trace:
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         reach.add(leaves, "arguments")
         self.state = PythonState(_without(reach.holders, leaves))
+        self.bystanders = Bystanders(reach.foreign)
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
         self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
@@ -229,6 +231,7 @@ class _Trace:
         )
         leaves.clear()
         del rebound
+        self.bystanders.forget()  # they would keep alive what the function has let go
         recording.survivors = self._find_survivors(made, describer)
         recording.written = [self.arguments.indexes.get(cell, cell) for cell in written]
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
@@ -333,6 +336,7 @@ class _Trace:
                 tensor.grad = gradient
         self.lending.rollback()
         self.state.restore()
+        self.bystanders.restore()
         torch.set_rng_state(self.cpu_random)
 
     # Afterwards -----------------------------------------------------------------------------------

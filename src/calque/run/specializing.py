@@ -13,6 +13,7 @@ from typing import Any
 
 from calque.device.reading import NeedsValue, NeverServed, Unforeseen
 from calque.diagnostics import CalqueError, EagerWarning, user_origin
+from calque.diagnostics.frames import is_library, raising_file
 from calque.run import signature
 from calque.run.assumptions import Assumptions, Missed, Observation, Observer, merged
 from calque.run.program import Program
@@ -25,7 +26,7 @@ MOST_TRACES = 8
 _PATIENCE = 8
 """How many more misses than hits a signature may have."""
 _MOST_UNMET = 3
-_REMEMBERED = 16
+_REMEMBERED = 8
 
 
 class Eager:
@@ -141,10 +142,13 @@ class Specializing:
         except Exception as error:
             if made and made[-1].unmet is not None:
                 raise made[-1].unmet from None
-            if not made or not made[-1].taken or isinstance(error, CalqueError):
+            if not made or not made[-1].has_answered:
                 raise
-            # Perhaps it comes of what was assumed: the eager call will tell.
-            raise NeedsValue(error) from None
+            if not isinstance(error, CalqueError):  # of what was assumed? An eager call will tell
+                raise NeedsValue(error) from None
+            if is_library(raising_file(error)):
+                raise NeverServed(str(error)) from None
+            raise
         if program.assumed is not None:
             self._signatures[key].unmet = 0
             logger.info("specialized to %s", "; ".join(program.assumed.lines()))
@@ -216,7 +220,7 @@ class Specializing:
             return
         if isinstance(signal, Missed):
             known.missed(self._programs[key])
-            seen = merged(seen, signal) or seen
+            seen = merged(seen, signal, same_call=True) or seen
         elif known.observations:
             known.unmet += 1
         known.remember(seen)

@@ -7,7 +7,7 @@ Eagerly the host is given them. A trace has none: it may assume one that an earl
 from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
@@ -54,6 +54,16 @@ class Unforeseen(BaseException):
 
     No `Exception`: the code between a look at a value and `calque.jit` must not catch it.
     """
+
+
+class AssumesValues(Protocol):
+    """What knows values that a trace does not (see `calque.run.assumptions`)."""
+
+    def value(
+        self, array: Array, use: str, error: Callable[[], Exception]
+    ) -> np.ndarray | None: ...
+
+    def refused(self, error: Exception) -> BaseException: ...
 
 
 class NeedsValue(Unforeseen):

@@ -7,12 +7,12 @@ written. The first value depends on none that is assumed, the second on the firs
 are equal, the program did what the function does.
 """
 
+import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -197,6 +197,7 @@ class Assumed:
     def __init__(self, expected: Observation, outputs: list[int], checks: Checks) -> None:
         self.expected = expected
         self.hits = self.misses = 0
+        self._bytes = [seen.value.tobytes() for seen in expected]
         self._outputs = outputs
         self._checks = checks
 
@@ -206,33 +207,36 @@ class Assumed:
         Raises:
             Missed: they differ.
         """
-        with self.guarding():
-            values = jax.device_get([outputs[first + index] for index in self._outputs])
-        for index, (seen, value) in enumerate(zip(self.expected, values, strict=True)):
-            if not seen.agrees(value):
-                self.misses += 1
-                pairs = zip(self.expected, values, strict=True)
-                raise Missed([Seen(s.asked, np.array(v)) for s, v in pairs], index + 1)
+        arrays = [outputs[first + index] for index in self._outputs]
+        try:
+            for array in arrays:
+                array.copy_to_host_async()
+            values = [np.asarray(array) for array in arrays]
+        except JaxRuntimeError as error:
+            raise self._failed(error) from None
+        found = [value.tobytes() for value in values]
+        if found != self._bytes:
+            self.misses += 1
+            certain = list(map(operator.eq, found, self._bytes)).index(False) + 1
+            pairs = zip(self.expected, values, strict=True)
+            raise Missed([Seen(s.asked, v.copy()) for s, v in pairs], certain)
         self._checks.look(outputs, first)
         self.hits += 1
 
-    @contextmanager
-    def guarding(self) -> Iterator[None]:
-        """Within, what a program raises is left to the eager call: it may be of wrong values."""
-        try:
-            yield
-        except JaxRuntimeError as error:
-            self.misses += 1
-            raise NeedsValue(error) from None
-
     def guarded(self, executable: Callable[..., Any]) -> Callable[..., Any]:
-        """An executable that runs so."""
+        """An executable whose errors are left to the eager call: they may be of wrong values."""
 
         def run(arrays: Any) -> Any:
-            with self.guarding():
+            try:
                 return executable(arrays)
+            except JaxRuntimeError as error:
+                raise self._failed(error) from None
 
         return run
+
+    def _failed(self, error: Exception) -> NeedsValue:
+        self.misses += 1
+        return NeedsValue(error)
 
     def allows(self, missed: Missed) -> bool:
         """Whether the values that another program found leave this one possible."""

@@ -8,7 +8,7 @@ that fails leaves every tensor as it was.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from calque.device.cell import Cell, active, read, x64
 from calque.device.checks import Failure
 from calque.device.dtypes import to_numpy
 from calque.device.host import host_array
+from calque.device.reading import AssumesValues
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
 from calque.run.compiling import announced_as_compiling
@@ -66,16 +67,6 @@ class Input:
     def aval(self) -> Any:
         """The abstract value of the array."""
         return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
-
-
-class AssumesValues(Protocol):
-    """What knows values that a trace does not (see `calque.run.assumptions`)."""
-
-    def value(
-        self, array: Array, use: str, error: Callable[[], Exception]
-    ) -> np.ndarray | None: ...
-
-    def refused(self, error: TraceError) -> BaseException: ...
 
 
 class Lifting:

@@ -133,6 +133,7 @@ def forward(model: nn.Module, inputs: dict[str, Any], way: str) -> None:
                 close(name, got[name], tensor)
     if way == "jit":
         check_settled(run)
+        check_repeating(run)
 
 
 def train(model: nn.Module, inputs: dict[str, Any], way: str, steps: int = 2) -> None:
@@ -202,13 +203,26 @@ def training_step(model: nn.Module, run: Any) -> Any:
 
 
 def check_settled(jitted: Any) -> None:
-    """Raise Retraced where calls that are alike go on to be traced.
+    """Raise Retraced where calls that are alike go on to be traced, or run eagerly.
 
     One trace more is the model's own doing: gradients that are there in the second call, which
     need no other program, or something that it keeps from the first.
     """
+    for program in jitted.explain().programs:
+        if "eager" in program:
+            raise Retraced(f"runs eagerly: {program['eager']}")
     if len(jitted.history) > 2 or (jitted.compilations > 1 and "gradient" in jitted.history[1]):
         raise Retraced(f"compiled {jitted.compilations} times: {jitted.history}")
+
+
+def check_repeating(jitted: Any) -> None:
+    """Raise Retraced where values that are the same in each call were not served by one program.
+
+    In training they may be others: the parameters are.
+    """
+    missed = sum(program["misses"] for program in jitted.explain().programs)
+    if missed:
+        raise Retraced(f"assumed other values in {missed} calls: {jitted.history}")
 
 
 def check(name: str, mode: str) -> None:

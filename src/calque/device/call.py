@@ -6,6 +6,7 @@ become calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,14 +20,17 @@ from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
 from calque.device.hot import NUMBERS, wrap_result
 from calque.device.outline import Outline
+from calque.device.reading import known
 from calque.device.slots import SLOT, Slot, Viewed, viewed
-from calque.diagnostics import unrepeatable
+from calque.diagnostics import TraceError, unrepeatable
 from calque.ops import dtypes
 from calque.ops.registry import Rule
+from calque.ops.sized import SIZED
 
 Tensor = torch.Tensor
 _ARRAY = object()
 _default_dtype = torch.get_default_dtype
+_SIZE_ASKED = "counted ({})"
 
 
 class Runner:
@@ -185,8 +189,31 @@ class Runner:
         run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
         dependent = rule.data_dependent
         if dependent(*args, **kwargs) if callable(dependent) else dependent:
-            return _concrete_only(rule, run)
+            return self._dependent(run, template, keywords)
         return jax.jit(run)
+
+    def _dependent(
+        self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """A rule whose results' shapes depend on values: their number of elements is asked for."""
+        rule, outline, cast = self.rule, self.outline, self.cast
+        sized = replace(rule, function=SIZED[rule.name])
+        default = TO_NUMPY[_default_dtype()]
+
+        def checked(*arrays: Any) -> Any:
+            if active.trace is None and active.observer is None:
+                return run(*arrays)
+            items = iter(arrays)
+            filled = [_fill(part, items) for part in template]
+            named = {n: _fill(v, items) for n, v in keywords.items()}
+            count, results = apply(sized, None, filled, named, default, outline)
+            size = known(count, _SIZE_ASKED.format(rule.name), lambda: _sizeless(rule, arrays))
+            if active.trace is None:
+                return run(*arrays)
+            found = results(int(size))
+            return found if cast is None else cast_like(found, filled[cast])
+
+        return checked
 
     def _template(self, value: Any, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
@@ -207,19 +234,14 @@ def _slot_of(tensor: Tensor) -> Slot:
     return viewed(cell, tensor, []) or SLOT
 
 
-def _concrete_only(rule: Rule, run: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(*arrays: Any) -> Any:
-        if active.trace is not None:
-            given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
-            raise unrepeatable(
-                f"{rule.name} of {given}",
-                "gives a shape that depends on the values, which one XLA program cannot",
-                "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask "
-                "in place of a count of nonzero(); or do this step outside of calque.jit.",
-            )
-        return run(*arrays)
-
-    return checked
+def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
+    given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
+    return unrepeatable(
+        f"{rule.name} of {given}",
+        "gives a shape that depends on the values, which one XLA program cannot",
+        "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask "
+        "in place of a count of nonzero(); or do this step outside of calque.jit.",
+    )
 
 
 def _fill(template: Any, items: Iterator[Any]) -> Any:

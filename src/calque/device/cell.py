@@ -7,6 +7,8 @@ a trace that fails has changed nothing.
 """
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -57,9 +59,29 @@ class Trace(Protocol):
 
     def number(self, tensor: torch.Tensor) -> Any: ...
 
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> Any: ...
+
+    def unassuming(self) -> AbstractContextManager[None]: ...
+
+
+class Observer(Protocol):
+    """What is told of the values that the host reads in an eager call (see `reading`)."""
+
+    def see(self, array: Array, use: str) -> None: ...
+
 
 class _Active(threading.local):
+    """What goes on in a thread.
+
+    Attributes:
+        trace: the trace that runs; None while its thread is eager.
+        observer: what is told of reads by the host, outside of traces.
+        inlining: whether jitted functions run as parts of the one around them.
+    """
+
     trace: Trace | None = None
+    observer: Observer | None = None
+    inlining: bool = False
 
 
 active = _Active()

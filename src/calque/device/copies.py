@@ -24,9 +24,10 @@ from calque.device.cell import (
     x64,
 )
 from calque.device.dtypes import to_numpy
-from calque.device.host import CARRIERS, check_device, host_array
+from calque.device.host import check_device, host_array, host_tensor
+from calque.device.reading import known
 from calque.device.written import Written
-from calque.diagnostics import unrepeatable
+from calque.diagnostics import TraceError, unrepeatable
 
 _COPY = Written("aten::copy_")
 
@@ -38,30 +39,26 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         TraceError: a trace is running: its tensors have no values yet.
     """
     array = concrete(tensor, "copied to the CPU (cpu(), numpy(), tolist(), print)")
-    host = np.array(array, copy=True, order="C")
-    carrier = CARRIERS.get(tensor.dtype)
-    if carrier is None:
-        return torch.from_numpy(host)
-    return torch.from_numpy(host.view(to_numpy(carrier))).view(tensor.dtype)
+    return host_tensor(array)
 
 
-def concrete(tensor: torch.Tensor, use: str) -> Array:
+def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
     """The array of a tensor whose value the host needs.
 
     Raises:
         TraceError: the value is not known while `calque.jit` traces; names the user's line.
     """
-    if active.trace is not None:
-        value = active.trace.concrete(tensor)
-        if value is not None:
-            return value
-        raise unrepeatable(
-            f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
-            "inside calque.jit, where it has no value yet",
-            "Use torch.where or torch.cond instead of a Python `if` on it; return it from the "
-            "function to look at it outside.",
-        )
-    return read(tensor)
+    return known(read(tensor), use, lambda: no_value(tensor, use))
+
+
+def no_value(tensor: torch.Tensor, use: str) -> TraceError:
+    """What is raised in a trace that cannot know a value; names the user's line."""
+    return unrepeatable(
+        f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
+        "inside calque.jit, where it has no value yet",
+        "Use torch.where or torch.cond instead of a Python `if` on it; return it from the "
+        "function to look at it outside.",
+    )
 
 
 def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
@@ -228,9 +225,9 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """`torch.equal`."""
     if a.shape != b.shape:
         return False
-    left, right = concrete(a, "compared"), concrete(b, "compared")
     with x64():
-        return bool(jnp.array_equal(left, right))
+        same = jnp.array_equal(read(a), read(b))
+    return bool(known(same, "compared (torch.equal)", lambda: no_value(a, "compared")))
 
 
 def is_set_to(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -12,12 +12,16 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from calque.device import callbacks
 from calque.device.cell import active, wrap, wrap_strided, write, x64
 from calque.device.dtypes import to_numpy
-from calque.device.host import array_of, host_array
+from calque.device.host import array_of, host_array, host_tensor, host_view
+from calque.device.reading import known
+from calque.device.shapes import DESCRIPTION, fitted, shapes_of, tensors_of
 from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
 
 logger = logging.getLogger("calque.fallback")
@@ -29,6 +33,7 @@ DECOMPOSED: Counter[str] = Counter()
 """How often each operator was served by PyTorch's decomposition, by name."""
 
 _decomposing = threading.local()
+_SHAPES_ASKED = "the shapes of {}"
 
 _MIXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
 """Operators that take index tensors of the CPU."""
@@ -128,6 +133,8 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOpError(
             f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
         ) from None
+    if active.observer is not None:
+        active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
     originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
     written = _written(op, args, kwargs)
     for value, copy in zip(flat, host, strict=True):
@@ -197,21 +204,36 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         a, k = pytree.tree_unflatten(filled, spec)
         return op(*a, **k)
 
+    def on_host(*arrays: Any) -> Any:
+        return run(*[host_tensor(array) for array in arrays])
+
     metas = [torch.empty_like(flat[i], device="meta") for i in positions]
     try:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
-        raise TraceError(
+        unknown = TraceError(
             f"{op.name()} has no rule on the jax device, and the shape of its result is not known "
             f"before it runs: {error}"
-        ) from None
+        )
+        outline = _outline(op, on_host, [array_of(flat[i]) for i in positions], unknown)
     outs, out_spec = pytree.tree_flatten(outline)
     shapes = [jax.ShapeDtypeStruct(tuple(o.shape), to_numpy(o.dtype)) for o in outs]
 
     def host(*arrays: Any) -> Any:
-        results = run(*[torch.from_dlpack(jax.numpy.array(a)) for a in arrays])
-        return [host_array(r.contiguous()) for r in pytree.tree_leaves(results)]
+        results = pytree.tree_leaves(on_host(*arrays))
+        return [fitted(host_view(r.contiguous()), s.shape) for r, s in zip(results, shapes)]
 
     with x64():
-        results = jax.pure_callback(host, shapes, *[array_of(flat[i]) for i in positions])
+        results = callbacks.call_back(host, shapes, *[array_of(flat[i]) for i in positions])
     return pytree.tree_unflatten([wrap(r) for r in results], out_spec)
+
+
+def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:
+    """Tensors like those that an operator gives, where only their values tell the shapes."""
+    with x64():
+        (described,) = callbacks.call_back(
+            lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays
+        )
+    value = known(described, _SHAPES_ASKED.format(op.name()), lambda: unknown)
+    tensors = tensors_of(np.asarray(value))
+    return tensors[0] if len(op._schema.returns) == 1 else tensors

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from calque.device import custom
+from calque.device.cell import active
 from calque.device.fallback import call_back
 from calque.diagnostics import TraceError
 from calque.ops.registry import RULES
@@ -31,9 +32,10 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
             custom.bind(RULES[op.name()])
-    try:
+    if op._schema.is_mutable or active.trace is None:
         return op(*args, **kwargs)
+    try:
+        with active.trace.unassuming():
+            return op(*args, **kwargs)
     except TraceError:
-        if op._schema.is_mutable:
-            raise
         return call_back(op, args, kwargs)

@@ -1,5 +1,7 @@
 """Tensors that are not the device's, where an operator of the device meets them."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import torch
@@ -7,7 +9,7 @@ from jax import Array
 from torch import Tensor
 
 from calque.device.cell import active, cell_of, read, x64
-from calque.device.dtypes import TO_NUMPY, to_numpy
+from calque.device.dtypes import TO_NUMPY, to_numpy, to_torch
 
 CARRIERS = {
     dtype: torch.uint8 if dtype.itemsize == 1 else torch.uint16
@@ -47,6 +49,16 @@ def host_view(tensor: Tensor) -> np.ndarray:
     carrier = CARRIERS.get(plain.dtype)
     dtype = to_numpy(plain.dtype)
     return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
+
+
+def host_tensor(array: Any) -> Tensor:
+    """The elements of an array as a CPU tensor with memory of its own."""
+    host = np.array(array, copy=True, order="C")
+    dtype = to_torch(host.dtype)
+    carrier = CARRIERS.get(dtype)
+    if carrier is None:
+        return torch.from_numpy(host)
+    return torch.from_numpy(host.view(to_numpy(carrier))).view(dtype)
 
 
 def check_device(device: torch.device | None) -> None:

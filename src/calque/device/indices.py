@@ -19,10 +19,12 @@ from jax.core import Tracer
 from calque.device import checks, strides
 from calque.device.binding import functional, in_place
 from calque.device.cell import active, read, wrap, wrap_strided, x64
-from calque.device.copies import concrete
+from calque.device.copies import no_value
 from calque.device.host import host_array
+from calque.device.reading import known
 from calque.ops.registry import RULES
 from calque.ops.scatter import check_mask
+from calque.ops.sized import positions
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
@@ -48,11 +50,24 @@ def _on_device(index: Tensor | None) -> Tensor | None:
 def _positions_of(mask: Tensor, self: Tensor, dim: int) -> list[Tensor]:
     """The index tensors a mask stands for, one for each of its axes."""
     check_mask(tuple(self.shape), dim, tuple(mask.shape))
-    values = np.asarray(concrete(mask, "used as an index whose number of positions is needed"))
+    array = read(mask)
+    size = _size_of(mask, array)
     with x64():
         if mask.ndim == 0:
-            return [wrap(jnp.zeros(int(values != 0), np.int64))]
-        return [wrap(jnp.asarray(part)) for part in np.nonzero(values)]
+            return [wrap(jnp.zeros(size, np.int64))]
+        if active.trace is not None:
+            return [wrap(part) for part in positions(array, size)]
+        return [wrap(jnp.asarray(part)) for part in np.nonzero(np.asarray(array))]
+
+
+def _size_of(mask: Tensor, array: Array) -> int:
+    """The number of positions at which a mask is set."""
+    if active.trace is None and active.observer is None:
+        return int(np.count_nonzero(np.asarray(array)))
+    use = "used as an index whose number of positions is needed"
+    with x64():
+        count = jnp.count_nonzero(array)
+    return int(known(count, use, lambda: no_value(mask, use)))
 
 
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
@@ -152,7 +167,7 @@ def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
     at = values.ndim - 1 - trailing
     if active.trace is None and at >= 0 and values.shape[at] != 1:
         check_mask(tuple(self.shape), dim, tuple(mask.shape))
-        chosen = int(np.count_nonzero(concrete(mask, "counted")))
+        chosen = int(np.count_nonzero(np.asarray(read(mask))))
         if values.shape[at] != chosen:
             shape = [*self.shape[:dim], chosen, *self.shape[dim + mask.ndim :]]
             raise RuntimeError(

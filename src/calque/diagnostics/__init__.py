@@ -2,6 +2,7 @@
 
 from calque.diagnostics.errors import (
     CalqueError,
+    EagerWarning,
     InternalError,
     TraceError,
     UnsupportedOpError,
@@ -12,6 +13,7 @@ from calque.diagnostics.tracebacks import tidy
 
 __all__ = [
     "CalqueError",
+    "EagerWarning",
     "InternalError",
     "Origin",
     "TraceError",

@@ -28,6 +28,10 @@ class InternalError(CalqueError, RuntimeError):
     """Calque failed at a call that PyTorch finds nothing wrong with."""
 
 
+class EagerWarning(UserWarning):
+    """Calls of a jitted function run eagerly from now on."""
+
+
 def unrepeatable(what: str, why: str, remedy: str) -> TraceError:
     """The error for a step that one XLA program cannot repeat, at the user's line.
 

@@ -13,6 +13,29 @@ _LIBRARIES = tuple(
     for path in (os.path.dirname(__file__), torch.__file__, jax.__file__, os.__file__)
 )
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_WRAPPERS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
+    *(
+        _TORCH + name
+        for name in (
+            "_classes.py",
+            "_compile.py",
+            "_dynamo" + os.sep,
+            "_jit_internal.py",
+            "_library" + os.sep,
+            "_ops.py",
+            "_prims_common" + os.sep,
+            "_tensor.py",
+            "_tensor_str.py",
+            "functional.py",
+            "library.py",
+            "overrides.py",
+            "utils" + os.sep + "_python_dispatch.py",
+        )
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +57,32 @@ def is_library(filename: str) -> bool:
         or filename.startswith("<frozen")
         or any(part in filename for part in _SITE)
     )
+
+
+def asking_frame() -> FrameType:
+    """The innermost frame that is neither calque's nor of PyTorch's wrappers of operators."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
+        frame = frame.f_back
+    return frame
+
+
+def raising_file(error: BaseException) -> str:
+    """The file of the innermost frame of a traceback that `asking_frame` would give."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if not file.startswith(_WRAPPERS):
+            found = file
+        step = step.tb_next
+    return found
+
+
+def is_packages(frame: FrameType | None) -> bool:
+    """Whether the innermost frame beyond PyTorch's code is of another installed package."""
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return frame is not None and is_library(frame.f_code.co_filename)
 
 
 def user_frame() -> FrameType | None:

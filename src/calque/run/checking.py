@@ -45,6 +45,11 @@ class Checks:
             outputs.add(jnp.stack([f.value for f in failures])),
         )
 
+    @property
+    def looks(self) -> bool:
+        """Whether outputs are looked at before anything is written."""
+        return bool(self.failures)
+
     def look(self, outputs: list[Array], first: int) -> None:
         """Raise what the first check that failed says; `first` is the index of output 0."""
         if not self.failures:

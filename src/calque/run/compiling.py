@@ -34,3 +34,8 @@ def announced_as_compiling() -> Iterator[None]:
             _running -= 1
             if not _running:
                 torch.compiler._is_compiling_flag, Distribution._validate_args = _before
+
+
+def told_to_compile(told: bool) -> None:
+    """Change, within `announced_as_compiling`, what code is told that asks."""
+    torch.compiler._is_compiling_flag = told

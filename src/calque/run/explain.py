@@ -27,10 +27,16 @@ class Explanation:
         lines += [f"  trace {i + 1}: {reason}" for i, reason in enumerate(self.traces)]
         for index, program in enumerate(self.programs):
             lines.append(f"  program {index + 1}: {program['calls']} calls")
+            if "eager" in program:
+                lines.append(f"    runs eagerly: {program['eager']}")
+                continue
             for kind, names in program["lifted"].items():
                 lines.append(f"    lifted: {len(names)} x {kind}{_named(names)}")
             if program["rebound"]:
                 lines.append(f"    rebound at each call: {', '.join(program['rebound'])}")
+            if program["assumed"]:
+                lines.append(f"    specialized: {program['hits']} hits, {program['misses']} misses")
+                lines += [f"      {value}" for value in program["assumed"][:_SHOWN]]
             lines.append(f"    written: {program['written']} tensors, {program['donated']} donated")
             lines.append(f"    guarded: {', '.join(program['guards']) or 'nothing'}")
         return "\n".join(lines)

@@ -12,16 +12,20 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import torch
 
 from calque.device.cell import active
+from calque.device.reading import Unforeseen
 from calque.diagnostics import tidy
 from calque.run import signature
+from calque.run.assumptions import Assumptions
 from calque.run.explain import Explanation, explain
 from calque.run.guards import ambient
 from calque.run.patience import announced
 from calque.run.program import Program
 from calque.run.record import record
+from calque.run.specializing import Specializing
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Assuming = Callable[[], Assumptions | None]
 logger = logging.getLogger("calque.jit")
 
 _MANY_TRACES = 16
@@ -37,18 +41,22 @@ class Jitted(Generic[P, R]):
         history: why each trace was made.
     """
 
-    def __init__(self, fn: Callable[P, R], checks: bool = False) -> None:
+    def __init__(
+        self, fn: Callable[P, R], checks: bool = False, specialize: bool | None = None
+    ) -> None:
         self._fn = fn
         self._checks = checks
+        self._specialize = specialize
         self.programs: dict[Any, list[Program]] = {}
         self.history: list[str] = []
         self.compilations = 0
         self._executables: dict[int, Any] = {}
+        self._specializing = Specializing(fn, specialize, self.programs, self._make)
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if active.trace is not None or torch._C._functorch.maybe_current_level() is not None:
+        if active.inlining or torch._C._functorch.maybe_current_level() is not None:
             return self._fn(*args, **kwargs)
         try:
             return self._call(args, kwargs)
@@ -59,8 +67,12 @@ class Jitted(Generic[P, R]):
         leaves, spec = signature.flatten_call(args, kwargs)
         key = self._key(leaves, spec)
         with self._lock:
-            program = self._find(key, leaves) or self._make(key, leaves, spec)
-            return program(leaves)
+            try:
+                program = self._find(key, leaves) or self._missing(key, leaves, spec)
+                return program(leaves)
+            except Unforeseen as unforeseen:
+                signal = unforeseen.with_traceback(None)
+            return self._specializing.call(key, leaves, spec, signal)
 
     def _key(self, leaves: list[Any], spec: Any) -> Any:
         keys = [signature.key_of(leaf) for leaf in leaves]
@@ -72,10 +84,15 @@ class Jitted(Generic[P, R]):
                 return program
         return None
 
-    def _make(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
         reason = self._why(key, leaves)
         self._last = key
-        program, lowered = self._trace(leaves, spec)
+        return self._specializing.made(key, leaves, spec, reason)
+
+    def _make(
+        self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
+    ) -> Program:
+        program, lowered = self._trace(leaves, spec, assumptions)
         program.compile_with(self._compiled, lowered)
         self.history.append(reason)
         known = self.programs.setdefault(key, [])
@@ -86,9 +103,11 @@ class Jitted(Generic[P, R]):
             logger.warning("%s was traced %d times: %s", self, _MANY_TRACES, reason)
         return program
 
-    def _trace(self, leaves: list[Any], spec: Any) -> tuple[Program, Any]:
+    def _trace(
+        self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
+    ) -> tuple[Program, Any]:
         started = time.perf_counter()
-        program = Program(record(self._fn, leaves, spec, self._checks))
+        program = Program(record(self._fn, leaves, spec, self._checks, assumptions))
         lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
@@ -135,10 +154,10 @@ class Jitted(Generic[P, R]):
         return getattr(self._fn, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
-        return Jitted(copy.deepcopy(self._fn, memo), self._checks)
+        return Jitted(copy.deepcopy(self._fn, memo), self._checks, self._specialize)
 
     def __reduce__(self) -> Any:
-        return Jitted, (self._fn, self._checks)
+        return Jitted, (self._fn, self._checks, self._specialize)
 
     def __str__(self) -> str:
         return getattr(self._fn, "__qualname__", type(self._fn).__name__)
@@ -148,14 +167,18 @@ class Jitted(Generic[P, R]):
 
 
 @overload
-def jit(fn: Callable[P, R], *, checks: bool = False) -> Jitted[P, R]: ...
+def jit(
+    fn: Callable[P, R], *, checks: bool = False, specialize: bool | None = None
+) -> Jitted[P, R]: ...
 
 
 @overload
-def jit(*, checks: bool = False) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(
+    *, checks: bool = False, specialize: bool | None = None
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
-def jit(fn: Any = None, *, checks: bool = False) -> Any:
+def jit(fn: Any = None, *, checks: bool = False, specialize: bool | None = None) -> Any:
     """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
     The function is run once with traced tensors. Tensors it reads that are not arguments
@@ -174,10 +197,20 @@ def jit(fn: Any = None, *, checks: bool = False) -> Any:
             donated. Without the checks a read out of bounds gives NaN (the smallest number, of
             integers; the largest, of unsigned ones), a write out of bounds is left out, and a
             matrix that cannot be factored gives NaN.
+        specialize: what happens where a tensor's value is needed while the function is traced
+            (`if`, `.item()`, `x[mask]`). With False a TraceError is raised. With True the call runs
+            eagerly, which shows the value; the next one is compiled for it, and every call of that
+            program compares: with other values the call runs eagerly, or by a program made for
+            those. By default that is so in the code of installed packages, and an error in the
+            user's own.
 
     Raises:
-        TraceError: the function needs a tensor's value while it is traced (`if`, `.item()`), or
-            does something else one program cannot repeat. Nothing has changed then.
+        TraceError: the function needs a tensor's value while it is traced, or does something else
+            one program cannot repeat. Nothing has changed then.
+
+    Warns:
+        EagerWarning: the values are others at most calls, so that calls with such arguments run
+            eagerly from now on.
 
     >>> import torch, calque
     >>> w = torch.ones(3, device="jax")
@@ -188,4 +221,6 @@ def jit(fn: Any = None, *, checks: bool = False) -> Any:
     >>> step(torch.ones(3, device="jax")).item(), w.tolist()
     (6.0, [2.0, 2.0, 2.0])
     """
-    return functools.partial(Jitted, checks=checks) if fn is None else Jitted(fn, checks)
+    if fn is None:
+        return functools.partial(Jitted, checks=checks, specialize=specialize)
+    return Jitted(fn, checks, specialize)

@@ -21,6 +21,7 @@ from calque.device.cell import Cell, active, read, x64
 from calque.device.checks import Failure
 from calque.device.dtypes import to_numpy
 from calque.device.host import host_array
+from calque.device.reading import AssumesValues
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
 from calque.run.compiling import announced_as_compiling
@@ -71,7 +72,10 @@ class Input:
 class Lifting:
     """One trace's view of the world (see the module); implements `calque.device.cell.Trace`."""
 
-    def __init__(self, checks: bool | None = None) -> None:
+    def __init__(
+        self, checks: bool | None = None, assumptions: AssumesValues | None = None
+    ) -> None:
+        self.assumptions = assumptions
         self.failures: list[Failure] | None = None if checks is None else []
         self.looking = checks is True
         self.callbacks = True
@@ -163,9 +167,22 @@ class Lifting:
         """A traced tensor as a traced Python number; None where numbers must be known."""
         return self.lend_number(read(tensor)) if self.lend_number is not None else None
 
-    def concrete(self, tensor: torch.Tensor) -> Array | None:
-        """The value of a device tensor the host asks for: unknown in a trace."""
-        return None
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
+        """A value that the host asks for, if it may be assumed."""
+        return None if self.assumptions is None else self.assumptions.value(array, use, error)
+
+    @contextmanager
+    def unassuming(self) -> Iterator[None]:
+        """Within, no value is assumed."""
+        before, self.assumptions = self.assumptions, None
+        try:
+            yield
+        finally:
+            self.assumptions = before
+
+    def refused(self, error: TraceError) -> BaseException:
+        """What to raise for a step that no program can repeat."""
+        return error if self.assumptions is None else self.assumptions.refused(error)
 
     # Random state ---------------------------------------------------------------------------------
 
@@ -238,6 +255,7 @@ class Lifting:
     def activated(self) -> Iterator[None]:
         """Make this the trace of the thread."""
         previous, active.trace = active.trace, self
+        inlining, active.inlining = active.inlining, True
         try:
             with (
                 x64(),
@@ -246,7 +264,7 @@ class Lifting:
             ):
                 yield
         finally:
-            active.trace = previous
+            active.trace, active.inlining = previous, inlining
 
     @contextmanager
     def unchecked(self) -> Iterator[None]:

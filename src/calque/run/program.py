@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 from calque.device import rng
 from calque.device.cell import Cell, read, write, x64
 from calque.device.host import host_array
+from calque.run.assumptions import Assumed
 from calque.run.differentiable import Replay
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
@@ -47,6 +48,7 @@ class Program:
     Attributes:
         recording: what the trace found; its traced arrays are gone.
         calls: how often it ran.
+        assumed: the values that it assumes; None if it assumes none.
         single_use: whether the function left tensors behind that are not results, so that its next
             call has to be traced again.
     """
@@ -57,6 +59,7 @@ class Program:
         self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
         self.calls = 0
         self.single_use = bool(recording.survivors)
+        self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
         self._rebuild = same_tree(recording.spec)
         self._n_written = len(recording.written)
         self._optimizers = recording.optimizers
@@ -83,8 +86,8 @@ class Program:
         self._cells = [source for source in sources if type(source) is Cell]
         self._others = [(i, s) for i, s in enumerate(sources) if type(s) is not Cell]
         # A differentiable program's backward may still need what the forward overwrites, and after
-        # a check that failed everything must be as it was.
-        keep = backward is not None or recording.checks.failures
+        # a check that failed, or a wrong assumption, everything must be as it was.
+        keep = backward is not None or recording.checks.looks
         written = set() if keep else set(recording.written)
         self._donated = [
             i
@@ -106,6 +109,8 @@ class Program:
         with x64():
             numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
             self._executable = direct(compiler(lowered), numbers)
+        if self.assumed is not None:
+            self._executable = self.assumed.guarded(self._executable)
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""
@@ -118,6 +123,9 @@ class Program:
             "written": self._n_written,
             "donated": len(self._donated),
             "rebound": [place.holder.name(place.key) for place, _ in self.recording.rebound],
+            "assumed": self.assumed.lines() if self.assumed else [],
+            "hits": self.assumed.hits if self.assumed else 0,
+            "misses": self.assumed.misses if self.assumed else 0,
             "guards": sorted({guard.guarded for guard in self.recording.guards}),
         }
 

@@ -33,6 +33,7 @@ class Reach:
         optimizers: every optimizer, with its path.
         tensors: every tensor, by id.
         names: how the user's program names each tensor, by id.
+        foreign: objects of libraries' classes, into which it did not look.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -40,6 +41,7 @@ class Reach:
         self.optimizers: dict[Optimizer, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self.names: dict[int, str] = {}
+        self.foreign: list[Any] = []
         self._holders: list[Holder] = []
         self._objects: list[tuple[Any, str, int]] = []
         self._used: set[str] = set()
@@ -133,7 +135,9 @@ class Reach:
             for base in value.__mro__:
                 if _is_users(base):
                     self._objects.append((Attributes(base), base.__name__, depth))
-        elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
+        elif not isinstance(value, types.ModuleType) and not _is_users(type(value)):
+            self.foreign.append(value)
+        elif not isinstance(value, types.ModuleType):
             self._used.add("__call__")
             self.visit(type(value), depth - 1, type(value).__name__)
             if hasattr(value, "__dict__"):

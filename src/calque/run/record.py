@@ -24,6 +24,8 @@ from calque.device.cell import (
 from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.arguments import Arguments
+from calque.run.assumptions import Assumed, Assumptions
+from calque.run.bystanders import Bystanders
 from calque.run.checking import Checks
 from calque.run.differentiable import Backward, trace_backward
 from calque.run.effects import PythonState, Rebound
@@ -44,13 +46,24 @@ Target = Existing | Argument
 
 
 def record(
-    fn: Callable[..., Any], leaves: list[Any], spec: Any, checks: bool = False
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    spec: Any,
+    checks: bool = False,
+    assumptions: Callable[[], Assumptions | None] = lambda: None,
 ) -> "Recording":
-    """Trace a function for the leaves of a call's arguments; with the checks of values if asked."""
+    """Trace a function for the leaves of a call's arguments.
+
+    Args:
+        fn: the function.
+        leaves, spec: the arguments.
+        checks: whether the program is to check values.
+        assumptions: gives what a trace may assume.
+    """
     with_storage: frozenset[int] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, with_storage, checks)
+            return Recording(fn, leaves, spec, with_storage, checks, assumptions())
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -77,7 +90,7 @@ class Recording:
         pinned, pinned_hosts: arguments that are also part of the state.
         stored: arguments whose whole storage is the input, and how they must lie in it.
         optimizers: those that stepped.
-        checks: the checks of values that were asked for.
+        checks: the checks of values that were asked for, and of those that were assumed.
         guards: what must hold for the program to serve a call.
     """
 
@@ -88,13 +101,14 @@ class Recording:
         spec: Any,
         with_storage: frozenset[int],
         checks: bool,
+        assumptions: Assumptions | None,
     ) -> None:
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.backward: Backward | None = None
-        self.checks = Checks()
-        trace = _Trace(self, fn, leaves, with_storage, checks)
+        self.checks: Checks | Assumed = Checks()
+        trace = _Trace(self, fn, leaves, with_storage, checks, assumptions)
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
@@ -113,16 +127,19 @@ class _Trace:
         leaves: list[Any],
         with_storage: frozenset[int],
         checks: bool,
+        assumptions: Assumptions | None,
     ) -> None:
         self.recording = recording
         self.leaves = leaves
-        self.lifting = Lifting(checks)
+        self.assumptions = assumptions
+        self.lifting = Lifting(checks, assumptions)
         self.lending = OptimizerLending(self.lifting)
         self.reach = reach = Reach(fn)
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         reach.add(leaves, "arguments")
         self.state = PythonState(_without(reach.holders, leaves))
+        self.bystanders = Bystanders(reach.foreign)
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
         self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
@@ -177,6 +194,8 @@ class _Trace:
         with self.arguments.watched():
             result = fn(*args, **kwargs)
         del args, kwargs
+        if self.assumptions is not None:
+            self.assumptions.check_met()
         leaves, recording.spec = signature.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
@@ -201,6 +220,8 @@ class _Trace:
             place.after.clear()
         self.lending.check_unchanged()
         recording.checks = Checks.of(self.lifting, describer)
+        if self.assumptions is not None:
+            recording.checks = self.assumptions.checked_by(recording.checks, describer)
         # JAX gives a donated input's memory to the first output of its shape: keep them in step.
         slots = self.lifting.cell_slots
         written = sorted(self.lifting.written, key=lambda cell: slots.get(cell, math.inf))
@@ -210,6 +231,7 @@ class _Trace:
         )
         leaves.clear()
         del rebound
+        self.bystanders.forget()  # they would keep alive what the function has let go
         recording.survivors = self._find_survivors(made, describer)
         recording.written = [self.arguments.indexes.get(cell, cell) for cell in written]
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
@@ -314,6 +336,7 @@ class _Trace:
                 tensor.grad = gradient
         self.lending.rollback()
         self.state.restore()
+        self.bystanders.restore()
         torch.set_rng_state(self.cpu_random)
 
     # Afterwards -----------------------------------------------------------------------------------

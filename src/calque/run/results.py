@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jax import Array
 
@@ -15,12 +16,14 @@ from calque.run.lifting import Lifting
 
 @dataclass(frozen=True)
 class Constant:
-    """A Python value, or a CPU tensor made in the trace."""
+    """A Python value, or a CPU tensor or an array of numpy made in the trace."""
 
     value: Any
 
     def build(self, outputs: "Outputs") -> Any:
-        return self.value.clone() if isinstance(self.value, torch.Tensor) else self.value
+        if isinstance(self.value, torch.Tensor):
+            return self.value.clone()
+        return self.value.copy() if type(self.value) is np.ndarray else self.value
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,7 @@ class Witness(TorchDispatchMode):
         if func in _REGEOMETRY and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
-        if not on_device or outside:
-            self._born(func, result, kwargs)
+        self._born(func, result, kwargs)
         return result
 
     def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:
@@ -133,10 +132,13 @@ class Witness(TorchDispatchMode):
         for item in items:
             if isinstance(item, torch.Tensor) and item.device.type == "cpu":
                 if torch.Tag.nondeterministic_seeded in func.tags:
-                    raise unrepeatable(
-                        f"{func} draws random numbers {_spoken(item)} on the CPU inside calque.jit",
-                        "where they would be frozen in the program",
-                        "Pass device='jax'.",
+                    raise self.lifting.refused(
+                        unrepeatable(
+                            f"{func} draws random numbers {_spoken(item)} on the CPU inside "
+                            "calque.jit",
+                            "where they would be frozen in the program",
+                            "Pass device='jax'.",
+                        )
                     )
                 self.lifting.host_born[id(item)] = item
 

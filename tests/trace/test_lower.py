@@ -221,3 +221,15 @@ def test_a_function_may_change_the_list_that_it_is_given() -> None:
 @calque.trace.wrap
 def takes_the_last(numbers: list[int], x: torch.Tensor) -> torch.Tensor:
     return x * numbers.pop()
+
+
+def test_an_error_of_the_program_is_an_operator() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            raise ValueError("negative")
+        return x * 2
+
+    lowered = lower(calque.trace(f, torch.ones(2)))
+    assert lowered(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="ValueError: negative"):
+        lowered(-torch.ones(2))

@@ -180,6 +180,12 @@ def fresh(constant: torch.Tensor) -> torch.Tensor:
     return constant.clone()
 
 
+def assert_later(condition: torch.Tensor, truth: bool, raised: Any) -> None:
+    """As `raise_when`, as an operator, which raises a RuntimeError with the message."""
+    fine = condition.reshape(()).bool() != truth
+    torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+
+
 @recorded
 def raise_when(condition: Any, truth: bool, raised: Any) -> None:
     """Raise what the program raises when it goes this way.
@@ -193,8 +199,7 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
         Exception: the error, when the condition says so.
     """
     if torch.compiler.is_dynamo_compiling() and isinstance(condition, torch.Tensor):
-        fine = condition.reshape(()).bool() != truth
-        torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+        assert_later(condition, truth, raised)
     elif bool(condition) == truth:
         raise raised.error.with_traceback(None)
 

@@ -296,6 +296,8 @@ class _Replay(torch.fx.Interpreter):
             raise SymbolicTraceError(
                 "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
             )
+        if target is checks.raise_when and isinstance(args[0], torch.Tensor):
+            return checks.assert_later(*args)
         if target is checks.assign:
             return None  # operators do not assign attributes
         kind = getattr(target, "differentiates", None)

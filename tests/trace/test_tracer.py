@@ -15,6 +15,7 @@ import torch
 
 import calque
 from calque.trace import fx
+from calque.trace.fx.experimental import normalize, rewriter
 from calque.trace.fx.proxy import Attribute, ParameterProxy, Scope, ScopeContextManager, TraceError
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -375,3 +376,15 @@ def test_what_a_transform_makes_takes_the_place_of_what_it_replaces() -> None:
     assert not made.meta
     relu.replace_all_uses_with(made, lambda user: user is not made, propagate_meta=True)
     assert made.meta["origin"] == relu.meta["origin"]
+
+
+def test_the_rewriting_tracer_is_ours() -> None:
+    assert normalize is torch.fx.experimental.normalize
+    assert issubclass(rewriter.RewritingTracer, calque.trace.Tracer)
+
+    def asserts(x: Any) -> Any:
+        assert x.sum() > 0, "negative"
+        return x
+
+    graph = rewriter.RewritingTracer().trace(asserts)
+    assert torch._assert in {node.target for node in graph.nodes}

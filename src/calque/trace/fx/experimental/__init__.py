@@ -1,1 +1,8 @@
-"""The names of `torch.fx.experimental`; what is not here is torch's own module."""
+"""The names of `torch.fx.experimental`; its tracers are calque's where this package has them."""
+
+import torch.fx.experimental as _theirs
+
+
+def __getattr__(name: str) -> object:
+    """What else the package of torch has."""
+    return getattr(_theirs, name)

@@ -79,7 +79,8 @@ def without_dropout(model: nn.Module) -> nn.Module:
         for name, value in list(vars(owner).items()):
             if "drop" in name and isinstance(value, float):
                 setattr(owner, name, 0.0)
-        if isinstance(owner, nn.modules.dropout._DropoutNd):
+        of_torchvision = type(owner).__name__ == "StochasticDepth"
+        if isinstance(owner, nn.modules.dropout._DropoutNd) or of_torchvision:
             owner.p = 0.0
     return model
 

@@ -6,7 +6,7 @@ runs the branch that was taken once more, on the same values and the same random
 torch's own autograd.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from calque.device.cell import Cell, active, read, wrap
+from calque.device.cell import Cell, active, cell_of, read, wrap
 from calque.diagnostics import TraceError, unrepeatable
 from calque.run.lifting import Lifting
 from calque.run.witness import Witness
@@ -111,11 +111,14 @@ class _Plan:
     ) -> None:
         self._outer, self._predicate = outer, predicate
         self._branches, self._operands = branches, list(operands)
+        self._closed_over: list[torch.Tensor] = []
         self.targets = self._targets()
         looks = [self._look(branch) for branch in branches]
         self.results = _agreeing([look.results for look in looks])
         self.written = looks[0].written | looks[1].written
         self.cells = list(looks[0].cells | looks[1].cells | self.written)
+        self._closed_over = self._used(t for b in branches for t in getattr(b, "closed_over", ()))
+        self.targets += self._closed_over
         self.values = [outer.read(cell) for cell in self.cells]
         draws = max(look.draws for look in looks)
         keys = [outer.draw() for _ in range(draws)]
@@ -160,6 +163,13 @@ class _Plan:
         candidates = [t for t in (*self._operands, *members) if isinstance(t, torch.Tensor)]
         return list({id(t): t for t in candidates if t.requires_grad}.values())
 
+    def _used(self, closed_over: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Those tensors that a branch reads, if gradients flow to them."""
+        known, cells = {id(t) for t in self.targets}, set(self.cells)
+        wanted = {id(t): t for t in closed_over if t.requires_grad and cell_of(t) in cells}
+        grad = torch.is_grad_enabled()
+        return [t for key, t in wanted.items() if grad and key not in known]
+
     def forward(self) -> list[Array]:
         """The arrays of the results; what the branches write is written."""
 
@@ -195,7 +205,8 @@ class _Plan:
         self, branch: Branch, targets: Sequence[torch.Tensor], incoming: list[Array]
     ) -> list[Array]:
         with torch.enable_grad():
-            leaves = {id(t): t.detach().requires_grad_() for t in targets}
+            kept = {id(t) for t in self._closed_over}
+            leaves = {id(t): t if id(t) in kept else t.detach().requires_grad_() for t in targets}
             operands = [leaves.get(id(o), o) for o in self._operands]
             members = {n: leaves[id(p)] for n, p in branch.named_parameters() if id(p) in leaves}
             results = [r for r in functional_call(branch, members, tuple(operands)) if _is_ours(r)]

@@ -1,6 +1,6 @@
 """Loops of a traced graph inside a jitted program: `lax.while_loop`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,8 @@ from calque.diagnostics import TraceError
 from calque.run.choices import Nested, inside, plain
 from calque.run.lifting import Lifting
 from calque.trace.branching import Branch
+
+Tensor = torch.Tensor
 
 
 def loop(test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]) -> tuple:
@@ -49,44 +51,71 @@ class _Calls:
 
     def cells(self, branch: Branch, start: tuple[Array, ...]) -> None:
         """Let the outer trace read what a branch reads, before the loop is entered."""
-        found: list[Nested] = []
+        nested, gradients = Nested(self._outer, {}, None), torch.is_grad_enabled()
 
         def look() -> int:
-            found.append(self._run(branch, start)[1])
+            values = [wrap(value) for value in start]  # traced: nothing is computed here
+            with torch.set_grad_enabled(gradients):
+                found = inside(nested, lambda: branch(*values, *self._captured))
+            if any(t.requires_grad for t in _tensors(found)):
+                raise _no_gradient()
             return 0
 
         jax.eval_shape(look)
-        nested = found[0]
-        if nested.written or nested.draws:
-            what = "writes to a tensor from outside" if nested.written else "draws random numbers"
-            raise TraceError(
-                f"a torch.while_loop on device 'jax' {what} in each turn, which calque.jit cannot "
-                "repeat.\nCarry what changes; draw the random numbers before the loop."
-            )
+        _refuse_effects(nested)
         for cell in nested.found:
             self._outer.read(cell)
 
     def call(self, branch: Branch, values: tuple[Array, ...]) -> tuple[Array, ...]:
         """The arrays that a branch gives."""
-        return self._run(branch, values)[0]
-
-    def _run(self, branch: Branch, values: tuple[Array, ...]) -> tuple[tuple[Array, ...], Nested]:
         nested = Nested(self._outer, {}, None)
+        return _called(nested, lambda: branch(*map(wrap, values), *self._captured))
 
-        def run() -> tuple[Array, ...]:
-            results = branch(*map(wrap, values), *self._captured)
-            return tuple(plain(read(result)) for result in results)
 
-        with torch.no_grad():
-            return inside(nested, run), nested
+def _called(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
+    """The arrays of what a branch gives."""
+
+    def run() -> tuple[Array, ...]:
+        return tuple(plain(read(tensor)) for tensor in _tensors(call()))
+
+    with torch.no_grad():
+        return inside(nested, run)
+
+
+def _tensors(found: Any) -> Sequence[Tensor]:
+    return (found,) if isinstance(found, Tensor) else found
+
+
+def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
+    """The arrays that a body of a loop gives.
+
+    Raises:
+        TraceError: it writes to tensors from outside, or draws random numbers.
+    """
+    found = _called(nested, call)
+    _refuse_effects(nested)
+    return found
+
+
+def _refuse_effects(nested: Nested) -> None:
+    if nested.written or nested.draws:
+        what = "writes to a tensor from outside" if nested.written else "draws random numbers"
+        raise TraceError(
+            f"the body of a loop on device 'jax' {what} in each turn, which calque.jit cannot "
+            "repeat.\nCarry what changes; draw the random numbers before the loop."
+        )
 
 
 def _refuse_gradients(test: Branch, body: Branch, values: tuple[Any, ...]) -> None:
     members = (*test.parameters(), *body.parameters())
     tensors = (t for t in (*values, *members) if isinstance(t, torch.Tensor))
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        raise TraceError(
-            "a torch.while_loop on device 'jax' has no gradient inside calque.jit: how often it "
-            "runs is not known beforehand.\nCall it under torch.no_grad(), or use a `for` loop "
-            "with a fixed number of turns."
-        )
+        raise _no_gradient()
+
+
+def _no_gradient() -> TraceError:
+    return TraceError(
+        "a torch.while_loop on device 'jax' has no gradient inside calque.jit: how often it "
+        "runs is not known beforehand.\nCall it under torch.no_grad(), or use a `for` loop "
+        "with a fixed number of turns."
+    )

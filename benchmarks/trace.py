@@ -3,8 +3,9 @@
     python -m benchmarks.trace [--quick]
 
 Without shapes, torch.fx does the same work; with shapes, make_fx (on FakeTensors), torch.export
-and dynamo do, and jax.make_jaxpr on the same mathematics in JAX. The time of a node is the time of
-the program by the number of nodes in the tracer's own graph.
+and dynamo do, and jax.make_jaxpr on the same mathematics in JAX. What calque knows of calls on
+shapes it keeps for later traces, as PyTorch's FakeTensors do; once it is made to forget. The time
+of a node is the time of the program by the number of nodes in the tracer's own graph.
 """
 
 from benchmarks import one_core  # noqa: F401  (first)
@@ -24,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import calque
 from benchmarks.models import Encoder, ResNet
-from calque.trace import base, lower
+from calque.trace import base, lower, memory
 
 
 class Chain(nn.Module):
@@ -91,6 +92,11 @@ def _no_origins(model: nn.Module) -> int:
         return len(calque.symbolic_trace(model).graph.nodes)
 
 
+def _with_nothing_remembered(model: nn.Module, x: Tensor) -> int:
+    memory.forget()
+    return len(calque.trace(model, x).graph.nodes)
+
+
 def tracers(name: str) -> dict[str, Callable[[], int]]:
     """For each tracer what traces the program once and gives the number of nodes."""
     make, example, twin = PROGRAMS[name]
@@ -108,6 +114,7 @@ def tracers(name: str) -> dict[str, Callable[[], int]]:
         "no origins": lambda: _no_origins(model),
         "torch.fx": lambda: len(torch.fx.symbolic_trace(model).graph.nodes),
         "calque": lambda: len(calque.trace(model, x).graph.nodes),
+        "calque, nothing remembered": lambda: _with_nothing_remembered(model, x),
         "calque.lower": lambda: len(lower(graph).graph.nodes),
         "make_fx": lambda: len(
             make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(x).graph.nodes

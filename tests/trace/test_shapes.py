@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import calque
 from calque import TraceError
+from calque.trace import memory
+from calque.trace.fakes import AbstractMode
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -214,3 +217,29 @@ def test_a_decorated_function_keeps_its_kinds_of_parameters() -> None:
 
     graph = calque.trace(f, X, X, X, shift=X)
     torch.testing.assert_close(graph(X, X, X, shift=X), X * 5)
+
+
+def test_what_a_model_of_the_same_layers_showed_is_remembered(monkeypatch):
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+
+    def shapes(graph) -> list[torch.Size]:
+        return [node.meta["val"].shape for node in graph.graph.nodes if node.op != "output"]
+
+    image, calls = torch.randn(2, 3, 6, 6), []
+    memory.forget()
+    first = calque.trace(model().eval(), image)
+    dispatch = AbstractMode.__torch_dispatch__
+    monkeypatch.setattr(
+        AbstractMode,
+        "__torch_dispatch__",
+        lambda self, func, *rest: calls.append(func) or dispatch(self, func, *rest),
+    )
+    second = calque.trace(model().eval(), image)
+    asked = len(calls)
+    memory.forget()
+    third = calque.trace(model().eval(), image)
+    assert shapes(first) == shapes(second) == shapes(third)
+    assert asked * 2 < len(calls) - asked
+    with pytest.raises(RuntimeError):
+        calque.trace(model().eval(), torch.randn(2, 5, 6, 6))

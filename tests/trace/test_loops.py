@@ -61,6 +61,21 @@ def test_a_long_body_is_left_out() -> None:
     assert "x, = torch.while_loop(lambda x: x.sum() < 10, body, (x,))" in message
 
 
+def test_what_each_turn_makes_anew_is_not_carried() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 10:
+            twice = x * 2
+            x += twice
+        return x
+
+    program = textwrap.indent(shown(refused(f, torch.ones(3))), "    ")
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def g(x):\n{program}\n    return x\n", names)
+    assert "body, (x,)" in program
+    graph = calque.trace(names["g"], torch.ones(3))
+    torch.testing.assert_close(graph(torch.ones(3)), f(torch.ones(3)))
+
+
 def test_a_loop_in_a_method_that_is_decided_by_a_tensor() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -52,9 +52,9 @@ def _local_names(frame: FrameType) -> frozenset[str]:
 
 
 def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
-    names = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id in local]
-    stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    changed = list(dict.fromkeys(node.id for node in names if node.id in stored)) or ["x"]
+    uses = _Uses()
+    uses.visit(loop)
+    changed = [name for name in uses.stored if name in local and name in uses.read_first] or ["x"]
     carried = ", ".join(changed)
     body = "\n".join(map(ast.unparse, loop.body))
     if body.count("\n") >= _LONGEST_BODY:
@@ -69,6 +69,30 @@ def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
     test = f"lambda {carried}: {_of_tensors(loop.test)}"
     call = f"{carried}{comma} = torch.while_loop({test}, body, ({carried}{comma}))"
     return "\n".join([*lines, call])
+
+
+class _Uses(ast.NodeVisitor):
+    """Which names a loop stores, and which of all names it reads before it stores them."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, None] = {}
+        self.read_first: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self.stored[node.id] = None
+        elif node.id not in self.stored:
+            self.read_first.add(node.id)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for part in (node.value, *node.targets):
+            self.visit(part)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.visit(ast.Name(node.target.id, ast.Load()))
+        self.visit(node.value)
+        self.visit(node.target)
 
 
 class _OfTensors(ast.NodeTransformer):

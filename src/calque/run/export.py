@@ -36,8 +36,9 @@ def export(
 
     Args:
         model: a module on any device, as you want to run it: `model.eval()` first for inference.
-        args, kwargs: example inputs. Tensors become inputs of the program; Python values become
-            part of it.
+        args: example inputs. Tensors become inputs of the program; Python values become part of
+            it.
+        kwargs: likewise, by name.
         dynamic_shapes: as for `torch.export.export`: which dimensions may change.
         platforms: what the program is compiled for, "cpu", "cuda" or "tpu"; by default what JAX
             runs on here.
@@ -150,8 +151,9 @@ class Exported:
         """Run the program.
 
         Args:
-            *args, **kwargs: as it was exported: tensors, or arrays of NumPy or JAX. Python values
-                are part of the program: it takes the same ones, or None.
+            *args: as it was exported: tensors, or arrays of NumPy or JAX. Python values are part
+                of the program: it takes the same ones, or None.
+            **kwargs: likewise.
 
         Returns:
             What the module gives, with JAX arrays for tensors, and tuples, lists and dicts for

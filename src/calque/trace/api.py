@@ -23,9 +23,10 @@ def trace(root: torch.nn.Module | Callable[..., Any], /, *args: Any, **kwargs: A
 
     Args:
         root: a module, a method of a module, or a function.
-        args, kwargs: an example call. Tensors of it become inputs of the graph, of which only the
+        *args: an example call. Tensors of it become inputs of the graph, of which only the
             shape, dtype and device are looked at; other values are checked when the graph runs.
-            None at all: nothing is known of the inputs, as in torch.fx.
+            No arguments at all: nothing is known of the inputs, as in torch.fx.
+        **kwargs: the example call's keywords.
 
     Returns:
         A `torch.fx.GraphModule` that shares the parameters of `root`. The nodes have `origin`,

@@ -42,8 +42,9 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
 
     Args:
         graph: of `calque.trace`, `calque.symbolic_trace` or any other tracer.
-        args, kwargs: an example call, of which the shapes, dtypes and devices count. None at all:
+        *args: an example call, of which the shapes, dtypes and devices count. No arguments at all:
             the abstract values that the graph was traced with are taken.
+        **kwargs: the example call's keywords.
         functional: leave out operators that write; what was written to inputs, parameters and
             buffers is copied to them at the end, by `aten.copy_`. Otherwise they stay as they are.
 

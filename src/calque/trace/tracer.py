@@ -40,8 +40,8 @@ class Tracer(TracerBase):
             tracing, instead of being recorded.
 
     >>> graph = Tracer().trace(lambda x: torch.relu(x) + 1)
-    >>> [node.name for node in graph.nodes]
-    ['x', 'relu', 'add', 'output']
+    >>> " ".join(node.name for node in graph.nodes)
+    'x relu add output'
     """
 
     graph_type: type[Graph] = Graph

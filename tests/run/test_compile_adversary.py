@@ -11,6 +11,8 @@ import torch._dynamo
 import torch.nn.functional as F
 from torch import nn
 
+import calque
+
 DEVICES = ("jax", "cpu")
 
 
@@ -231,6 +233,23 @@ def test_a_program_is_what_it_is_eagerly(program, device):
             torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4, equal_nan=True)
         else:
             assert got == right
+
+
+def test_nobody_is_told_to_compile_after_threads_have_compiled():
+    def work(number):
+        compiled = torch.compile(nn.Linear(number + 1, 2), backend="calque")
+        jitted = calque.jit(lambda x: x * number)
+        for rows in range(1, 4):
+            compiled(torch.ones(rows, number + 1))
+            jitted(torch.ones(rows, device="jax"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=200)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not torch.compiler.is_compiling()
 
 
 def test_a_second_derivative_is_refused():

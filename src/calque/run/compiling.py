@@ -3,12 +3,16 @@
 `torch.compiler.is_compiling()` is true, by which PyTorch's own code and libraries decide, as they
 do under `torch.compile`; and `torch.distributions` does not look whether the values of its
 parameters are valid, unless it is asked to by `validate_args=True`. Both are settings of the
-process, so that they hold until the last trace ends.
+process, so that they hold until the last trace ends. Dynamo sets the first one, too, while it
+compiles, and puts back what it found: one must not begin while the other is at work in another
+thread, or the setting would stay.
 """
 
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch.distributions import Distribution
@@ -22,18 +26,25 @@ _before = (False, True)
 def announced_as_compiling() -> Iterator[None]:
     """Within, code that asks is told that it is compiled (see the module)."""
     global _running, _before
-    with _lock:
-        if not _running:
-            _before = torch.compiler._is_compiling_flag, Distribution._validate_args
-        torch.compiler._is_compiling_flag, Distribution._validate_args = True, False
-        _running += 1
-    try:
-        yield
-    finally:
+    with _while_dynamo_rests():
         with _lock:
-            _running -= 1
             if not _running:
-                torch.compiler._is_compiling_flag, Distribution._validate_args = _before
+                _before = torch.compiler._is_compiling_flag, Distribution._validate_args
+            torch.compiler._is_compiling_flag, Distribution._validate_args = True, False
+            _running += 1
+        try:
+            yield
+        finally:
+            with _lock:
+                _running -= 1
+                if not _running:
+                    torch.compiler._is_compiling_flag, Distribution._validate_args = _before
+
+
+def _while_dynamo_rests() -> AbstractContextManager[Any]:
+    """Dynamo's own lock, which a thread may take again."""
+    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    return getattr(dynamo, "compile_lock", None) or nullcontext()
 
 
 def told_to_compile(told: bool) -> None:

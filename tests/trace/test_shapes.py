@@ -243,3 +243,17 @@ def test_what_a_model_of_the_same_layers_showed_is_remembered(monkeypatch):
     assert asked * 2 < len(calls) - asked
     with pytest.raises(RuntimeError):
         calque.trace(model().eval(), torch.randn(2, 5, 6, 6))
+
+
+def test_gradients_of_values_that_are_alike():
+    def f(x, y):
+        a, b = x.detach().requires_grad_(), y.detach().requires_grad_()
+        (of_a,) = torch.autograd.grad((a**3).sum(), a)
+        (of_b,) = torch.autograd.grad((b**3).sum(), b)
+        return of_a.reshape(-1), of_b + b.detach()
+
+    one, two = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    for _ in range(2):
+        graph = calque.trace(f, one, two)
+        torch.testing.assert_close(graph(two, one), f(two, one))
+        assert [n.meta["val"].shape for n in graph.graph.output_node().args[0]] == [(6,), (2, 3)]

@@ -167,6 +167,8 @@ class AbstractValues:
             module = self._resolve(target)
             known = type(module).__module__.startswith("torch.nn") and not _has_hooks(module)
             return self._without_data(module) if known else None
+        if target is torch.autograd.grad:
+            return _gradients
         if node.op == "call_function":
             home = getattr(target, "__module__", None) or "torch"
             known = target is getattr or home.split(".")[0] in _RUNNABLE
@@ -194,6 +196,15 @@ class AbstractValues:
         if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
             return [self.of_member(t) for t in value]
         return value
+
+
+def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+    """As `torch.autograd.grad`; autograd would not find its way among values that are shared."""
+    if args or options.get("is_grads_batched") or options.get("allow_unused"):
+        return UNKNOWN
+    wanted = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    again = bool(options.get("create_graph"))
+    return tuple(torch.empty_like(tensor, requires_grad=again) for tensor in wanted)
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:

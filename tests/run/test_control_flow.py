@@ -162,3 +162,15 @@ def test_branches_that_give_other_shapes_are_refused():
 
     with pytest.raises(calque.TraceError, match="different things"):
         run(torch.ones(3, device="jax"))
+
+
+def test_a_scan_refuses_a_view_whose_gradient_it_would_misplace():
+    @calque.jit
+    def run(x, w):
+        turned = w.t()
+        return mapped(lambda row: row @ turned, x).sum()
+
+    x, w = torch.rand(3, 3, device="jax"), torch.rand(3, 3, device="jax")
+    torch.testing.assert_close(run(x, w), (x @ w.t()).sum())
+    with pytest.raises(calque.TraceError, match="closes over a view"):
+        run(x, w.requires_grad_())

@@ -19,7 +19,8 @@ from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch.utils import _pytree as pytree
 
-from calque.device.cell import active, cell_of, wrap
+from calque.device.cell import active, cell_of, is_whole, wrap
+from calque.diagnostics import TraceError
 from calque.run.choices import Nested, choose
 from calque.run.from_jax import from_jax
 from calque.run.higher_order import HIGHER_ORDER
@@ -98,6 +99,11 @@ def _by_rule(
         return rule(of, body, *given, captured)
 
     cells = [cell_of(tensor) for tensor in closed_over]
+    if len(set(cells)) < len(cells) or not all(map(is_whole, cells, closed_over)):
+        raise TraceError(
+            "the body of a scan or map closes over a view that requires a gradient, or over one "
+            "tensor in two ways.\nClone it before, or pass it as an argument."
+        )
     found = from_jax(run)(given, list(captured), closed_over)
     return pytree.tree_unflatten(list(found), body.results)
 

@@ -1,6 +1,7 @@
 """calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
 
-Importing calque registers the PyTorch device "jax" and changes nothing else.
+Importing calque registers the PyTorch device "jax" and changes nothing else, but that in a process
+with a single core JAX is asked to compute in the calling thread.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound

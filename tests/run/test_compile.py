@@ -13,7 +13,7 @@ from torch import nn
 
 import calque
 from calque.device import copies
-from calque.run import direct, graphs
+from calque.run import direct, graphs, handing
 
 DEVICES = ("jax", "cpu")
 
@@ -164,7 +164,7 @@ def test_tensors_of_the_device_are_not_copied(monkeypatch):
     monkeypatch.setattr(graphs, "direct", watched)
     forward = compile(lambda x: (x @ weight).relu())
     forward(x).sum().backward()
-    for module, name in ((copies, "to_host"), (graphs, "host_array")):
+    for module, name in ((copies, "to_host"), (handing, "host_array")):
         monkeypatch.setattr(module, name, lambda *a, **k: pytest.fail("a copy"))
     seen.clear()
     forward(x).sum().backward()

@@ -243,6 +243,19 @@ def wrap_untraced(array: Array) -> torch.Tensor:
     return tensor
 
 
+def wrapper(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Array], torch.Tensor]:
+    """As `wrap_untraced`, for arrays of one shape and dtype, decided once."""
+    if 0 in shape:
+        return wrap_untraced
+
+    def wrapped(array: Array) -> torch.Tensor:
+        tensor = _create(shape, dtype)
+        tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
+        return tensor
+
+    return wrapped
+
+
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
     """A fresh tensor over an array, with the given strides."""
     stride = tuple(stride)

@@ -15,6 +15,7 @@ from calque.device import (
     factorizations,
     forks,
     indices,
+    inlining,
     interop,
     module,
     moves,
@@ -55,6 +56,6 @@ def register() -> None:
     composites.install(aten)
     validations.install(aten)
     autocast.install(aten, everything)
-    for part in (attention, storage, moves, interop, accelerator, forks, raised):
+    for part in (attention, storage, moves, interop, accelerator, forks, inlining, raised):
         part.install()
     _libraries.extend((aten, everything))

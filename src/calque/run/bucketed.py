@@ -191,8 +191,7 @@ class _Program:
         env = dict(zip(self._names, true, strict=True))
         arguments = [np.array(true, np.int64)]
         arguments += [source(inputs, env) for source in self._sources]
-        with x64():
-            outputs = self._run(arguments)
+        outputs = self._run(arguments)
         jax.block_until_ready(outputs)
         if symbolic.draws:
             rng.state.take(symbolic.draws)

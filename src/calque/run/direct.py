@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax._src.interpreters.pxla import batched_device_put
 
+from calque.device.cell import x64
 from calque.device.executable import debugging, execution
 
 Call = Callable[[list[Any]], list[Array]]
@@ -27,15 +28,20 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Call:
         numbers: the indexes of the arguments that come as numpy values; the others are arrays on
             the device. The list of arguments belongs to the callee.
     """
+
+    def by_jax(arguments: list[Any]) -> list[Array]:
+        with x64():
+            return compiled(*arguments)
+
     run = execution(compiled)
     if run is None:
-        return lambda arguments: compiled(*arguments)
+        return by_jax
     execute, handlers = run
     placed = [(index, _Placed(compiled, index)) for index in numbers]
 
     def call(arguments: list[Any]) -> list[Array]:
         if debugging():
-            return compiled(*arguments)
+            return by_jax(arguments)
         for index, place in placed:
             arguments[index] = place(arguments[index])
         return execute(arguments).consume_with_handlers(handlers)
@@ -57,6 +63,7 @@ class _Placed:
         data = value.tobytes()
         if data != self._bytes:
             values = [np.asarray(value)]
-            self._array = batched_device_put(self._aval, self._sharding, values, self._devices)
+            with x64():
+                self._array = batched_device_put(self._aval, self._sharding, values, self._devices)
             self._bytes = data
         return self._array

@@ -17,7 +17,7 @@ from torch._guards import TracingContext
 import calque  # noqa: F401  (registers the device)
 from calque.run.bucketed import BucketedGraph
 from calque.run.buckets import Buckets
-from calque.run.graphs import boxed, compiled
+from calque.run.graphs import CompiledGraph, boxed
 
 _OPTIONS = {"max_programs": 64, "buckets": None, "checks": False}
 
@@ -61,7 +61,7 @@ def backend(
         graph: fx.GraphModule, inputs: Any, ahead: bool = False
     ) -> Callable[..., Any]:
         if buckets is None or not buckets.rules:
-            return compiled(graph, most, checks)
+            return boxed(CompiledGraph(graph, most, checks))
         return boxed(BucketedGraph(graph, most, buckets, _returned() if ahead else None))
 
     compiler = aot_autograd(

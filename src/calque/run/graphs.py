@@ -21,35 +21,27 @@ from calque.device.cell import (
     view_of,
     wrap,
     wrap_strided,
-    wrap_untraced,
     write,
     x64,
 )
 from calque.device.dtypes import to_numpy
-from calque.device.geometry import View, contiguous_strides
-from calque.device.host import host_array
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
+from calque.run.handing import Result, argument, constant, length, made_of, maker, source_of
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
 from calque.run.recomputing import in_order
-from calque.run.shared import Kept, array_over, tensor_over
+from calque.run.shared import tensor_over
 from calque.run.windows import RESTRIDING, window_of
 
 Tensor = torch.Tensor
+Call = Callable[[list[Any]], list[Any]]
 
 
-def compiled(
-    graph: fx.GraphModule, most: int = 64, checks: bool = False
-) -> Callable[[list[Any]], list[Any]]:
-    """A graph as a function of one list, in the calling convention of AOTAutograd; see below."""
-    return boxed(CompiledGraph(graph, most, checks))
-
-
-def boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """A function of one list, which it empties, marked as such."""
+def boxed(run: Call) -> Call:
+    """A function of one list, which it empties, marked as such for AOTAutograd."""
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
@@ -59,7 +51,7 @@ def boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[A
 
 
 class CompiledGraph:
-    """A graph as a function of a list of tensors and Python numbers.
+    """A graph as a function of a list of tensors and Python numbers, which it empties.
 
     Args:
         graph: what AOTAutograd gives: functional, but for `copy_` to inputs at its end.
@@ -70,7 +62,8 @@ class CompiledGraph:
     def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
         graph = in_order(graph)
         self._nodes = Nodes(graph)
-        self._programs: OrderedDict[Any, _Program] = OrderedDict()
+        self._calls: OrderedDict[Any, Call] = OrderedDict()
+        self._only: Call | None = None  # where one program serves every call
         self._most, self._checks = most, checks
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
@@ -83,14 +76,22 @@ class CompiledGraph:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
+        call = self._only
+        if call is None:
+            call = self._call_for(inputs)
+        return call(inputs)
+
+    def _call_for(self, inputs: list[Any]) -> Call:
         key = tuple(map(self._key, inputs)) if self._key is not None else None
-        program = self._programs.get(key)
-        if program is None:
+        call = self._calls.get(key)
+        if call is None:
             program = _Program(self._nodes, inputs, self._devices, self._reaching, self._checks)
-            self._programs[key] = program
-            if len(self._programs) > self._most:
-                self._programs.popitem(last=False)
-        return program(inputs)
+            call = self._calls[key] = program.call()
+            if self._key is None:
+                self._only = call
+            if len(self._calls) > self._most:
+                self._calls.popitem(last=False)
+        return call
 
 
 def _is_dynamic(value: Any) -> bool:
@@ -106,17 +107,7 @@ def _shape_key(value: Any) -> Any:
 def _place_key(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    return (value.shape, value.stride(), value.storage_offset(), _length(value))
-
-
-def _length(value: Tensor) -> int:
-    """How many elements of its dtype a tensor's storage has."""
-    return value.untyped_storage().nbytes() // value.itemsize
-
-
-def _storage(value: Tensor) -> Tensor:
-    """The whole storage of a tensor, as one axis."""
-    return value.detach().as_strided((_length(value),), (1,), 0)
+    return (value.shape, value.stride(), value.storage_offset(), length(value))
 
 
 def _device_of(node: Any) -> torch.device | None:
@@ -151,7 +142,7 @@ class _Program:
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._draws = self._lifting.draws
-        self._sources = [_source(sources[i], inputs, reaching) for i in kept]
+        self._sources = [source_of(sources[i], inputs, reaching) for i in kept]
         self._donated = [
             place
             for place, i in enumerate(kept)
@@ -167,6 +158,10 @@ class _Program:
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
         )
+        # Whether each output becomes a result of its own, in order, and nothing else is to be done.
+        self._functional = len(self._results) == len(self._makers) and not (
+            self._host or self._draws or self._written or self._checks.failures
+        )
         del self._lifting
 
     def _body(self, nodes: Nodes, inputs: Sequence[Any]) -> list[Array]:
@@ -180,30 +175,30 @@ class _Program:
             before.append(current(cell_of(given[-1])))
         found = nodes.results(given)
         arrays: list[Array] = []
-        self.written: list[int] = []
+        self._written: list[int] = []
         for index, array in enumerate(before):
             if array is not None and current(cell_of(given[index])) is not array:
-                self.written.append(index)
+                self._written.append(index)
                 arrays.append(read(given[index]))
         places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
         own = {id(v): v for v in found if isinstance(v, Tensor) and id(v) not in places}
         cells = Counter(map(cell_of, own.values()))
         bases: dict[Cell, int] = {}
         known: dict[int, int] = {}
-        self.bases: list[_Base] = []
-        self.results: list[Callable[[list[Any], list[Tensor]], Any]] = []
+        self._makers: list[Callable[[Array], Tensor]] = []
+        self._results: list[Result] = []
         for value, device in zip(found, self._devices, strict=True):
             if not isinstance(value, Tensor):
-                self.results.append(_constant(value))
+                self._results.append(constant(value))
                 continue
             if id(value) in places:
-                self.results.append(_argument(places[id(value)]))
+                self._results.append(argument(places[id(value)]))
                 continue
             cell, view = cell_of(value), None
             if id(value) in known:  # the same tensor: a write to it is to be seen as one
-                self.results.append(self.results[known[id(value)]])
+                self._results.append(self._results[known[id(value)]])
                 continue
-            known[id(value)] = len(self.results)
+            known[id(value)] = len(self._results)
             if cells[cell] > 1 and to_numpy(value.dtype) == cell.array.dtype:
                 view = view_of(value)
             else:  # no other result shares its memory
@@ -211,20 +206,20 @@ class _Program:
             if cell is None or cell not in bases:
                 stride = value.stride() if cell is None else layout_of(cell).stride
                 array = read(value) if cell is None else cell.array
-                self.bases.append(_Base(len(arrays), array.shape, stride, device))
+                self._makers.append(maker(array, stride, device))
                 arrays.append(array)
             if cell is not None:
-                bases.setdefault(cell, len(self.bases) - 1)
-            base = len(self.bases) - 1 if cell is None else bases[cell]
+                bases.setdefault(cell, len(self._makers) - 1)
+            base = len(self._makers) - 1 if cell is None else bases[cell]
             view = None if cell is None or is_whole(cell, value) else view
-            self.results.append(_result(base, view))
+            self._results.append(made_of(base, view))
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
 
     def _stand_in(self, index: int, value: Tensor) -> Tensor:
         dtype, shape, stride = to_numpy(value.dtype), tuple(value.shape), value.stride()
         if self._reaching:
-            base = wrap(self._lifting.new_input("argument", index, (_length(value),), dtype))
+            base = wrap(self._lifting.new_input("argument", index, (length(value),), dtype))
             return base.as_strided(shape, stride, value.storage_offset())
         array = self._lifting.new_input("argument", index, shape, dtype)
         own = tuple(slice(1 if step == 0 else n) for n, step in zip(shape, stride, strict=True))
@@ -235,14 +230,26 @@ class _Program:
         """Whether an argument is written, and its whole memory is the device's."""
         if self._reaching:
             return False
-        return index in self.written and inputs[index].device.type == "jax"
+        return index in self._written and inputs[index].device.type == "jax"
 
-    def __call__(self, inputs: list[Any]) -> list[Any]:
+    def call(self) -> Call:
+        """The program as a function of the inputs."""
+        if not self._functional:
+            return self._call_with_effects
+        run, sources, makers = self._run, self._sources, self._makers
+
+        def call(inputs: list[Any]) -> list[Any]:
+            outputs = run([source(inputs) for source in sources])
+            inputs.clear()
+            return [make(array) for make, array in zip(makers, outputs, strict=True)]
+
+        return call
+
+    def _call_with_effects(self, inputs: list[Any]) -> list[Any]:
         arrays = [source(inputs) for source in self._sources]
         if self._donated:
             protect(arrays, self._donated, self._pick_donated)
-        with x64():
-            outputs = self._run(arrays)
+        outputs = self._run(arrays)
         if self._checks.failures:
             self._checks.look(outputs, 0)
         if self._host:  # the program may still read memory that PyTorch is free to write next
@@ -250,15 +257,16 @@ class _Program:
                 array.block_until_ready()
         if self._draws:
             rng.state.take(self._draws)
-        for index, array in zip(self.written, outputs, strict=False):
+        for index, array in zip(self._written, outputs, strict=False):
             target = inputs[index]
             if target.device.type == "jax":
                 write(target, array)
                 torch.autograd.graph.increment_version(target)
             else:
                 target.copy_(tensor_over(array))
-        made = [base(outputs) for base in self.bases]
-        results = [result(inputs, made) for result in self.results]
+        fresh = outputs[len(self._written) :]
+        made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
+        results = [result(inputs, made) for result in self._results]
         inputs.clear()
         return results
 
@@ -272,85 +280,3 @@ class _Outputs:
     def add(self, array: Array) -> int:
         self._arrays.append(array)
         return len(self._arrays) - 1
-
-
-def _constant(value: Any) -> Callable[..., Any]:
-    return lambda inputs, made: value
-
-
-def _argument(index: int) -> Callable[..., Any]:
-    return lambda inputs, made: inputs[index]
-
-
-def _result(base: int, view: View | None) -> Callable[..., Any]:
-    if view is None:
-        return lambda inputs, made: made[base]
-    return lambda inputs, made: made[base].as_strided(view.size, view.stride, view.offset)
-
-
-class _Base:
-    """How a tensor with memory of its own is made of an output of the program."""
-
-    def __init__(
-        self,
-        output: int,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        device: torch.device | None,
-    ) -> None:
-        self._output, self._stride = output, stride
-        self._on_host = device is not None and device.type == "cpu"
-        self._row_major = len(stride) < 2 or stride == contiguous_strides(shape)
-
-    def __call__(self, outputs: list[Array]) -> Tensor:
-        array, stride = outputs[self._output], self._stride
-        if self._on_host:
-            made = tensor_over(array)
-            return made if made.stride() == stride else _restrided(made, stride)
-        return wrap_untraced(array) if self._row_major else wrap_strided(array, stride)
-
-
-def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
-    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
-
-
-def _source(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
-    """A function from the list of inputs to the array; `first` are those of the first call."""
-    source = one.source
-    if one.kind == "argument":
-        if reaching:
-            return lambda inputs: _array(_storage(inputs[source]))
-        return _Argument(source) if first[source].device.type == "cpu" else _on_device(source)
-    if one.kind == "cell":
-        return lambda inputs: source.array
-    if one.kind == "host":
-        return lambda inputs: host_array(source)
-    return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
-
-
-class _Argument:
-    """The array of one argument that is on the CPU."""
-
-    __slots__ = ("_index", "_kept")
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._kept = Kept()
-
-    def __call__(self, inputs: list[Any]) -> Array:
-        return self._kept(inputs[self._index])
-
-
-def _on_device(index: int) -> Callable[[list[Any]], Array]:
-    """The array of one argument that is on the device."""
-
-    def array(inputs: list[Any]) -> Array:
-        tensor = inputs[index]
-        cell = cell_of(tensor)
-        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
-
-    return array
-
-
-def _array(tensor: Tensor) -> Array:
-    return array_over(tensor) if tensor.device.type == "cpu" else read(tensor)

@@ -202,8 +202,7 @@ class Program:
             arrays.insert(position, source(leaves))
         if self._donated:
             protect(arrays, self._donated, self._pick_donated)
-        with x64():
-            outputs = self._executable(arrays)
+        outputs = self._executable(arrays)
         recording.checks.look(outputs, self._n_written)
         self._write(outputs, leaves)
         return outputs

@@ -1,0 +1,25 @@
+"""Where a process has a single core, XLA computes in the thread that asks for it.
+
+JAX hands a program to a worker, so that Python goes on meanwhile. On one core nothing goes on: the
+two threads take turns, and each turn costs as much as a small program.
+"""
+
+import os
+
+import jax
+from jax._src.xla_bridge import backends_are_initialized
+
+_FLAG = "jax_cpu_enable_async_dispatch"
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def install() -> None:
+    """Set JAX's flag before it makes its devices; later it has no effect."""
+    if cores() == 1 and not backends_are_initialized():
+        jax.config.update(_FLAG, False)

@@ -1,0 +1,121 @@
+"""How a program gets its arrays from the arguments of a call, and its results become tensors.
+
+What is the same in each call is decided once, when the program is compiled: each source, base and
+result here is a function that does only what is left.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jax import Array
+
+from calque.device import rng
+from calque.device.cell import cell_of, is_whole, read, wrap_strided, wrapper
+from calque.device.dtypes import to_torch
+from calque.device.geometry import View, contiguous_strides
+from calque.device.host import host_array
+from calque.run.shared import Kept, array_over, tensor_over
+
+Tensor = torch.Tensor
+Result = Callable[[list[Any], list[Tensor]], Any]
+"""What the caller gets, of the arguments and of the tensors made of a program's outputs."""
+
+
+def length(value: Tensor) -> int:
+    """How many elements of its dtype a tensor's storage has."""
+    return value.untyped_storage().nbytes() // value.itemsize
+
+
+def _storage(value: Tensor) -> Tensor:
+    """The whole storage of a tensor, as one axis."""
+    return value.detach().as_strided((length(value),), (1,), 0)
+
+
+def constant(value: Any) -> Result:
+    """A result that is the same in each call."""
+    return lambda inputs, made: value
+
+
+def argument(index: int) -> Result:
+    """A result that is an argument."""
+    return lambda inputs, made: inputs[index]
+
+
+def made_of(base: int, view: View | None) -> Result:
+    """A result that is a tensor made of an output, or a view of one."""
+    if view is None:
+        return lambda inputs, made: made[base]
+    return lambda inputs, made: made[base].as_strided(view.size, view.stride, view.offset)
+
+
+def maker(
+    aval: Any, stride: tuple[int, ...], device: torch.device | None
+) -> Callable[[Array], Tensor]:
+    """What makes an output of a program a tensor with memory of its own.
+
+    Args:
+        aval: the output while it is traced.
+        stride: of the tensor.
+        device: where the tensor belongs; None for ours.
+    """
+    shape = aval.shape
+    if device is not None and device.type == "cpu":
+
+        def on_host(array: Array) -> Tensor:
+            made = tensor_over(array)
+            return made if made.stride() == stride else _restrided(made, stride)
+
+        return on_host
+    if len(stride) < 2 or stride == contiguous_strides(shape):
+        return wrapper(shape, to_torch(aval.dtype))
+    return lambda array: wrap_strided(array, stride)
+
+
+def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
+    """A function from the list of inputs to the array; `first` are those of the first call."""
+    source = one.source
+    if one.kind == "argument":
+        if reaching:
+            return lambda inputs: _array(_storage(inputs[source]))
+        return _Argument(source) if first[source].device.type == "cpu" else _on_device(source)
+    if one.kind == "cell":
+        return lambda inputs: source.array
+    if one.kind == "host":
+        return lambda inputs: host_array(source)
+    return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
+
+
+class _Argument:
+    """The array of one argument that is on the CPU."""
+
+    __slots__ = ("_index", "_kept")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._kept = Kept()
+
+    def __call__(self, inputs: list[Any]) -> Array:
+        return self._kept(inputs[self._index])
+
+
+def _on_device(index: int) -> Callable[[list[Any]], Array]:
+    """The array of one argument that is on the device."""
+
+    def array(inputs: list[Any]) -> Array:
+        tensor = inputs[index]
+        try:
+            cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
+        except AttributeError:
+            cell = cell_of(tensor)  # which says what is wrong
+        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+
+    return array
+
+
+def _array(tensor: Tensor) -> Array:
+    return array_over(tensor) if tensor.device.type == "cpu" else read(tensor)

@@ -151,6 +151,9 @@ def train(model: nn.Module, inputs: dict[str, Any], way: str, steps: int = 2) ->
         close(f"loss {i}", got, want)
         state = dict(state_of(device))
         expected = dict(state_of(reference))
+        if way == "compile":  # between graphs, torch.compile gives zeros where eager gives nothing
+            for name in [n for n in state.keys() - expected.keys() if not state[n].any()]:
+                del state[name]
         missing = state.keys() ^ expected.keys()
         if missing:
             raise Disagreement(f"only on one device: {sorted(missing)[:5]}")

@@ -290,8 +290,12 @@ def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
 def _zeros(shape: geometry.Ints, dtype: torch.dtype | None) -> Array:
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
+    make = _compiled_zeros if active.trace is None else jnp.zeros
     with x64():
-        return jnp.zeros(shape, to_numpy(dtype or torch.get_default_dtype()))
+        return make(shape, to_numpy(dtype or torch.get_default_dtype()))
+
+
+_compiled_zeros = jax.jit(jnp.zeros, static_argnums=(0, 1))
 
 
 def kernels() -> dict[str, Any]:

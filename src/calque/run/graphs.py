@@ -153,7 +153,9 @@ class _Program:
         random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
         with x64():
             avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
-            run = jax.jit(jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated))
+            run = jax.jit(
+                jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated), keep_unused=True
+            )
             self._run = direct(run.lower(*avals).compile(), random)
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
@@ -257,13 +259,15 @@ class _Program:
                 array.block_until_ready()
         if self._draws:
             rng.state.take(self._draws)
+        replaced = []
         for index, array in zip(self._written, outputs, strict=False):
             target = inputs[index]
             if target.device.type == "jax":
                 write(target, array)
-                torch.autograd.graph.increment_version(target)
+                replaced.append(target)
             else:
                 target.copy_(tensor_over(array))
+        torch.autograd.graph.increment_version(replaced)
         fresh = outputs[len(self._written) :]
         made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
         results = [result(inputs, made) for result in self._results]

@@ -171,6 +171,20 @@ def test_tensors_of_the_device_are_not_copied(monkeypatch):
     assert {calque.to_jax(t).unsafe_buffer_pointer() for t in (x, weight)} <= set(seen)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_write_through_a_mask_and_an_index(device, rows):
+    def mark(x, mask, index):
+        x = x * 2
+        x[mask, index] = 1.0
+        return x
+
+    x, mask, index = torch.randn(6, 4), torch.arange(6) % 4 < rows, torch.tensor([3, 0, 0])
+    mask[4:] = False
+    result = compile(mark, fullgraph=True)(*(t.to(device) for t in (x, mask, index)))
+    torch.testing.assert_close(result.cpu(), mark(x, mask, index))
+
+
 def test_memory_of_the_cpu_is_shared():
     x = torch.randn(64, 64)
     forward = compile(lambda x: x * 2)

@@ -24,6 +24,7 @@ def table() -> torch.Tensor:
 BAD: dict[str, tuple[Callable[..., object], list[int], list[int]]] = {
     "index": (lambda i: table()[i], [0, -4], [0, 4]),
     "index_put": (lambda i: table().index_put((i,), ones(3)), [0, 3], [-5, 0]),
+    "mask and index": (lambda i: table()[i > 0, index([0, 1])], [1, 2, 0, 0], [1, 2, 3, 0]),
     "gather": (lambda i: table().gather(0, i[None]), [0, 3, 1], [0, 4, 1]),
     "scatter": (lambda i: table().scatter(0, i[None], 1.0), [0, 3, 1], [0, 4, 1]),
     "index_select": (lambda i: table().index_select(1, i), [0, 2], [0, 3]),

@@ -47,10 +47,12 @@ def _on_device(index: Tensor | None) -> Tensor | None:
     return wrap(host_array(index))
 
 
-def _positions_of(mask: Tensor, self: Tensor, dim: int) -> list[Tensor]:
+def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> list[Tensor]:
     """The index tensors a mask stands for, one for each of its axes."""
     check_mask(tuple(self.shape), dim, tuple(mask.shape))
     array = read(mask)
+    if implied is not None and mask.ndim:
+        return _as_many(array, implied)
     size = _size_of(mask, array)
     with x64():
         if mask.ndim == 0:
@@ -58,6 +60,36 @@ def _positions_of(mask: Tensor, self: Tensor, dim: int) -> list[Tensor]:
         if active.trace is not None:
             return [wrap(part) for part in positions(array, size)]
         return [wrap(jnp.asarray(part)) for part in np.nonzero(np.asarray(array))]
+
+
+def _implied(indices: Sequence[Tensor | None]) -> int | None:
+    """How many positions a traced mask has by the index tensors beside it; None if they leave it
+    open. A mask of a single position is as good: it is broadcast.
+    """
+    if active.trace is None:
+        return None
+    beside = [tuple(i.shape) for i in indices if i is not None and not _is_mask(i)]
+    try:
+        *_, size = (1, *np.broadcast_shapes(*beside))
+    except ValueError:  # what the rule refuses
+        return None
+    return None if size == 1 else size
+
+
+def _as_many(mask: Array, size: int) -> list[Tensor]:
+    """The positions of a mask that has `size` of them, or one."""
+    with x64():
+        count = jnp.count_nonzero(mask)
+        mismatch = "shape mismatch: indexing tensors could not be broadcast together with shapes "
+        checks.collect(
+            (count != size) & (count != 1),
+            count,
+            lambda found: IndexError(f"{mismatch}[{found}], [{size}]"),
+        )
+        found = positions(mask, size)
+        if size:
+            found = [jnp.where(count == 1, part[0], part) for part in found]
+        return [wrap(part) for part in found]
 
 
 def _size_of(mask: Tensor, array: Array) -> int:
@@ -73,13 +105,14 @@ def _size_of(mask: Tensor, array: Array) -> int:
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
     """The indices with masks as positions; a 0-d mask adds an axis to the indexed tensor."""
     result: list[Tensor | None] = []
+    implied = _implied(indices)
     for index in indices:
         if index is None or index.dtype not in _MASKS:
             result.append(index)
             continue
         if index.ndim == 0:
             self = self.unsqueeze(len(result))
-        result.extend(_positions_of(index, self, len(result)))
+        result.extend(_positions_of(index, self, len(result), implied))
     return self, result
 
 

@@ -6,17 +6,12 @@ _CPU = "PyTorch cannot compile it on the CPU either"
 _LANDMARKS = "where it is compiled it adds a mask of the full length to its landmarks"
 _PROPOSALS = "draws the proposals that it learns from: the devices draw different numbers"
 _DRAWS = "draws random numbers on the CPU: runs eagerly, with a warning"
-_STEPS = (
-    "Adam counts its steps in float32 tensors under jit, as PyTorch does with capturable=True: its "
-    "first updates differ by 7e-6 of their size, and the gradients of this model jump"
-)
 
 KNOWN: dict[str, dict[str, str]] = {
     "timm/convit_tiny": {"train-jit": "keeps a table from its first call: the next is traced anew"},
     "transformers/nystromformer": {"*-jit": _LANDMARKS, "*-compile": f"{_CPU}: {_LANDMARKS}"},
     "transformers/vilt": {"*-jit": _DRAWS},
-    "torchvision/shufflenet_v2_x0_5": {"train-jit": _STEPS},
-    "torchvision/detection/*rcnn": {"train": _PROPOSALS, "train-jit": _PROPOSALS},
+    "torchvision/detection/*rcnn": {"train*": _PROPOSALS},
     "torchvision/detection/*": {"train-jit": _DRAWS},
 }
 """The modes are patterns."""

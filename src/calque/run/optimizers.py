@@ -4,7 +4,8 @@ An optimizer as it comes makes its state in its first step, counts steps on the 
 with Python floats that schedulers change. While a function is traced, and only around
 `Optimizer.step`, this module creates the missing state eagerly (so that the program has one form
 from the first call on), switches on `capturable` (the step counts move to the device) and lends
-the float hyper-parameters as traced numbers.
+the float hyper-parameters as traced numbers and the step counts in float64: eagerly both are Python
+floats, and `1 - 0.999 ** step` keeps four digits in float32.
 """
 
 import inspect
@@ -60,6 +61,7 @@ class OptimizerLending:
         self._created: list[tuple[Any, Any]] = []
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
+        self._widened: list[tuple[Group, torch.Tensor]] = []
         self._numbers_before: dict[Optimizer, list[Any]] = {}
 
     @contextmanager
@@ -106,10 +108,15 @@ class OptimizerLending:
         self.optimizers[optimizer] = None
         for index, group in enumerate(optimizer.param_groups):
             self._lend(index, group)
+        self._widen_steps(optimizer)
         self.lifting.lend_number = lambda array: number_of(array, self.watch)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
+            with torch.no_grad():
+                self._widened = [(s, step) for s, step in self._widened if "step" in s]
+                for state, step in self._widened:
+                    step.copy_(state["step"])
             self._give_back()
 
     def _create_state(self, optimizer: Optimizer) -> None:
@@ -141,6 +148,20 @@ class OptimizerLending:
                         state[key] = value.to("jax")
                     self._moved.append((state, key, value))
 
+    def _widen_steps(self, optimizer: Optimizer) -> None:
+        if not type(optimizer).step.__module__.startswith("torch.optim"):
+            return  # others may count on the dtype
+        for state in optimizer.state.values():
+            step = state.get("step")
+            if (
+                isinstance(step, torch.Tensor)
+                and step.dtype == torch.float32
+                and step.ndim == 0
+                and step.device.type == "jax"
+            ):
+                self._widened.append((state, step))
+                state["step"] = step.double()
+
     def _lend(self, index: int, group: Group) -> None:
         if group.get("fused"):  # one operator, whose schema asks for Python floats
             self._lent.append((group, "fused", group["fused"]))
@@ -170,6 +191,9 @@ class OptimizerLending:
         for group, key, value in reversed(self._lent):
             group[key] = value
         self._lent.clear()
+        for state, step in self._widened:
+            state["step"] = step
+        self._widened.clear()
 
 
 def _current(read: HyperParameter, now: float) -> Any:

@@ -235,6 +235,7 @@ def test_a_program_is_what_it_is_eagerly(program, device):
             assert got == right
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")  # a trace hooks modules while it runs
 def test_nobody_is_told_to_compile_after_threads_have_compiled():
     def work(number):
         compiled = torch.compile(nn.Linear(number + 1, 2), backend="calque")

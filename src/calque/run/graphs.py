@@ -18,7 +18,6 @@ from calque.device.cell import (
     is_whole,
     layout_of,
     read,
-    view_of,
     wrap,
     wrap_strided,
     write,
@@ -61,7 +60,7 @@ class CompiledGraph:
 
     def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
         graph = in_order(graph)
-        self._nodes = Nodes(graph)
+        self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
         self._most, self._checks = most, checks
@@ -158,8 +157,7 @@ class _Program:
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
         )
-        # Whether each output becomes a result of its own, in order, and nothing else is to be done.
-        self._functional = len(self._results) == len(self._makers) and not (
+        self._functional = self._separate and not (
             self._host or self._draws or self._written or self._checks.failures
         )
         del self._lifting
@@ -185,6 +183,7 @@ class _Program:
         cells = Counter(map(cell_of, own.values()))
         bases: dict[Cell, int] = {}
         known: dict[int, int] = {}
+        whole: set[int] = set()
         self._makers: list[Callable[[Array], Tensor]] = []
         self._results: list[Result] = []
         for value, device in zip(found, self._devices, strict=True):
@@ -194,15 +193,13 @@ class _Program:
             if id(value) in places:
                 self._results.append(argument(places[id(value)]))
                 continue
-            cell, view = cell_of(value), None
+            cell: Cell | None = cell_of(value)
             if id(value) in known:  # the same tensor: a write to it is to be seen as one
                 self._results.append(self._results[known[id(value)]])
                 continue
             known[id(value)] = len(self._results)
-            if cells[cell] > 1 and to_numpy(value.dtype) == cell.array.dtype:
-                view = view_of(value)
-            else:  # no other result shares its memory
-                cell = None
+            if cells[cell] == 1 and not (value.is_conj() or value.is_neg()):
+                cell = None  # no other result shares its memory
             if cell is None or cell not in bases:
                 stride = value.stride() if cell is None else layout_of(cell).stride
                 array = read(value) if cell is None else cell.array
@@ -211,8 +208,13 @@ class _Program:
             if cell is not None:
                 bases.setdefault(cell, len(self._makers) - 1)
             base = len(self._makers) - 1 if cell is None else bases[cell]
-            view = None if cell is None or is_whole(cell, value) else view
-            self._results.append(made_of(base, view))
+            if base not in whole and (cell is None or is_whole(cell, value)):
+                whole.add(base)
+                self._results.append(made_of(base, None))
+            else:
+                self._results.append(made_of(base, value))
+        # Whether each output becomes a result of its own, in order.
+        self._separate = len(self._results) == len(self._makers) == len(whole)
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
 

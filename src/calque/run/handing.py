@@ -11,9 +11,9 @@ import torch
 from jax import Array
 
 from calque.device import rng
-from calque.device.cell import cell_of, is_whole, read, wrap_strided, wrapper
+from calque.device.cell import cell_of, is_whole, read, view_of, wrap_strided, wrapper
 from calque.device.dtypes import to_torch
-from calque.device.geometry import View, contiguous_strides
+from calque.device.geometry import contiguous_strides
 from calque.device.host import host_array
 from calque.run.shared import Kept, array_over, tensor_over
 
@@ -42,11 +42,26 @@ def argument(index: int) -> Result:
     return lambda inputs, made: inputs[index]
 
 
-def made_of(base: int, view: View | None) -> Result:
-    """A result that is a tensor made of an output, or a view of one."""
-    if view is None:
+def made_of(base: int, like: Tensor | None) -> Result:
+    """A result that is a tensor made of an output, or a view of one.
+
+    Args:
+        base: which of the tensors made.
+        like: a tensor that views its memory as the result does; None for the tensor itself.
+    """
+    if like is None:
         return lambda inputs, made: made[base]
-    return lambda inputs, made: made[base].as_strided(view.size, view.stride, view.offset)
+    view, dtype, conj, neg = view_of(like), like.dtype, like.is_conj(), like.is_neg()
+
+    def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
+        tensor = made[base]
+        if tensor.dtype != dtype:
+            tensor = _storage(tensor).view(dtype)
+        tensor = tensor.as_strided(view.size, view.stride, view.offset).detach()
+        tensor = tensor.conj() if conj else tensor
+        return tensor._neg_view() if neg else tensor
+
+    return result
 
 
 def maker(
@@ -67,13 +82,16 @@ def maker(
             return made if made.stride() == stride else _restrided(made, stride)
 
         return on_host
-    if len(stride) < 2 or stride == contiguous_strides(shape):
+    if stride == contiguous_strides(shape):
         return wrapper(shape, to_torch(aval.dtype))
     return lambda array: wrap_strided(array, stride)
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
-    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
+    once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
+    made.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
+    return made
 
 
 def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:

@@ -97,16 +97,20 @@ class JaxInterpreter:
 class Nodes(fx.Interpreter):
     """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
 
+    Args:
+        module: the graph.
+        differentiable: whether JAX may differentiate it; `detach` gives no alias then.
+
     Attributes:
         single: whether the graph gives one value that is not in a tuple.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, differentiable: bool = True) -> None:
         super().__init__(module, garbage_collect_values=True)
         self.extra_traceback = False
         (output,) = (n for n in module.graph.nodes if n.op == "output")
         self.single = not isinstance(output.args[0], tuple | list)
-        self._pure = not any(map(_writes, module.graph.nodes))
+        self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
         """The graph's results, in their containers."""
@@ -163,7 +167,7 @@ class Nodes(fx.Interpreter):
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One ATen operator, or one function of numbers."""
-        if target is torch.ops.aten.detach.default and self._pure:
+        if target is torch.ops.aten.detach.default and self._stopping:
             # Below autograd nothing says so; an alias of what is written to must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
         args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))

@@ -98,6 +98,16 @@ def a_conjugate_and_parts_in_the_backward(wrap, device):
     return total, x.grad
 
 
+def control_flow_of_other_strides_and_numbers(wrap, device):
+    def f(x):
+        true, false = (lambda x: x.t().clone()), (lambda x: x.t() + 1)
+        y = torch.cond(x.sum() > 0, true, false, (x,))
+        n, z = torch.while_loop(lambda n, z: n < 4, lambda n, z: (n + 1, z + n), (0, x))
+        return y, y[1:], y.t(), n, z * n, n + 1
+
+    return wrap(f)(tensor(device, 3, 4))
+
+
 def results_that_are_detached(wrap, device):
     def f(x):
         y = x * 2
@@ -263,6 +273,7 @@ PROGRAMS = [
     a_conjugate_alone,
     a_conjugate_and_parts_in_the_backward,
     results_that_are_detached,
+    control_flow_of_other_strides_and_numbers,
     a_write_to_what_the_backward_needs,
     a_write_to_a_buffer_that_needs_a_gradient,
     modes_that_change,

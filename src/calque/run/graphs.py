@@ -27,7 +27,7 @@ from calque.device.dtypes import to_numpy
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
-from calque.run.handing import Result, argument, constant, length, made_of, maker, source_of
+from calque.run.handing import Result, argument, constant, length, made_of, maker, number, source_of
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
@@ -66,7 +66,7 @@ class CompiledGraph:
         self._most, self._checks = most, checks
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
-        reaching = any(n.target in RESTRIDING for n in graph.graph.nodes)
+        reaching = any(map(_is_reaching, graph.graph.nodes))
         self._key = _place_key if reaching else _shape_key if dynamic else None
         self._reaching = reaching
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
@@ -99,6 +99,11 @@ def _is_dynamic(value: Any) -> bool:
     return isinstance(value, Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape)
 
 
+def _is_reaching(node: fx.Node) -> bool:
+    """Whether a node reaches into a storage at will."""
+    return node.target in RESTRIDING or any(n.endswith("_storage_offset") for n in node.kwargs)
+
+
 def _shape_key(value: Any) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
 
@@ -110,7 +115,8 @@ def _place_key(value: Any) -> Any:
 
 
 def _device_of(node: Any) -> torch.device | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    """Where a result belongs; None if it is no tensor."""
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
 
 
@@ -190,6 +196,11 @@ class _Program:
             if not isinstance(value, Tensor):
                 self._results.append(constant(value))
                 continue
+            if device is None:  # a Python number that a loop has counted
+                self._results.append(number(len(self._makers)))
+                self._makers.append(maker(read(value), (), None))
+                arrays.append(read(value))
+                continue
             if id(value) in places:
                 self._results.append(argument(places[id(value)]))
                 continue
@@ -213,7 +224,7 @@ class _Program:
                 self._results.append(made_of(base, None))
             else:
                 self._results.append(made_of(base, value))
-        # Whether each output becomes a result of its own, in order.
+        # Whether each output becomes a tensor of its own, in order.
         self._separate = len(self._results) == len(self._makers) == len(whole)
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays

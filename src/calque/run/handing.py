@@ -42,6 +42,11 @@ def argument(index: int) -> Result:
     return lambda inputs, made: inputs[index]
 
 
+def number(base: int) -> Result:
+    """A result that is a Python number, of a tensor made of an output."""
+    return lambda inputs, made: made[base].item()
+
+
 def made_of(base: int, like: Tensor | None) -> Result:
     """A result that is a tensor made of an output, or a view of one.
 

@@ -13,12 +13,17 @@ import torch
 from jax import Array, lax
 from jax._src.core import eval_context
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import (
+    get_mutable_args,
+    read_view_information_from_args,
+)
+from torch._prims_common import clone_preserve_strides
 from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from calque.device import foreign
-from calque.device.cell import active, read, wrap, x64
+from calque.device.cell import active, read, wrap, wrap_strided, x64
 from calque.device.host import host_array
 from calque.diagnostics import Origin, UnsupportedOpError
 from calque.diagnostics.frames import is_library
@@ -139,6 +144,8 @@ class Nodes(fx.Interpreter):
         for index in range(known, len(failures or ())):
             assert failures is not None
             failures[index] = replace(failures[index], origin=origin_of(n))
+        if isinstance(n.target, torch._ops.HigherOrderOperator):
+            return _as_foretold(found, n.meta.get("val"))
         return found
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -191,6 +198,24 @@ class Nodes(fx.Interpreter):
         return run
 
 
+def _as_foretold(found: Any, foretold: Any) -> Any:
+    """Results with the strides that they have in the graph: those of control flow are row-major."""
+    values, spec = pytree.tree_flatten(found)
+    likes = pytree.tree_leaves(foretold)
+    if len(likes) == len(values):
+        values = [_restrided(*pair) for pair in zip(values, likes, strict=True)]
+    return pytree.tree_unflatten(values, spec)
+
+
+def _restrided(value: Any, like: Any) -> Any:
+    if not isinstance(like, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    stride = like.stride()
+    if stride == value.stride() or not all(isinstance(n, int) for n in (*like.shape, *stride)):
+        return value
+    return wrap_strided(read(value), stride)
+
+
 # Higher-order operators that call one operator ---------------------------------------------------
 
 
@@ -208,7 +233,30 @@ def _with_random(nodes: Nodes, state: Any, op: Any, *args: Any, **kwargs: Any) -
         return nodes.call_operator(op, args, kwargs)
 
 
+def _auto_functionalized(nodes: Nodes, op: Any, **kwargs: Any) -> Any:
+    """An operator of `torch.library` that writes to its arguments, on copies of what it writes to.
+
+    It gives the operator's results and the copies.
+    """
+    if "_all_bases" not in kwargs or not isinstance(op, torch._ops.OpOverload):
+        raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
+    copies = [None if base is None else _copied(base) for base in kwargs.pop("_all_bases")]
+    views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
+    given = pytree.tree_map(lambda v: v and v.regenerate_view(copies), views)
+    found = nodes.call_operator(op, (), {**kwargs, **given})
+    return (*(found if isinstance(found, tuple) else (found,)), *copies)
+
+
+def _copied(base: torch.Tensor) -> torch.Tensor:
+    """A copy that views by sizes, strides and an offset find as they find the tensor."""
+    if base.storage_offset():
+        return clone_preserve_strides(base)
+    stride = base.stride()
+    return torch.empty_strided(base.shape, stride, dtype=base.dtype, device="jax").copy_(base)
+
+
 _CALLING: dict[str, Callable[..., Any]] = {
+    "auto_functionalized_v2": _auto_functionalized,
     "with_effects": _with_effects,
     "run_and_save_rng_state": _and_save_random,
     "run_with_rng_state": _with_random,

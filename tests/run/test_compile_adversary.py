@@ -108,6 +108,20 @@ def control_flow_of_other_strides_and_numbers(wrap, device):
     return wrap(f)(tensor(device, 3, 4))
 
 
+def data_given_to_an_argument(wrap, device):
+    def f(x, y, parameter):
+        x.data = y
+        parameter.data = parameter.data * 0.5
+        return x + 1, (parameter * 2).sum()
+
+    x, y, parameter = tensor(device, 4), tensor(device, 2, 3), tensor(device, 3, grad=True)
+    before = parameter.data
+    found, total = wrap(f)(x, y, parameter)
+    total.backward()
+    y.mul_(3)
+    return found, total, x, y, before, parameter, parameter.grad
+
+
 def results_that_are_detached(wrap, device):
     def f(x):
         y = x * 2
@@ -273,6 +287,7 @@ PROGRAMS = [
     a_conjugate_alone,
     a_conjugate_and_parts_in_the_backward,
     results_that_are_detached,
+    data_given_to_an_argument,
     control_flow_of_other_strides_and_numbers,
     a_write_to_what_the_backward_needs,
     a_write_to_a_buffer_that_needs_a_gradient,

@@ -31,6 +31,7 @@ from calque.run.handing import Result, argument, constant, length, made_of, make
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.rebinding import rebound
 from calque.run.recomputing import in_order
 from calque.run.shared import tensor_over
 from calque.run.windows import RESTRIDING, window_of
@@ -53,13 +54,13 @@ class CompiledGraph:
     """A graph as a function of a list of tensors and Python numbers, which it empties.
 
     Args:
-        graph: what AOTAutograd gives: functional, but for `copy_` to inputs at its end.
+        graph: what AOTAutograd gives: functional, but for `copy_` and `set_` of inputs at its end.
         most: for how many sets of shapes programs are kept.
         checks: whether bad values raise what PyTorch raises, as in `calque.jit(checks=True)`.
     """
 
     def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
-        graph = in_order(graph)
+        graph, self._rebound = rebound(in_order(graph))
         self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
@@ -78,7 +79,14 @@ class CompiledGraph:
         call = self._only
         if call is None:
             call = self._call_for(inputs)
-        return call(inputs)
+        return self._rebinding(call, inputs) if self._rebound else call(inputs)
+
+    def _rebinding(self, call: Call, inputs: list[Any]) -> list[Any]:
+        targets = [inputs[index] for index in self._rebound]
+        results = call(inputs)
+        for target in reversed(targets):
+            target.set_(results.pop())
+        return results
 
     def _call_for(self, inputs: list[Any]) -> Call:
         key = tuple(map(self._key, inputs)) if self._key is not None else None

@@ -15,7 +15,7 @@ from calque.device.cell import cell_of, is_whole, read, view_of, wrap_strided, w
 from calque.device.dtypes import to_torch
 from calque.device.geometry import contiguous_strides
 from calque.device.host import host_array
-from calque.run.shared import Kept, array_over, tensor_over
+from calque.run.shared import Kept, array_over, restrided, tensor_over
 
 Tensor = torch.Tensor
 Result = Callable[[list[Any], list[Tensor]], Any]
@@ -84,19 +84,12 @@ def maker(
 
         def on_host(array: Array) -> Tensor:
             made = tensor_over(array)
-            return made if made.stride() == stride else _restrided(made, stride)
+            return made if made.stride() == stride else restrided(made, stride)
 
         return on_host
     if stride == contiguous_strides(shape):
         return wrapper(shape, to_torch(aval.dtype))
     return lambda array: wrap_strided(array, stride)
-
-
-def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
-    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
-    once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
-    made.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
-    return made
 
 
 def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:

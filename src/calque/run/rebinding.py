@@ -1,4 +1,4 @@
-"""Graphs that give an argument other memory (`x.data = y`): `set_` at the end of AOTAutograd's graph.
+"""Graphs that give an argument other memory (`x.data = y`): AOTAutograd puts `set_` at their end.
 
 A program gives values only. So the graph gives the other tensor as one more result, and the
 argument is set to it after the call.

@@ -170,6 +170,22 @@ def test_a_written_argument_that_another_one_shares_is_not_called_back():
         calque.jit(step)(torch.ones(2, device="jax"))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "fn", [lambda x: x * x.sum().item(), lambda x: x[x > 1].sum()], ids=["number", "size"]
+)
+def test_captured_values_are_refused_with_a_reason(fn, device):
+    settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    x, said = (
+        torch.tensor([1, 2], device=device),
+        r"test_compile.py:\d+ in .*\n.*capture_scalar_out",
+    )
+    with torch._dynamo.config.patch(settings), pytest.raises(calque.TraceError, match=said):
+        compile(fn)(x)
+    torch._dynamo.reset()
+    assert compile(fn)(x).tolist() == fn(x).tolist()
+
+
 def test_assertions_in_a_graph():
     x = torch.tensor([1, 2], device="jax")
     torch._assert_async((x > 0).all())

@@ -25,11 +25,16 @@ from torch.utils import _pytree as pytree
 from calque.device import foreign
 from calque.device.cell import active, read, wrap, wrap_strided, x64
 from calque.device.host import host_array
-from calque.diagnostics import Origin, UnsupportedOpError
+from calque.diagnostics import Origin, TraceError, UnsupportedOpError
 from calque.diagnostics.frames import is_library
 from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
 
+_CAPTURED = (
+    "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
+    "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
+    "torch.compile then runs this line in Python, between two programs."
+)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -140,6 +145,8 @@ class Nodes(fx.Interpreter):
         try:
             found = super().run_node(n)
         except Exception as error:
+            if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
+                error = TraceError(_CAPTURED.format(n.target))
             raise _located(error, n)  # noqa: B904 (the same error)
         for index in range(known, len(failures or ())):
             assert failures is not None

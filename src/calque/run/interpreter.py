@@ -247,7 +247,8 @@ def _auto_functionalized(nodes: Nodes, op: Any, **kwargs: Any) -> Any:
     """
     if "_all_bases" not in kwargs or not isinstance(op, torch._ops.OpOverload):
         raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
-    copies = [None if base is None else _copied(base) for base in kwargs.pop("_all_bases")]
+    bases = kwargs.pop("_all_bases")
+    copies: list[Any] = [None if base is None else _copied(base) for base in bases]
     views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
     given = pytree.tree_map(lambda v: v and v.regenerate_view(copies), views)
     found = nodes.call_operator(op, (), {**kwargs, **given})

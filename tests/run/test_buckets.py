@@ -221,6 +221,19 @@ def test_arguments_that_are_views(device, programs):
         assert torch.equal(run(view(base.to(device)), y.to(device)).cpu(), f(x, y))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_that_repeat_their_memory(device):
+    def fn(x):
+        return (x * 2).expand(2, *x.shape), (x * 3)[:, 1], x.sum().expand(5)
+
+    g = compile(fn)
+    for n in (5, 6):
+        x = torch.randn(n, 3)
+        for got, want in zip(g(x.to(device)), fn(x), strict=True):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got.cpu(), want)
+
+
 def test_options_that_are_not_understood():
     for option in ("squares", [], [0], {0: "squares"}, {"batch": "pow2"}, 8):
         torch._dynamo.reset()

@@ -122,6 +122,70 @@ def test_an_operator_that_reads_values_is_called_back(wrap):
     assert x.grad.tolist() == [10.0, 10.0]
 
 
+@torch.library.custom_op("calque_test::scale_", mutates_args=("x", "rows"))
+def scale_(x: torch.Tensor, rows: list[torch.Tensor], n: float) -> torch.Tensor:
+    """A body of operators that writes to its arguments."""
+    for row in rows:
+        row.sub_(1)
+    return x.mul_(n).sum()
+
+
+@scale_.register_fake
+def _(x, rows, n):
+    return x.new_empty(())
+
+
+@torch.library.custom_op("calque_test::sort_", mutates_args=("x",))
+def sort_(x: torch.Tensor, y: torch.Tensor) -> None:
+    """A body that reads values after it has written."""
+    x.add_(1)
+    x.copy_(torch.tensor(sorted(x.tolist()), dtype=x.dtype, device=x.device) + y)
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..sort_ has no rule")
+@pytest.mark.parametrize("device", DEVICES)
+def test_operators_that_write_to_their_arguments(device):
+    def step(x, y):
+        z = y * 2
+        total = scale_(x.t(), [y, z[1:3]], 3.0)
+        scale_(z.view(2, 2).t()[0], [], 2.0)
+        sort_(x[1], x[0])
+        return total, z
+
+    found = []
+    for run, where in ((step, "cpu"), (compile(step, fullgraph=True), device)):
+        x = torch.tensor([[0.0, 3.0, 1.0, 2.0, 9.0], [5.0, 4.0, 3.0, 2.0, 1.0]], device=where)
+        y = torch.arange(4.0, device=where)
+        results = run(x[:, :4], y)
+        found.append([t.tolist() for t in (*results, x, y)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..sort_ has no rule")
+def test_a_written_argument_that_another_one_shares_is_not_called_back():
+    def step(x):
+        torch.ops.calque_test.sort_(x, x)
+
+    with pytest.raises(calque.UnsupportedOpError, match="shares its memory with another"):
+        calque.jit(step)(torch.ones(2, device="jax"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "fn", [lambda x: x * x.sum().item(), lambda x: x[x > 1].sum()], ids=["number", "size"]
+)
+def test_captured_values_are_refused_with_a_reason(fn, device):
+    settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    x, said = (
+        torch.tensor([1, 2], device=device),
+        r"test_compile.py:\d+ in .*\n.*capture_scalar_out",
+    )
+    with torch._dynamo.config.patch(settings), pytest.raises(calque.TraceError, match=said):
+        compile(fn)(x)
+    torch._dynamo.reset()
+    assert compile(fn)(x).tolist() == fn(x).tolist()
+
+
 def test_assertions_in_a_graph():
     x = torch.tensor([1, 2], device="jax")
     torch._assert_async((x > 0).all())

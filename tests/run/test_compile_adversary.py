@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -53,6 +54,85 @@ def results_that_are_one(wrap, device):
     with torch.no_grad():
         found[0].mul_(3)
     return (*(t.detach() for t in found), found[0] is found[1])
+
+
+def results_that_repeat_or_skip(wrap, device):
+    def f(x):
+        y = x * 2
+        return x.expand(2, 3, 4), y.expand(2, 3, 4), (x * 3)[:, 1], x.sum().expand(5)
+
+    x = tensor(device, 3, 4, grad=True)
+    found = wrap(f)(x)
+    sum((t * t).sum() for t in found).backward()
+    return *found, x.grad
+
+
+def a_result_with_gaps_of_a_size_that_varies(wrap, device):
+    f = wrap(lambda x: x.reshape(-1), dynamic=True)
+    x = tensor(device, 4, 8)
+    found = f(x[:, ::2])
+    found.mul_(2)
+    return found, x
+
+
+def results_that_are_one_in_other_dtypes(wrap, device):
+    def f(x, y):
+        x, y = x * 2, y * 2
+        return x, torch.view_as_real(x), x.conj(), x.conj().imag, y, y.view(torch.int32)
+
+    x = torch.complex(tensor(device, 3), tensor(device, 3) + 1)
+    found = wrap(f)(x, tensor(device, 3))
+    found[0].mul_(3), found[1].add_(1), found[5][1].zero_()
+    return *found, *(t.is_conj() for t in found), *(t.is_neg() for t in found)
+
+
+def a_conjugate_alone(wrap, device):
+    (found,) = wrap(lambda x: ((x * 2).conj(),))(tensor(device, 3) + 1j)
+    return found, found.is_conj()
+
+
+def a_conjugate_and_parts_in_the_backward(wrap, device):
+    x = torch.complex(tensor(device, 3), tensor(device, 3) + 1).requires_grad_()
+    total = wrap(lambda x: (x * x.conj()).real.sum() + torch.view_as_real(x).prod())(x)
+    total.backward()
+    return total, x.grad
+
+
+def control_flow_of_other_strides_and_numbers(wrap, device):
+    def f(x):
+        true, false = (lambda x: x.t().clone()), (lambda x: x.t() + 1)
+        y = torch.cond(x.sum() > 0, true, false, (x,))
+        n, z = torch.while_loop(lambda n, z: n < 4, lambda n, z: (n + 1, z + n), (0, x))
+        return y, y[1:], y.t(), n, z * n, n + 1
+
+    return wrap(f)(tensor(device, 3, 4))
+
+
+def data_given_to_an_argument(wrap, device):
+    def f(x, y, parameter):
+        x.data = y
+        parameter.data = parameter.data * 0.5
+        return x + 1, (parameter * 2).sum()
+
+    x, y, parameter = tensor(device, 4), tensor(device, 2, 3), tensor(device, 3, grad=True)
+    before = parameter.data
+    found, total = wrap(f)(x, y, parameter)
+    total.backward()
+    y.mul_(3)
+    return found, total, x, y, before, parameter, parameter.grad
+
+
+def results_that_are_detached(wrap, device):
+    def f(x):
+        y = x * 2
+        return y, y.detach(), y[1:].detach(), y.view(-1)
+
+    x = tensor(device, 3, grad=True)
+    trained, plain = wrap(f)(x), wrap(f)(x.detach())
+    trained[0].sum().backward()
+    trained[1].mul_(3), plain[1].mul_(3), plain[3].requires_grad_()
+    found = trained + plain
+    return *(t.detach() for t in found), *(t.requires_grad for t in found), x.grad
 
 
 def a_write_to_what_the_backward_needs(wrap, device):
@@ -201,6 +281,14 @@ PROGRAMS = [
     overlapping_arguments,
     one_tensor_as_two_arguments,
     results_that_are_one,
+    results_that_repeat_or_skip,
+    a_result_with_gaps_of_a_size_that_varies,
+    results_that_are_one_in_other_dtypes,
+    a_conjugate_alone,
+    a_conjugate_and_parts_in_the_backward,
+    results_that_are_detached,
+    data_given_to_an_argument,
+    control_flow_of_other_strides_and_numbers,
     a_write_to_what_the_backward_needs,
     a_write_to_a_buffer_that_needs_a_gradient,
     modes_that_change,
@@ -222,9 +310,9 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program_is_what_it_is_eagerly(program, device):
     torch.manual_seed(0)
-    want = program(lambda f: f, "cpu")
+    want = program(lambda f, **kwargs: f, "cpu")
     torch.manual_seed(0)
-    found = program(lambda f: torch.compile(f, backend="calque"), device)
+    found = program(partial(torch.compile, backend="calque"), device)
     assert len(found) == len(want)
     for got, right in zip(found, want, strict=True):
         if isinstance(right, torch.Tensor):

@@ -238,6 +238,10 @@ PROGRAMS = {
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
     "expand": lambda x: (x.unsqueeze(0).expand(2, -1, -1), x.unsqueeze(1).squeeze(1)),
     "cond": lambda x: torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,)),
+    "conjugates": lambda x: (
+        torch.view_as_real(torch.complex(x, x + 1).conj() * 2),
+        torch.complex(x, x + 1).conj().imag + 1,
+    ),
     "scalar": lambda x: x.new_full((x.shape[0],), 3.0) + torch.full_like(x[:, 0], 2),
 }
 

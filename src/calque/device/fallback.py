@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calque.device import callbacks
-from calque.device.cell import active, wrap, wrap_strided, write, x64
+from calque.device.cell import active, cell_of, read, wrap, wrap_strided, write, x64
 from calque.device.dtypes import to_numpy
 from calque.device.host import array_of, host_array, host_tensor, host_view
 from calque.device.reading import known
@@ -136,9 +136,9 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     if active.observer is not None:
         active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
     originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
-    written = _written(op, args, kwargs)
+    targets = set(map(id, written(op, args, kwargs)))
     for value, copy in zip(flat, host, strict=True):
-        if _is_device(value) and id(value) in written:
+        if _is_device(value) and id(value) in targets:
             _bring_back(value, copy)
     return pytree.tree_map(
         lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result
@@ -157,8 +157,8 @@ def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
         )
 
 
-def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> set[int]:
-    """The ids of the tensors that the schema says are written.
+def written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that the schema says are written.
 
     Below autograd the CPU kernel does not advance a tensor's version, which would tell.
     """
@@ -167,7 +167,7 @@ def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> set[int]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             targets.append(value)
-    return {id(value) for value in pytree.tree_leaves(targets)}
+    return [value for value in pytree.tree_leaves(targets) if isinstance(value, torch.Tensor)]
 
 
 def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:
@@ -185,24 +185,22 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
 
 
 def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """The CPU kernel as a host callback of the traced program."""
+    """The CPU kernel as a host callback of the traced program; what it writes is written after."""
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)
-    if op._schema.is_mutable:
-        raise UnsupportedOpError(
-            f"{op.name()} has no rule on the jax device, and writes to its arguments: it cannot be "
-            "part of a jitted function"
-        )
     flat, spec = pytree.tree_flatten((args, kwargs))
     positions = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+    changed = set(map(id, written(op, args, kwargs)))
+    targets = [i for i in positions if id(flat[i]) in changed]
+    _check_apart(op, [flat[i] for i in targets], [flat[i] for i in positions])
     flat = [torch.device("cpu") if isinstance(v, torch.device) else v for v in flat]
 
-    def run(*tensors: Any) -> Any:
+    def run(*tensors: Any) -> tuple[Any, list[Any]]:
         filled = list(flat)
         for position, tensor in zip(positions, tensors, strict=True):
-            filled[position] = tensor
+            filled[position] = tensor.clone() if position in targets else tensor
         a, k = pytree.tree_unflatten(filled, spec)
-        return op(*a, **k)
+        return op(*a, **k), [filled[i] for i in targets]
 
     def on_host(*arrays: Any) -> Any:
         return run(*[host_tensor(array) for array in arrays])
@@ -215,17 +213,39 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
             f"{op.name()} has no rule on the jax device, and the shape of its result is not known "
             f"before it runs: {error}"
         )
-        outline = _outline(op, on_host, [array_of(flat[i]) for i in positions], unknown)
+        arrays = [array_of(flat[i]) for i in positions]
+        found = _outline(op, lambda *values: on_host(*values)[0], arrays, unknown)
+        outline = found, [torch.empty_like(flat[i], device="meta") for i in targets]
     outs, out_spec = pytree.tree_flatten(outline)
-    shapes = [jax.ShapeDtypeStruct(tuple(o.shape), to_numpy(o.dtype)) for o in outs]
+    own = [i for i, out in enumerate(outs) if isinstance(out, torch.Tensor)]
+    shapes = [jax.ShapeDtypeStruct(tuple(outs[i].shape), to_numpy(outs[i].dtype)) for i in own]
 
     def host(*arrays: Any) -> Any:
         results = pytree.tree_leaves(on_host(*arrays))
-        return [fitted(host_view(r.contiguous()), s.shape) for r, s in zip(results, shapes)]
+        pairs = zip((results[i] for i in own), shapes, strict=True)
+        return [fitted(host_view(r.contiguous()), s.shape) for r, s in pairs]
 
     with x64():
-        results = callbacks.call_back(host, shapes, *[array_of(flat[i]) for i in positions])
-    return pytree.tree_unflatten([wrap(r) for r in results], out_spec)
+        arrays = callbacks.call_back(host, shapes, *[array_of(flat[i]) for i in positions])
+    for place, array in zip(own, arrays, strict=True):
+        outs[place] = wrap(array)
+    result, news = pytree.tree_unflatten(outs, out_spec)
+    for target, new in zip(targets, news, strict=True):
+        write(flat[target], read(new))
+    return result
+
+
+def _check_apart(op: torch._ops.OpOverload, written: list[Any], given: list[Any]) -> None:
+    """Raise UnsupportedOpError where an operator would see in one argument what it writes to one.
+
+    The host has a copy of each.
+    """
+    shared = Counter(map(cell_of, filter(_is_device, given)))
+    if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule on the jax device, and writes to an argument that shares its "
+            "memory with another: it cannot be part of a compiled function; clone one of them"
+        )
 
 
 def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:

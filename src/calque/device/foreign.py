@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from calque.device import custom
-from calque.device.cell import active
-from calque.device.fallback import call_back
+from calque.device.cell import active, read, write
+from calque.device.fallback import call_back, written
 from calque.diagnostics import TraceError
 from calque.ops.registry import RULES
 
@@ -23,19 +23,27 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator, of whatever library, in a trace.
 
     Raises:
-        TraceError: it reads values, and writes to its arguments or has no fake kernel.
+        TraceError: it reads values, and has no fake kernel.
     """
     if not isinstance(op, torch._ops.OpOverload) or op.namespace in _TORCHS:
         return op(*args, **kwargs)
+    prepare(op)
+    if active.trace is None:
+        return op(*args, **kwargs)
+    before = [(tensor, read(tensor)) for tensor in written(op, args, kwargs)]
+    try:
+        with active.trace.unassuming():
+            return op(*args, **kwargs)
+    except TraceError:
+        for tensor, array in before:
+            write(tensor, array)
+        return call_back(op, args, kwargs)
+
+
+def prepare(op: torch._ops.OpOverload) -> None:
+    """Bind an operator's rule, if it has one and is met for the first time."""
     if op.name() not in _met:
         _met.add(op.name())
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
             custom.bind(RULES[op.name()])
-    if op._schema.is_mutable or active.trace is None:
-        return op(*args, **kwargs)
-    try:
-        with active.trace.unassuming():
-            return op(*args, **kwargs)
-    except TraceError:
-        return call_back(op, args, kwargs)

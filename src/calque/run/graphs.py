@@ -18,7 +18,6 @@ from calque.device.cell import (
     is_whole,
     layout_of,
     read,
-    view_of,
     wrap,
     wrap_strided,
     write,
@@ -28,10 +27,11 @@ from calque.device.dtypes import to_numpy
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
-from calque.run.handing import Result, argument, constant, length, made_of, maker, source_of
+from calque.run.handing import Result, argument, constant, length, made_of, maker, number, source_of
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.rebinding import rebound
 from calque.run.recomputing import in_order
 from calque.run.shared import tensor_over
 from calque.run.windows import RESTRIDING, window_of
@@ -54,20 +54,20 @@ class CompiledGraph:
     """A graph as a function of a list of tensors and Python numbers, which it empties.
 
     Args:
-        graph: what AOTAutograd gives: functional, but for `copy_` to inputs at its end.
+        graph: what AOTAutograd gives: functional, but for `copy_` and `set_` of inputs at its end.
         most: for how many sets of shapes programs are kept.
         checks: whether bad values raise what PyTorch raises, as in `calque.jit(checks=True)`.
     """
 
     def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
-        graph = in_order(graph)
-        self._nodes = Nodes(graph)
+        graph, self._rebound = rebound(in_order(graph))
+        self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
         self._most, self._checks = most, checks
         inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
-        reaching = any(n.target in RESTRIDING for n in graph.graph.nodes)
+        reaching = any(map(_is_reaching, graph.graph.nodes))
         self._key = _place_key if reaching else _shape_key if dynamic else None
         self._reaching = reaching
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
@@ -79,7 +79,14 @@ class CompiledGraph:
         call = self._only
         if call is None:
             call = self._call_for(inputs)
-        return call(inputs)
+        return self._rebinding(call, inputs) if self._rebound else call(inputs)
+
+    def _rebinding(self, call: Call, inputs: list[Any]) -> list[Any]:
+        targets = [inputs[index] for index in self._rebound]
+        results = call(inputs)
+        for target in reversed(targets):
+            target.set_(results.pop())
+        return results
 
     def _call_for(self, inputs: list[Any]) -> Call:
         key = tuple(map(self._key, inputs)) if self._key is not None else None
@@ -100,6 +107,11 @@ def _is_dynamic(value: Any) -> bool:
     return isinstance(value, Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape)
 
 
+def _is_reaching(node: fx.Node) -> bool:
+    """Whether a node reaches into a storage at will."""
+    return node.target in RESTRIDING or any(n.endswith("_storage_offset") for n in node.kwargs)
+
+
 def _shape_key(value: Any) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
 
@@ -111,7 +123,8 @@ def _place_key(value: Any) -> Any:
 
 
 def _device_of(node: Any) -> torch.device | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    """Where a result belongs; None if it is no tensor."""
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
 
 
@@ -160,8 +173,7 @@ class _Program:
         self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
             isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
         )
-        # Whether each output becomes a result of its own, in order, and nothing else is to be done.
-        self._functional = len(self._results) == len(self._makers) and not (
+        self._functional = self._separate and not (
             self._host or self._draws or self._written or self._checks.failures
         )
         del self._lifting
@@ -187,24 +199,28 @@ class _Program:
         cells = Counter(map(cell_of, own.values()))
         bases: dict[Cell, int] = {}
         known: dict[int, int] = {}
+        whole: set[int] = set()
         self._makers: list[Callable[[Array], Tensor]] = []
         self._results: list[Result] = []
         for value, device in zip(found, self._devices, strict=True):
             if not isinstance(value, Tensor):
                 self._results.append(constant(value))
                 continue
+            if device is None:  # a Python number that a loop has counted
+                self._results.append(number(len(self._makers)))
+                self._makers.append(maker(read(value), (), None))
+                arrays.append(read(value))
+                continue
             if id(value) in places:
                 self._results.append(argument(places[id(value)]))
                 continue
-            cell, view = cell_of(value), None
+            cell: Cell | None = cell_of(value)
             if id(value) in known:  # the same tensor: a write to it is to be seen as one
                 self._results.append(self._results[known[id(value)]])
                 continue
             known[id(value)] = len(self._results)
-            if cells[cell] > 1 and to_numpy(value.dtype) == cell.array.dtype:
-                view = view_of(value)
-            else:  # no other result shares its memory
-                cell = None
+            if cells[cell] == 1 and not (value.is_conj() or value.is_neg()):
+                cell = None  # no other result shares its memory
             if cell is None or cell not in bases:
                 stride = value.stride() if cell is None else layout_of(cell).stride
                 array = read(value) if cell is None else cell.array
@@ -213,8 +229,13 @@ class _Program:
             if cell is not None:
                 bases.setdefault(cell, len(self._makers) - 1)
             base = len(self._makers) - 1 if cell is None else bases[cell]
-            view = None if cell is None or is_whole(cell, value) else view
-            self._results.append(made_of(base, view))
+            if base not in whole and (cell is None or is_whole(cell, value)):
+                whole.add(base)
+                self._results.append(made_of(base, None))
+            else:
+                self._results.append(made_of(base, value))
+        # Whether each output becomes a tensor of its own, in order.
+        self._separate = len(self._results) == len(self._makers) == len(whole)
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
 

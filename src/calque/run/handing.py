@@ -11,11 +11,11 @@ import torch
 from jax import Array
 
 from calque.device import rng
-from calque.device.cell import cell_of, is_whole, read, wrap_strided, wrapper
+from calque.device.cell import cell_of, is_whole, read, view_of, wrap_strided, wrapper
 from calque.device.dtypes import to_torch
-from calque.device.geometry import View, contiguous_strides
+from calque.device.geometry import contiguous_strides
 from calque.device.host import host_array
-from calque.run.shared import Kept, array_over, tensor_over
+from calque.run.shared import Kept, array_over, restrided, tensor_over
 
 Tensor = torch.Tensor
 Result = Callable[[list[Any], list[Tensor]], Any]
@@ -42,11 +42,31 @@ def argument(index: int) -> Result:
     return lambda inputs, made: inputs[index]
 
 
-def made_of(base: int, view: View | None) -> Result:
-    """A result that is a tensor made of an output, or a view of one."""
-    if view is None:
+def number(base: int) -> Result:
+    """A result that is a Python number, of a tensor made of an output."""
+    return lambda inputs, made: made[base].item()
+
+
+def made_of(base: int, like: Tensor | None) -> Result:
+    """A result that is a tensor made of an output, or a view of one.
+
+    Args:
+        base: which of the tensors made.
+        like: a tensor that views its memory as the result does; None for the tensor itself.
+    """
+    if like is None:
         return lambda inputs, made: made[base]
-    return lambda inputs, made: made[base].as_strided(view.size, view.stride, view.offset)
+    view, dtype, conj, neg = view_of(like), like.dtype, like.is_conj(), like.is_neg()
+
+    def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
+        tensor = made[base]
+        if tensor.dtype != dtype:
+            tensor = _storage(tensor).view(dtype)
+        tensor = tensor.as_strided(view.size, view.stride, view.offset).detach()
+        tensor = tensor.conj() if conj else tensor
+        return tensor._neg_view() if neg else tensor
+
+    return result
 
 
 def maker(
@@ -64,16 +84,12 @@ def maker(
 
         def on_host(array: Array) -> Tensor:
             made = tensor_over(array)
-            return made if made.stride() == stride else _restrided(made, stride)
+            return made if made.stride() == stride else restrided(made, stride)
 
         return on_host
-    if len(stride) < 2 or stride == contiguous_strides(shape):
+    if stride == contiguous_strides(shape):
         return wrapper(shape, to_torch(aval.dtype))
     return lambda array: wrap_strided(array, stride)
-
-
-def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
-    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
 def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:

@@ -13,18 +13,28 @@ import torch
 from jax import Array, lax
 from jax._src.core import eval_context
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import (
+    get_mutable_args,
+    read_view_information_from_args,
+)
+from torch._prims_common import clone_preserve_strides
 from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from calque.device import foreign
-from calque.device.cell import active, read, wrap, x64
+from calque.device.cell import active, read, wrap, wrap_strided, x64
 from calque.device.host import host_array
-from calque.diagnostics import Origin, UnsupportedOpError
+from calque.diagnostics import Origin, TraceError, UnsupportedOpError
 from calque.diagnostics.frames import is_library
 from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
 
+_CAPTURED = (
+    "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
+    "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
+    "torch.compile then runs this line in Python, between two programs."
+)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -97,16 +107,20 @@ class JaxInterpreter:
 class Nodes(fx.Interpreter):
     """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
 
+    Args:
+        module: the graph.
+        differentiable: whether JAX may differentiate it; `detach` gives no alias then.
+
     Attributes:
         single: whether the graph gives one value that is not in a tuple.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, differentiable: bool = True) -> None:
         super().__init__(module, garbage_collect_values=True)
         self.extra_traceback = False
         (output,) = (n for n in module.graph.nodes if n.op == "output")
         self.single = not isinstance(output.args[0], tuple | list)
-        self._pure = not any(map(_writes, module.graph.nodes))
+        self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
         """The graph's results, in their containers."""
@@ -131,10 +145,14 @@ class Nodes(fx.Interpreter):
         try:
             found = super().run_node(n)
         except Exception as error:
+            if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
+                error = TraceError(_CAPTURED.format(n.target))
             raise _located(error, n)  # noqa: B904 (the same error)
         for index in range(known, len(failures or ())):
             assert failures is not None
             failures[index] = replace(failures[index], origin=origin_of(n))
+        if isinstance(n.target, torch._ops.HigherOrderOperator):
+            return _as_foretold(found, n.meta.get("val"))
         return found
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -163,7 +181,7 @@ class Nodes(fx.Interpreter):
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One ATen operator, or one function of numbers."""
-        if target is torch.ops.aten.detach.default and self._pure:
+        if target is torch.ops.aten.detach.default and self._stopping:
             # Below autograd nothing says so; an alias of what is written to must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
         args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
@@ -187,6 +205,24 @@ class Nodes(fx.Interpreter):
         return run
 
 
+def _as_foretold(found: Any, foretold: Any) -> Any:
+    """Results with the strides that they have in the graph: those of control flow are row-major."""
+    values, spec = pytree.tree_flatten(found)
+    likes = pytree.tree_leaves(foretold)
+    if len(likes) == len(values):
+        values = [_restrided(*pair) for pair in zip(values, likes, strict=True)]
+    return pytree.tree_unflatten(values, spec)
+
+
+def _restrided(value: Any, like: Any) -> Any:
+    if not isinstance(like, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    stride = like.stride()
+    if stride == value.stride() or not all(isinstance(n, int) for n in (*like.shape, *stride)):
+        return value
+    return wrap_strided(read(value), stride)
+
+
 # Higher-order operators that call one operator ---------------------------------------------------
 
 
@@ -204,7 +240,31 @@ def _with_random(nodes: Nodes, state: Any, op: Any, *args: Any, **kwargs: Any) -
         return nodes.call_operator(op, args, kwargs)
 
 
+def _auto_functionalized(nodes: Nodes, op: Any, **kwargs: Any) -> Any:
+    """An operator of `torch.library` that writes to its arguments, on copies of what it writes to.
+
+    It gives the operator's results and the copies.
+    """
+    if "_all_bases" not in kwargs or not isinstance(op, torch._ops.OpOverload):
+        raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
+    bases = kwargs.pop("_all_bases")
+    copies: list[Any] = [None if base is None else _copied(base) for base in bases]
+    views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
+    given = pytree.tree_map(lambda v: v and v.regenerate_view(copies), views)
+    found = nodes.call_operator(op, (), {**kwargs, **given})
+    return (*(found if isinstance(found, tuple) else (found,)), *copies)
+
+
+def _copied(base: torch.Tensor) -> torch.Tensor:
+    """A copy that views by sizes, strides and an offset find as they find the tensor."""
+    if base.storage_offset():
+        return clone_preserve_strides(base)
+    stride = base.stride()
+    return torch.empty_strided(base.shape, stride, dtype=base.dtype, device="jax").copy_(base)
+
+
 _CALLING: dict[str, Callable[..., Any]] = {
+    "auto_functionalized_v2": _auto_functionalized,
     "with_effects": _with_effects,
     "run_and_save_rng_state": _and_save_random,
     "run_with_rng_state": _with_random,

@@ -47,6 +47,14 @@ def tensor_over(array: Array) -> torch.Tensor:
     return torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
 
 
+def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A copy of a CPU tensor with other strides, which may repeat elements."""
+    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
+    once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
+    copy.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
+    return copy
+
+
 @cache
 def _direct() -> Any:
     """JAX's device, if capsules can be handed over directly; else None."""

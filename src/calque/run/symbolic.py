@@ -81,7 +81,10 @@ class FunctionalGraph:
         for node in found[: self.returned]:
             if not is_tensor(node):
                 continue
-            place = node.meta["val"].untyped_storage()._cdata
+            value = node.meta["val"]
+            place = value.untyped_storage()._cdata
+            if place not in memory and (value.is_conj() or value.is_neg()):
+                raise Unpaddable(f"{_place(node)}a result is a lazy conjugate or negative")
             if place in seen and place not in memory:
                 raise Unpaddable(f"{_place(node)}two results share their memory")
             seen.add(place)

@@ -18,7 +18,7 @@ from calque.device.cell import cell_of, read, wrap_strided, wrap_untraced, x64
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import contiguous_strides
 from calque.run.padding.values import Layout, Sizes
-from calque.run.shared import array_over
+from calque.run.shared import array_over, restrided
 
 Tensor = torch.Tensor
 Parts = tuple[tuple[int, ...], tuple[int, ...]]
@@ -117,8 +117,7 @@ def taken(
     if on_host or jax.default_backend() == "cpu":
         found = torch.from_dlpack(array)
         if padded != true or found.stride() != stride:
-            room = torch.empty_strided(tuple(shape), stride, dtype=found.dtype)
-            found = room.copy_(found.view(padded)[cut].reshape(shape))
+            found = restrided(found.view(padded)[cut].reshape(shape), stride)
         if on_host:
             return found
         row_major = found.is_contiguous()

@@ -4,13 +4,15 @@ A row that PyTorch accepts must be accepted, too.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 import torch
+import torch.nn.functional as F
 
-import calque  # noqa: F401  (registers the device)
+import calque
 from calque.device.outline import Outline
 from calque.diagnostics import InternalError
 from tests.device import bad_options, bad_shapes, bad_values
@@ -127,3 +129,25 @@ def test_a_mistake_of_a_rule_is_not_told_as_the_users():
     with pytest.raises(RuntimeError, match="broadcast") as found:
         run(torch.ops.aten.add.Tensor, jnp.ones(3), jnp.ones(4))
     assert not isinstance(found.value, InternalError)
+
+
+SPARSE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "made of indices": lambda x: torch.sparse_coo_tensor(x.nonzero().t(), x.diagonal(), (2, 2)),
+    "made of a dense tensor": lambda x: x.to_sparse(),
+    "made in rows of a dense tensor": lambda x: x.to_sparse_csr(),
+    "moved": lambda x: torch.eye(2).to_sparse().to("jax"),
+    "empty": lambda x: torch.zeros(2, 2, layout=torch.sparse_coo, device="jax"),
+    "in rows, used": lambda x: torch.eye(2).to_sparse_csr().to("jax") @ x,
+    "of a gradient": lambda x: F.embedding(
+        x.long(), x.clone().requires_grad_(), sparse=True
+    ).backward(torch.ones(2, 2, 2, device="jax")),
+}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Sparse:UserWarning", "ignore::calque.device.fallback.FallbackWarning"
+)
+@pytest.mark.parametrize("use", SPARSE.values(), ids=SPARSE)
+def test_says_that_there_are_no_sparse_tensors(use: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(calque.UnsupportedOpError, match="the jax device has none"):
+        use(torch.eye(2, device="jax"))

@@ -228,3 +228,14 @@ def test_in_a_program_an_index_out_of_range_reads_nan() -> None:
     for result in read(VECTOR.to("jax"), index):
         assert result[0].item() == 1
         assert result[1].isnan().item()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+@pytest.mark.parametrize("value", [True, False])
+def test_scatter_takes_a_bool_for_a_value(dtype: torch.dtype, value: bool) -> None:
+    index = torch.tensor([[0, 2], [1, 1]])
+    rows = torch.ones(2, 3, dtype=dtype).tril()
+    expected = rows.scatter(1, index, value)
+    placed, where = rows.to("jax"), index.to("jax")
+    assert torch.equal(placed.scatter(1, where, value).cpu(), expected)
+    assert torch.equal(placed.scatter_(1, where, value).cpu(), expected)

@@ -22,6 +22,7 @@ from calque.device.dtypes import to_numpy
 from calque.device.host import array_of, host_array, host_tensor, host_view
 from calque.device.reading import known
 from calque.device.shapes import DESCRIPTION, fitted, shapes_of, tensors_of
+from calque.device.sparse import check_dense
 from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
 
 logger = logging.getLogger("calque.fallback")
@@ -133,6 +134,7 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOpError(
             f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
         ) from None
+    check_dense(op, result)
     if active.observer is not None:
         active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
     originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
@@ -200,7 +202,9 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         for position, tensor in zip(positions, tensors, strict=True):
             filled[position] = tensor.clone() if position in targets else tensor
         a, k = pytree.tree_unflatten(filled, spec)
-        return op(*a, **k), [filled[i] for i in targets]
+        result = op(*a, **k)
+        check_dense(op, result)
+        return result, [filled[i] for i in targets]
 
     def on_host(*arrays: Any) -> Any:
         return run(*[host_tensor(array) for array in arrays])

@@ -21,6 +21,7 @@ from calque.device import (
     moves,
     quotients,
     raised,
+    sparse,
     storage,
     validations,
     values,
@@ -53,6 +54,8 @@ def register() -> None:
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
+    for key in sparse.KEYS:
+        everything.fallback(binding.untraced(sparse.refuse), key)
     composites.install(aten)
     validations.install(aten)
     autocast.install(aten, everything)

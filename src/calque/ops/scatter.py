@@ -307,7 +307,7 @@ def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
 
 @op("scatter.value")
 def scatter_value(self: Array, dim: int, index: Array, value: Any) -> Array:
-    return _scatter("scatter", self, dim, index, value, None, True)
+    return _scatter("scatter", self, dim, index, _everywhere(value, self, index), None, True)
 
 
 @op("scatter.reduce")
@@ -317,7 +317,13 @@ def scatter_with(self: Array, dim: int, index: Array, src: Array, reduce: str) -
 
 @op("scatter.value_reduce")
 def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: str) -> Array:
-    return _scatter("scatter", self, dim, index, value, _older(reduce), True)
+    source = _everywhere(value, self, index)
+    return _scatter("scatter", self, dim, index, source, _older(reduce), True)
+
+
+def _everywhere(value: Any, self: Array, index: Array) -> Array:
+    """A number for each index; JAX has no weak bool that would tell `False` from a tensor."""
+    return jnp.broadcast_to(jnp.asarray(value).astype(self.dtype), index.shape)
 
 
 def _older(reduce: str) -> str:

@@ -1,7 +1,5 @@
 """Run an ATen-level graph of `torch.fx` on JAX arrays."""
 
-import contextlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +11,6 @@ import torch
 from jax import Array, lax
 from jax._src.core import eval_context
 from torch import fx
-from torch._higher_order_ops.auto_functionalize import (
-    get_mutable_args,
-    read_view_information_from_args,
-)
-from torch._prims_common import clone_preserve_strides
 from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
@@ -25,17 +18,17 @@ from torch.utils import _pytree as pytree
 from calque.device import foreign
 from calque.device.cell import active, read, wrap, wrap_strided, x64
 from calque.device.host import host_array
-from calque.diagnostics import Origin, TraceError, UnsupportedOpError
-from calque.diagnostics.frames import is_library
+from calque.diagnostics import TraceError, UnsupportedOpError
+from calque.run.calling import CALLING
 from calque.run.higher_order import HIGHER_ORDER
 from calque.run.lifting import Lifting
+from calque.run.lines import located, origin_of
 
 _CAPTURED = (
     "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
     "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
     "torch.compile then runs this line in Python, between two programs."
 )
-_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class JaxInterpreter:
@@ -147,7 +140,7 @@ class Nodes(fx.Interpreter):
         except Exception as error:
             if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
                 error = TraceError(_CAPTURED.format(n.target))
-            raise _located(error, n)  # noqa: B904 (the same error)
+            raise located(error, n)  # noqa: B904 (the same error)
         for index in range(known, len(failures or ())):
             assert failures is not None
             failures[index] = replace(failures[index], origin=origin_of(n))
@@ -166,8 +159,8 @@ class Nodes(fx.Interpreter):
         """One operator, or one higher-order operator with its subgraphs."""
         if not isinstance(target, torch._ops.HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
-        if target.name() in _CALLING:
-            return _CALLING[target.name()](self, *args, **kwargs)
+        if target.name() in CALLING:
+            return CALLING[target.name()](self, *args, **kwargs)
         rule = HIGHER_ORDER.get(target.name())
         if rule is None:
             raise UnsupportedOpError(f"torch.ops.higher_order.{target.name()} has no rule")
@@ -221,54 +214,6 @@ def _restrided(value: Any, like: Any) -> Any:
     if stride == value.stride() or not all(isinstance(n, int) for n in (*like.shape, *stride)):
         return value
     return wrap_strided(read(value), stride)
-
-
-# Higher-order operators that call one operator ---------------------------------------------------
-
-
-def _with_effects(nodes: Nodes, token: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    return token, nodes.call_operator(op, args, kwargs)
-
-
-def _and_save_random(nodes: Nodes, op: Any, *args: Any, **kwargs: Any) -> Any:
-    state = nodes.lifting.peek()
-    return wrap(state), nodes.call_operator(op, args, kwargs)
-
-
-def _with_random(nodes: Nodes, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    with nodes.lifting.drawing_from(read(state)):
-        return nodes.call_operator(op, args, kwargs)
-
-
-def _auto_functionalized(nodes: Nodes, op: Any, **kwargs: Any) -> Any:
-    """An operator of `torch.library` that writes to its arguments, on copies of what it writes to.
-
-    It gives the operator's results and the copies.
-    """
-    if "_all_bases" not in kwargs or not isinstance(op, torch._ops.OpOverload):
-        raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
-    bases = kwargs.pop("_all_bases")
-    copies: list[Any] = [None if base is None else _copied(base) for base in bases]
-    views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
-    given = pytree.tree_map(lambda v: v and v.regenerate_view(copies), views)
-    found = nodes.call_operator(op, (), {**kwargs, **given})
-    return (*(found if isinstance(found, tuple) else (found,)), *copies)
-
-
-def _copied(base: torch.Tensor) -> torch.Tensor:
-    """A copy that views by sizes, strides and an offset find as they find the tensor."""
-    if base.storage_offset():
-        return clone_preserve_strides(base)
-    stride = base.stride()
-    return torch.empty_strided(base.shape, stride, dtype=base.dtype, device="jax").copy_(base)
-
-
-_CALLING: dict[str, Callable[..., Any]] = {
-    "auto_functionalized_v2": _auto_functionalized,
-    "with_effects": _with_effects,
-    "run_and_save_rng_state": _and_save_random,
-    "run_with_rng_state": _with_random,
-}
 
 
 def on_device(device: torch.device) -> torch.device:
@@ -328,37 +273,3 @@ def _packed(key: Array | None) -> Array:
     with x64():
         wide = data.reshape(-1)[-2:].astype(jnp.uint64)
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])
-
-
-def origin_of(node: fx.Node) -> Origin | None:
-    """The line of the user's that a node is from; None if the graph does not say."""
-    places = _PLACE.findall(node.stack_trace or "")
-    places = [place for place in places if not is_library(place[0])] or places
-    if not places:
-        return None
-    file, line, function = places[-1]
-    return Origin(file, int(line), function)
-
-
-def line_of(node: fx.Node) -> str:
-    """As `origin_of`, in words; empty if the graph does not say."""
-    return str(origin_of(node) or "")
-
-
-_LOCATED = "_calque_located"
-
-
-def _located(error: Exception, node: fx.Node) -> Exception:
-    """An error of a node with the user's line in front, once."""
-    line = line_of(node)
-    if getattr(error, _LOCATED, False) or not line:
-        return error
-    text = f"{line}: {error}"
-    try:
-        found = type(error)(text)
-    except Exception:
-        error.add_note(text)
-        found = error
-    with contextlib.suppress(AttributeError):
-        setattr(found, _LOCATED, True)
-    return found.with_traceback(error.__traceback__)

@@ -17,8 +17,9 @@ from calque.device.interop import to_jax
 from calque.diagnostics import TraceError
 from calque.run.arrays import ArrayNodes
 from calque.run.dimensions import Dimensions
-from calque.run.interpreter import constant, line_of
+from calque.run.interpreter import constant
 from calque.run.lifting import Lifting
+from calque.run.lines import line_of
 from calque.run.plain import plain
 
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)

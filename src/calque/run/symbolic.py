@@ -14,9 +14,9 @@ from calque.device.dtypes import to_numpy
 from calque.run.arrays import ArrayNodes
 from calque.run.buckets import Buckets, symbol_of
 from calque.run.dimensions import Dimensions
-from calque.run.interpreter import line_of
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.lines import line_of
 from calque.run.padding import Unpaddable
 from calque.run.padding.values import Layout, divided, joined
 

@@ -22,6 +22,7 @@ from calque.device.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.geometry import Layout, View
 
 _create = torch._C._acc.create_empty_tensor
+_set = torch.ops.aten.set_.source_Storage_storage_offset
 META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 
 
@@ -243,17 +244,28 @@ def wrap_untraced(array: Array) -> torch.Tensor:
     return tensor
 
 
-def wrapper(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[Array], torch.Tensor]:
-    """As `wrap_untraced`, for arrays of one shape and dtype, decided once."""
-    if 0 in shape:
-        return wrap_untraced
+def wrapper(
+    shape: tuple[int, ...], stride: geometry.Ints, dtype: torch.dtype
+) -> Callable[[Array], torch.Tensor]:
+    """As `wrap_strided` where no trace is running, for arrays of one kind, decided once."""
+    row_major, dense = _kind(shape, stride)
+    if 0 in shape or not dense:
+        return lambda array: wrap_strided(array, stride)
 
     def wrapped(array: Array) -> torch.Tensor:
         tensor = _create(shape, dtype)
         tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
         return tensor
 
-    return wrapped
+    def strided(array: Array) -> torch.Tensor:
+        tensor = _create(shape, dtype)
+        storage = tensor.untyped_storage()
+        storage.cell = cell = Cell(array, stride)  # type: ignore[attr-defined]
+        cell.viewed = True
+        _set.redispatch(META, tensor, storage, 0, shape, stride)
+        return tensor
+
+    return wrapped if row_major else strided
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
@@ -328,6 +340,4 @@ def share(tensor: torch.Tensor) -> Cell:
 
 def set_geometry(tensor: torch.Tensor, view: View) -> None:
     """Give a tensor a geometry; the storage's size in bytes grows to hold it."""
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride
-    )
+    _set.redispatch(META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride)

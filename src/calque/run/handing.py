@@ -11,9 +11,8 @@ import torch
 from jax import Array
 
 from calque.device import rng
-from calque.device.cell import cell_of, is_whole, read, view_of, wrap_strided, wrapper
+from calque.device.cell import cell_of, is_whole, read, view_of, wrapper
 from calque.device.dtypes import to_torch
-from calque.device.geometry import contiguous_strides
 from calque.device.host import host_array
 from calque.run.shared import Kept, array_over, restrided, tensor_over
 
@@ -79,7 +78,6 @@ def maker(
         stride: of the tensor.
         device: where the tensor belongs; None for ours.
     """
-    shape = aval.shape
     if device is not None and device.type == "cpu":
 
         def on_host(array: Array) -> Tensor:
@@ -87,9 +85,7 @@ def maker(
             return made if made.stride() == stride else restrided(made, stride)
 
         return on_host
-    if stride == contiguous_strides(shape):
-        return wrapper(shape, to_torch(aval.dtype))
-    return lambda array: wrap_strided(array, stride)
+    return wrapper(aval.shape, stride, to_torch(aval.dtype))
 
 
 def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:

@@ -47,7 +47,7 @@ RUNS = (
     Run("inplace", torch.float32, 3),
     Run("inplace", torch.int64, 3),
     Run("out", torch.float32, 3),
-    Run("layout", torch.float32, 3),
+    Run("layout", torch.float32, 5),
     Run("errors", torch.float32),
 )
 SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))

@@ -13,6 +13,7 @@ from torch import fx
 from calque.device import rng
 from calque.device.cell import (
     Cell,
+    active,
     cell_of,
     current,
     is_whole,
@@ -27,7 +28,7 @@ from calque.device.dtypes import to_numpy
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
-from calque.run.handing import Result, argument, constant, length, made_of, maker, number, source_of
+from calque.run.handing import Result, argument, arrays_of, constant, length, made_of, maker, number
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
@@ -155,7 +156,7 @@ class _Program:
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._draws = self._lifting.draws
-        self._sources = [source_of(sources[i], inputs, reaching) for i in kept]
+        self._arrays_of = arrays_of([sources[i] for i in kept], inputs, reaching)
         self._donated = [
             place
             for place, i in enumerate(kept)
@@ -259,17 +260,17 @@ class _Program:
         """The program as a function of the inputs."""
         if not self._functional:
             return self._call_with_effects
-        run, sources, makers = self._run, self._sources, self._makers
+        run, arrays_of, makers = self._run, self._arrays_of, self._makers
 
         def call(inputs: list[Any]) -> list[Any]:
-            outputs = run([source(inputs) for source in sources])
+            outputs = run(arrays_of(inputs))
             inputs.clear()
             return [make(array) for make, array in zip(makers, outputs, strict=True)]
 
         return call
 
     def _call_with_effects(self, inputs: list[Any]) -> list[Any]:
-        arrays = [source(inputs) for source in self._sources]
+        arrays = self._arrays_of(inputs)
         if self._donated:
             protect(arrays, self._donated, self._pick_donated)
         outputs = self._run(arrays)
@@ -280,20 +281,27 @@ class _Program:
                 array.block_until_ready()
         if self._draws:
             rng.state.take(self._draws)
-        replaced = []
-        for index, array in zip(self._written, outputs, strict=False):
-            target = inputs[index]
-            if target.device.type == "jax":
-                write(target, array)
-                replaced.append(target)
-            else:
-                target.copy_(tensor_over(array))
-        torch.autograd.graph.increment_version(replaced)
+        self._write(inputs, outputs)
         fresh = outputs[len(self._written) :]
         made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
         results = [result(inputs, made) for result in self._results]
         inputs.clear()
         return results
+
+    def _write(self, inputs: list[Any], outputs: list[Array]) -> None:
+        replaced = []
+        for index, array in zip(self._written, outputs, strict=False):
+            target = inputs[index]
+            if self._host and target.device.type == "cpu":
+                target.copy_(tensor_over(array))
+                continue
+            cell = cell_of(target)
+            if cell.viewed or active.trace is not None:
+                write(target, array)
+            else:
+                cell.array = array
+            replaced.append(target)
+        torch.autograd.graph.increment_version(replaced)
 
 
 class _Outputs:

@@ -88,7 +88,37 @@ def maker(
     return wrapper(aval.shape, stride, to_torch(aval.dtype))
 
 
-def source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
+def arrays_of(
+    sources: Sequence[Any], first: Sequence[Any], reaching: bool
+) -> Callable[[list[Any]], list[Any]]:
+    """A function from the list of inputs to all arrays of a program.
+
+    Args:
+        sources: where each comes from (see `lifting.Input`).
+        first: the inputs of the first call.
+        reaching: whether arguments come as whole storages.
+    """
+    each = [_source_of(one, first, reaching) for one in sources]
+    places = [one.source for one in sources]
+    if reaching or not all(
+        one.kind == "argument" and first[one.source].device.type != "cpu" for one in sources
+    ):
+        return lambda inputs: [source(inputs) for source in each]
+
+    def arrays(inputs: list[Any]) -> list[Any]:
+        try:
+            cells = [inputs[place].untyped_storage().cell for place in places]
+        except AttributeError:
+            return [source(inputs) for source in each]  # one of which says what is wrong
+        return [
+            source(inputs) if cell.viewed else cell.array
+            for cell, source in zip(cells, each, strict=True)
+        ]
+
+    return arrays
+
+
+def _source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
     """A function from the list of inputs to the array; `first` are those of the first call."""
     source = one.source
     if one.kind == "argument":

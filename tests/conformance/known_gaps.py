@@ -80,11 +80,6 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
         ),
         eager=("bfloat16",),
     ),
-    **_gaps(
-        "no rule for LAPACK's sytrf: served by the CPU, outside of programs",
-        ("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_ldl_solve"),
-        jit=_FLOAT,
-    ),
     **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT, layout=_FLOAT),
     **_gaps(_SPARSE, ("sparse_sampled_addmm",), out=_FLOAT),
     **_gaps("the device computes what the CPU refuses", ("_foreach_frac",), inplace=("int64",)),

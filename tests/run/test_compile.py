@@ -249,6 +249,15 @@ def test_a_write_through_a_mask_and_an_index(device, rows):
     torch.testing.assert_close(result.cpu(), mark(x, mask, index))
 
 
+def test_a_mask_that_does_not_fit_the_index_beside_it_writes_nothing():
+    def mark(x, mask, index):
+        return x.index_put((mask, index), torch.ones((), device=x.device))
+
+    x, mask = torch.zeros(6, 4, device="jax"), torch.arange(6, device="jax") < 2
+    result = compile(mark)(x, mask, torch.arange(3, device="jax"))
+    assert not result.any()
+
+
 def test_memory_of_the_cpu_is_shared():
     x = torch.randn(64, 64)
     forward = compile(lambda x: x * 2)

@@ -89,6 +89,8 @@ def _as_many(mask: Array, size: int) -> list[Tensor]:
         found = positions(mask, size)
         if size:
             found = [jnp.where(count == 1, part[0], part) for part in found]
+        fits = (count == size) | (count == 1)  # else out of range: read as NaN, and not written
+        found = [jnp.where(fits, part, n) for part, n in zip(found, mask.shape, strict=True)]
         return [wrap(part) for part in found]
 
 

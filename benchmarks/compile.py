@@ -68,7 +68,10 @@ def _last(call: Callable[..., Any], *given: object) -> Any:
 
 
 def forwards(case: Case, inductor: bool) -> Candidates:
-    """The forward in evaluation, whose results are checked."""
+    """The forward in training mode, whose results are checked.
+
+    Statistics of batches are part of it, and what follows from them: the new buffers.
+    """
 
     def torch_forward(device: str, backend: str | None) -> Callable[[], Tensor]:
         model, (x, _) = build(case, device)
@@ -77,9 +80,9 @@ def forwards(case: Case, inductor: bool) -> Candidates:
 
     model, (x, _) = build(case)
     parameters, buffers, _ = handwritten.initial_state(model, "SGD")
-    apply = jax.jit(lambda p, b, x: handwritten.TWINS[case.twin](p, b, x)[0])
+    apply = jax.jit(handwritten.TWINS[case.twin])
     array = handwritten.array(x)
-    found: Candidates = {JAX: lambda: apply(parameters, buffers, array).block_until_ready()}
+    found: Candidates = {JAX: lambda: apply(parameters, buffers, array)[0].block_until_ready()}
     for name, run in {TORCH: ("cpu", None), **RUNS}.items():
         if name != INDUCTOR or inductor:
             found[name] = torch_forward(*run)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import torch
+from jax import lax
 from torch.nn import Parameter
 
 from calque.device import hot, rng, strides
@@ -31,6 +32,8 @@ Tensor = torch.Tensor
 _ARRAY = object()
 _default_dtype = torch.get_default_dtype
 _SIZE_ASKED = "counted ({})"
+_LEFT = {"aten::mm": 0, "aten::addmm": 1}
+"""The place of the left operand of products of matrices."""
 
 
 class Runner:
@@ -173,11 +176,14 @@ class Runner:
         template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
         keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in UNUSED}
         default = TO_NUMPY[_default_dtype()]
+        left = _moved(rule.name, template)
 
         def run(*arrays: Any) -> Any:
             items = iter(arrays)
             key = next(items) if rule.random else None
             filled = [_fill(part, items) for part in template]
+            if left is not None:
+                filled[left] = lax.optimization_barrier(filled[left])
             named = {n: _fill(v, items) for n, v in keywords.items()}
             result = apply(rule, key, filled, named, default, outline)
             if cast is None:
@@ -232,6 +238,17 @@ def _slot_of(tensor: Tensor) -> Slot:
     if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
         return SLOT
     return viewed(cell, tensor, []) or SLOT
+
+
+def _moved(name: str, template: list[Any]) -> int | None:
+    """The place of an operand that is laid out anew before the product.
+
+    XLA's fast products for CPUs do not take a transposed left operand.
+    """
+    place = _LEFT.get(name)
+    if place is None or len(template) <= place or type(template[place]) is not Viewed:
+        return None
+    return place if jax.default_backend() == "cpu" else None
 
 
 def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:

@@ -247,9 +247,14 @@ def wrap_untraced(array: Array) -> torch.Tensor:
 def wrapper(
     shape: tuple[int, ...], stride: geometry.Ints, dtype: torch.dtype
 ) -> Callable[[Array], torch.Tensor]:
-    """As `wrap_strided` where no trace is running, for arrays of one kind, decided once."""
-    row_major, dense = _kind(shape, stride)
-    if 0 in shape or not dense:
+    """What wraps arrays of one kind where no trace is running, decided once.
+
+    Args:
+        shape, stride, dtype: of the tensors. The arrays are those of `wrap_strided`, or have their
+            axes in the order of memory where there is one (`geometry.permutation`).
+    """
+    row_major = stride == geometry.contiguous_strides(shape)
+    if 0 in shape or not (row_major or geometry.permutation(shape, stride)):
         return lambda array: wrap_strided(array, stride)
 
     def wrapped(array: Array) -> torch.Tensor:
@@ -257,15 +262,15 @@ def wrapper(
         tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
         return tensor
 
-    def strided(array: Array) -> torch.Tensor:
+    def permuted(array: Array) -> torch.Tensor:
         tensor = _create(shape, dtype)
         storage = tensor.untyped_storage()
-        storage.cell = cell = Cell(array, stride)  # type: ignore[attr-defined]
+        storage.cell = cell = Cell(array)  # type: ignore[attr-defined]
         cell.viewed = True
         _set.redispatch(META, tensor, storage, 0, shape, stride)
         return tensor
 
-    return wrapped if row_major else strided
+    return wrapped if row_major else permuted
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:

@@ -98,6 +98,19 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+@lru_cache(maxsize=8192)
+def permutation(shape: Ints, stride: Ints) -> Ints | None:
+    """The axes in the order in which they lie in memory, the outermost first.
+
+    None where that is their own order, and where strides leave holes or overlap.
+    """
+    if 0 in shape or not is_dense(shape, stride):
+        return None
+    order = tuple(memory_order(Layout(shape, stride)))
+    long = [axis for axis in order if shape[axis] > 1]
+    return None if long == sorted(long) else order
+
+
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     """How many elements a memory needs for these sizes and strides."""
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
@@ -271,7 +284,8 @@ def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
     axes = _axes(plan, array)
     if plan.extents is None:
         return axes[_indices(plan.view, jnp.asarray(starts[0]))]
-    block = lax.dynamic_slice(axes, starts, plan.extents) if starts else axes
+    whole = plan.extents == plan.axes_shape
+    block = axes if whole else lax.dynamic_slice(axes, starts, plan.extents)
     block = block[tuple(slice(None, None, step) for step in plan.steps)]
     others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
     block = jnp.transpose(block, [*plan.order, *others]).reshape(_core_shape(plan.view))

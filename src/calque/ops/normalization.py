@@ -67,8 +67,9 @@ def batch_norm(
             raise RuntimeError("expected running_mean and running_var to be defined in eval mode")
         mean, variance = widened(running_mean), widened(running_var)
     invstd = lax.rsqrt(variance + np.asarray(eps, variance.dtype))
-    normal = (wide - _channels(mean, x)) * _channels(invstd, x)
-    out = _affine(normal, _channels(weight, x), _channels(bias, x)).astype(x.dtype)
+    scale = invstd if weight is None else invstd * widened(weight)
+    shift = -mean * scale if bias is None else widened(bias) - mean * scale
+    out = (wide * _channels(scale, x) + _channels(shift, x)).astype(x.dtype)
     return out, mean, invstd, running_mean, running_var
 
 

@@ -24,14 +24,26 @@ from calque.device.cell import (
     write,
     x64,
 )
-from calque.device.dtypes import to_numpy
+from calque.device.dtypes import to_numpy, to_torch
+from calque.device.geometry import Ints, permutation
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
-from calque.run.handing import Result, argument, arrays_of, constant, length, made_of, maker, number
+from calque.run.handing import (
+    Result,
+    argument,
+    arrays_of,
+    constant,
+    length,
+    made_of,
+    maker,
+    number,
+    order_of,
+)
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
+from calque.run.materializing import materialized
 from calque.run.rebinding import rebound
 from calque.run.recomputing import in_order
 from calque.run.shared import tensor_over
@@ -123,6 +135,11 @@ def _place_key(value: Any) -> Any:
     return (value.shape, value.stride(), value.storage_offset(), length(value))
 
 
+def _ordered(tensor: Tensor, order: Ints | None) -> Tensor:
+    """A tensor as it is handed to a program."""
+    return tensor if order is None else tensor.detach().permute(order)
+
+
 def _device_of(node: Any) -> torch.device | None:
     """Where a result belongs; None if it is no tensor."""
     value = node.meta["val"] if isinstance(node, fx.Node) else None
@@ -155,8 +172,9 @@ class _Program:
             traced = jax.make_jaxpr(lambda: self._body(nodes, inputs))()
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
+        pruned = materialized(pruned)
         self._draws = self._lifting.draws
-        self._arrays_of = arrays_of([sources[i] for i in kept], inputs, reaching)
+        self._arrays_of = arrays_of([sources[i] for i in kept], inputs, reaching, self._orders)
         self._donated = [
             place
             for place, i in enumerate(kept)
@@ -181,6 +199,7 @@ class _Program:
 
     def _body(self, nodes: Nodes, inputs: Sequence[Any]) -> list[Array]:
         given, before = [], []
+        self._orders: dict[int, Ints] = {}  # of the arguments' axes, where they are not handed on
         for index, value in enumerate(inputs):
             if not isinstance(value, Tensor):
                 given.append(value)
@@ -194,7 +213,7 @@ class _Program:
         for index, array in enumerate(before):
             if array is not None and current(cell_of(given[index])) is not array:
                 self._written.append(index)
-                arrays.append(read(given[index]))
+                arrays.append(read(_ordered(given[index], self._orders.get(index))))
         places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
         own = {id(v): v for v in found if isinstance(v, Tensor) and id(v) not in places}
         cells = Counter(map(cell_of, own.values()))
@@ -209,7 +228,7 @@ class _Program:
                 continue
             if device is None:  # a Python number that a loop has counted
                 self._results.append(number(len(self._makers)))
-                self._makers.append(maker(read(value), (), None))
+                self._makers.append(maker((), (), to_torch(read(value).dtype), None))
                 arrays.append(read(value))
                 continue
             if id(value) in places:
@@ -223,9 +242,13 @@ class _Program:
             if cells[cell] == 1 and not (value.is_conj() or value.is_neg()):
                 cell = None  # no other result shares its memory
             if cell is None or cell not in bases:
-                stride = value.stride() if cell is None else layout_of(cell).stride
                 array = read(value) if cell is None else cell.array
-                self._makers.append(maker(array, stride, device))
+                stride = value.stride() if cell is None else layout_of(cell).stride
+                self._makers.append(maker(array.shape, stride, to_torch(array.dtype), device))
+                order = permutation(array.shape, stride)
+                if order is not None:
+                    moved = cell is None
+                    array = read(value.permute(order)) if moved else array.transpose(order)
                 arrays.append(array)
             if cell is not None:
                 bases.setdefault(cell, len(self._makers) - 1)
@@ -245,6 +268,12 @@ class _Program:
         if self._reaching:
             base = wrap(self._lifting.new_input("argument", index, (length(value),), dtype))
             return base.as_strided(shape, stride, value.storage_offset())
+        order = order_of(value)
+        if order is not None:
+            self._orders[index] = order
+            moved = tuple(shape[axis] for axis in order)
+            base = wrap(self._lifting.new_input("argument", index, moved, dtype))
+            return base.as_strided(shape, stride, 0)
         array = self._lifting.new_input("argument", index, shape, dtype)
         own = tuple(slice(1 if step == 0 else n) for n, step in zip(shape, stride, strict=True))
         window = window_of(array[own] if 0 in stride else array, value)
@@ -293,11 +322,11 @@ class _Program:
         for index, array in zip(self._written, outputs, strict=False):
             target = inputs[index]
             if self._host and target.device.type == "cpu":
-                target.copy_(tensor_over(array))
+                _ordered(target, self._orders.get(index)).copy_(tensor_over(array))
                 continue
             cell = cell_of(target)
             if cell.viewed or active.trace is not None:
-                write(target, array)
+                write(_ordered(target, self._orders.get(index)), array)
             else:
                 cell.array = array
             replaced.append(target)

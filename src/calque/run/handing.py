@@ -4,7 +4,7 @@ What is the same in each call is decided once, when the program is compiled: eac
 result here is a function that does only what is left.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from jax import Array
 
 from calque.device import rng
 from calque.device.cell import cell_of, is_whole, read, view_of, wrapper
-from calque.device.dtypes import to_torch
+from calque.device.dtypes import TO_NUMPY
+from calque.device.geometry import Ints, permutation
 from calque.device.host import host_array
 from calque.run.shared import Kept, array_over, restrided, tensor_over
 
@@ -68,28 +69,43 @@ def made_of(base: int, like: Tensor | None) -> Result:
     return result
 
 
+def order_of(value: Tensor) -> Ints | None:
+    """The order of axes in which a tensor is handed to a program, if it is not the tensor's own.
+
+    It is that of its memory, so that nothing is moved; an array of the device that has its tensor's
+    order stays as it is.
+    """
+    if value.is_complex() or value.is_contiguous():
+        return None
+    if value.device.type == "jax" and is_whole(cell_of(value), value):
+        return None
+    return permutation(tuple(value.shape), value.stride())
+
+
 def maker(
-    aval: Any, stride: tuple[int, ...], device: torch.device | None
+    shape: Ints, stride: Ints, dtype: torch.dtype, device: torch.device | None
 ) -> Callable[[Array], Tensor]:
     """What makes an output of a program a tensor with memory of its own.
 
     Args:
-        aval: the output while it is traced.
-        stride: of the tensor.
+        shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
+            (`geometry.permutation`), else the tensor's.
         device: where the tensor belongs; None for ours.
     """
-    if device is not None and device.type == "cpu":
+    if device is None or device.type != "cpu":
+        return wrapper(shape, stride, dtype)
+    if permutation(shape, stride) is not None:
+        return lambda array: tensor_over(array).as_strided(shape, stride).detach()
 
-        def on_host(array: Array) -> Tensor:
-            made = tensor_over(array)
-            return made if made.stride() == stride else restrided(made, stride)
+    def on_host(array: Array) -> Tensor:
+        made = tensor_over(array)
+        return made if made.stride() == stride else restrided(made, stride)
 
-        return on_host
-    return wrapper(aval.shape, stride, to_torch(aval.dtype))
+    return on_host
 
 
 def arrays_of(
-    sources: Sequence[Any], first: Sequence[Any], reaching: bool
+    sources: Sequence[Any], first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], list[Any]]:
     """A function from the list of inputs to all arrays of a program.
 
@@ -97,8 +113,9 @@ def arrays_of(
         sources: where each comes from (see `lifting.Input`).
         first: the inputs of the first call.
         reaching: whether arguments come as whole storages.
+        orders: the order of axes of those that do not come in their own.
     """
-    each = [_source_of(one, first, reaching) for one in sources]
+    each = [_source_of(one, first, reaching, orders) for one in sources]
     places = [one.source for one in sources]
     if reaching or not all(
         one.kind == "argument" and first[one.source].device.type != "cpu" for one in sources
@@ -118,13 +135,18 @@ def arrays_of(
     return arrays
 
 
-def _source_of(one: Any, first: Sequence[Any], reaching: bool) -> Callable[[list[Any]], Any]:
+def _source_of(
+    one: Any, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
+) -> Callable[[list[Any]], Any]:
     """A function from the list of inputs to the array; `first` are those of the first call."""
     source = one.source
     if one.kind == "argument":
         if reaching:
             return lambda inputs: _array(_storage(inputs[source]))
-        return _Argument(source) if first[source].device.type == "cpu" else _on_device(source)
+        order = orders.get(source)
+        if first[source].device.type == "cpu":
+            return _Argument(source, order)
+        return _on_device(source) if order is None else _in_memory(source, order)
     if one.kind == "cell":
         return lambda inputs: source.array
     if one.kind == "host":
@@ -137,9 +159,9 @@ class _Argument:
 
     __slots__ = ("_index", "_kept")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, order: Ints | None) -> None:
         self._index = index
-        self._kept = Kept()
+        self._kept = Kept(order)
 
     def __call__(self, inputs: list[Any]) -> Array:
         return self._kept(inputs[self._index])
@@ -155,6 +177,24 @@ def _on_device(index: int) -> Callable[[list[Any]], Array]:
         except AttributeError:
             cell = cell_of(tensor)  # which says what is wrong
         return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+
+    return array
+
+
+def _in_memory(index: int, order: Ints) -> Callable[[list[Any]], Array]:
+    """As `_on_device`, with the axes in the order of memory."""
+
+    def array(inputs: list[Any]) -> Array:
+        tensor = inputs[index]
+        cell, shape = cell_of(tensor), tensor.shape
+        array = cell.array
+        if (
+            cell.stride is None
+            and array.dtype is TO_NUMPY[tensor.dtype]
+            and array.shape == tuple([shape[axis] for axis in order])
+        ):
+            return array
+        return read(tensor.detach().permute(order))
 
     return array
 

@@ -22,6 +22,7 @@ from calque.run.guards import HostGuard
 from calque.run.implicit import form
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Input
+from calque.run.materializing import materialized
 from calque.run.record import Recording
 from calque.run.results import Outputs
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
@@ -79,8 +80,11 @@ class Program:
         else:
             slots = [i for i, one in enumerate(recording.inputs) if one.kind == "incoming"]
             forward, late, kept = split(recording.jaxpr, slots, recording.n_outputs)
-            self._backward = _taking(late, [recording.inputs[slot].source for slot in slots])
+            self._backward = _taking(
+                materialized(late), [recording.inputs[slot].source for slot in slots]
+            )
         del recording.jaxpr
+        forward = materialized(forward)
         self._inputs = [recording.inputs[i] for i in kept]
         sources = [_source(one) for one in self._inputs]
         self._cells = [source for source in sources if type(source) is Cell]

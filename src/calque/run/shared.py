@@ -14,6 +14,7 @@ from jax import Array
 from jax._src.lib import _jax
 
 from calque.device.cell import x64
+from calque.device.geometry import Ints
 from calque.device.host import host_array
 
 _ALIGNMENT = 64
@@ -76,11 +77,15 @@ class Kept:
 
     An array over shared memory has the values that the memory has when a program runs. It is kept
     as long as the parameter lives and stands on that memory.
+
+    Args:
+        order: the order of the array's axes, if it is not the tensor's.
     """
 
-    __slots__ = ("_array", "_of", "_pointer")
+    __slots__ = ("_array", "_of", "_order", "_pointer")
 
-    def __init__(self) -> None:
+    def __init__(self, order: Ints | None = None) -> None:
+        self._order = order
         self._of: Any = None
         self._array: Array | None = None
         self._pointer = 0
@@ -91,7 +96,7 @@ class Kept:
         array = self._array
         if array is not None and self._of() is tensor and pointer == self._pointer:
             return array
-        array = array_over(tensor)
+        array = array_over(tensor if self._order is None else tensor.permute(self._order))
         if type(tensor) is torch.nn.Parameter and _address(array) == pointer:
             self._array, self._pointer = array, pointer
             self._of = weakref.ref(tensor, self._drop)

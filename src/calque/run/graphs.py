@@ -247,8 +247,7 @@ class _Program:
                 self._makers.append(maker(array.shape, stride, to_torch(array.dtype), device))
                 order = permutation(array.shape, stride)
                 if order is not None:
-                    moved = cell is None
-                    array = read(value.permute(order)) if moved else array.transpose(order)
+                    array = read(value.permute(order)) if cell is None else array.transpose(order)
                 arrays.append(array)
             if cell is not None:
                 bases.setdefault(cell, len(self._makers) - 1)

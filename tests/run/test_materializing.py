@@ -9,6 +9,11 @@ from calque.run import materializing
 from calque.run.materializing import materialized
 
 
+@jax.jit
+def read_view(x):
+    return x.T
+
+
 def kept(closed):
     """Where the barriers stand: the primitives before them."""
     made = {v: e for e in closed.jaxpr.eqns for v in e.outvars}
@@ -33,6 +38,17 @@ def test_a_transposed_left_operand():
     assert kept(materialized(other)) == ["jit"]
     right = jax.make_jaxpr(lambda x, y: product(x, transpose(y)))(x.T, y.T)
     assert materialized(right) is right
+
+
+def test_an_operand_that_is_there_long_before_stays_folded():
+    product, sine = jax.jit(jnp.matmul), jax.jit(jnp.sin)
+    x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(12.0).reshape(3, 4)
+    early = jax.make_jaxpr(lambda x, y: product(read_view(x), sine(y)))(x, y)
+    assert materialized(early) is early
+    late = jax.make_jaxpr(lambda x, y: product(read_view(sine(x)), y))(x, y)
+    assert kept(materialized(late)) == ["jit"]
+    both = jax.make_jaxpr(lambda x, y: product(read_view(x), y))(x, y)
+    assert kept(materialized(both)) == ["jit"]
 
 
 def test_other_devices_decide_for_themselves(monkeypatch):

@@ -20,6 +20,9 @@ from jax import Array, lax
 
 Ints = tuple[int, ...]
 
+READ_VIEW = "read_view"
+"""The name, in a traced program, of the function that takes a view of an array."""
+
 
 class View(NamedTuple):
     """A view as PyTorch describes it: all in units of elements."""
@@ -297,6 +300,7 @@ def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
     def read_view(array: Array, starts: Ints) -> Array:
         return read_plan(plan, array, starts)
 
+    read_view.__name__ = read_view.__qualname__ = READ_VIEW
     return jax.jit(read_view)
 
 

@@ -1,6 +1,6 @@
 """Compile an ATen-level graph to one XLA program for each set of shapes it is called with."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,40 +12,28 @@ from torch import fx
 
 from calque.device import rng
 from calque.device.cell import (
-    Cell,
     active,
     cell_of,
     current,
-    is_whole,
-    layout_of,
     read,
     wrap,
     wrap_strided,
     write,
     x64,
 )
-from calque.device.dtypes import to_numpy, to_torch
-from calque.device.geometry import Ints, permutation
+from calque.device.dtypes import to_numpy
+from calque.device.geometry import Ints
 from calque.run.checking import Checks
 from calque.run.direct import direct
 from calque.run.donation import picker, protect
-from calque.run.handing import (
-    Result,
-    argument,
-    arrays_of,
-    constant,
-    length,
-    made_of,
-    maker,
-    number,
-    order_of,
-)
+from calque.run.handing import arrays_of, length, order_of
 from calque.run.interpreter import Nodes
 from calque.run.jaxprs import prune
 from calque.run.lifting import Lifting, close
 from calque.run.materializing import materialized
 from calque.run.rebinding import rebound
 from calque.run.recomputing import in_order
+from calque.run.returning import Returned
 from calque.run.shared import tensor_over
 from calque.run.windows import RESTRIDING, window_of
 
@@ -214,51 +202,10 @@ class _Program:
             if array is not None and current(cell_of(given[index])) is not array:
                 self._written.append(index)
                 arrays.append(read(_ordered(given[index], self._orders.get(index))))
-        places = {id(tensor): i for i, tensor in enumerate(given) if isinstance(tensor, Tensor)}
-        own = {id(v): v for v in found if isinstance(v, Tensor) and id(v) not in places}
-        cells = Counter(map(cell_of, own.values()))
-        bases: dict[Cell, int] = {}
-        known: dict[int, int] = {}
-        whole: set[int] = set()
-        self._makers: list[Callable[[Array], Tensor]] = []
-        self._results: list[Result] = []
-        for value, device in zip(found, self._devices, strict=True):
-            if not isinstance(value, Tensor):
-                self._results.append(constant(value))
-                continue
-            if device is None:  # a Python number that a loop has counted
-                self._results.append(number(len(self._makers)))
-                self._makers.append(maker((), (), to_torch(read(value).dtype), None))
-                arrays.append(read(value))
-                continue
-            if id(value) in places:
-                self._results.append(argument(places[id(value)]))
-                continue
-            cell: Cell | None = cell_of(value)
-            if id(value) in known:  # the same tensor: a write to it is to be seen as one
-                self._results.append(self._results[known[id(value)]])
-                continue
-            known[id(value)] = len(self._results)
-            if cells[cell] == 1 and not (value.is_conj() or value.is_neg()):
-                cell = None  # no other result shares its memory
-            if cell is None or cell not in bases:
-                array = read(value) if cell is None else cell.array
-                stride = value.stride() if cell is None else layout_of(cell).stride
-                self._makers.append(maker(array.shape, stride, to_torch(array.dtype), device))
-                order = permutation(array.shape, stride)
-                if order is not None:
-                    array = read(value.permute(order)) if cell is None else array.transpose(order)
-                arrays.append(array)
-            if cell is not None:
-                bases.setdefault(cell, len(self._makers) - 1)
-            base = len(self._makers) - 1 if cell is None else bases[cell]
-            if base not in whole and (cell is None or is_whole(cell, value)):
-                whole.add(base)
-                self._results.append(made_of(base, None))
-            else:
-                self._results.append(made_of(base, value))
-        # Whether each output becomes a tensor of its own, in order.
-        self._separate = len(self._results) == len(self._makers) == len(whole)
+        returned = Returned(found, given, self._devices)
+        arrays += returned.arrays
+        self._makers, self._results = returned.makers, returned.results
+        self._separate = returned.separate
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
 

@@ -1,7 +1,7 @@
-"""How a program gets its arrays from the arguments of a call, and its results become tensors.
+"""How a program gets its arrays from the arguments of a call.
 
-What is the same in each call is decided once, when the program is compiled: each source, base and
-result here is a function that does only what is left.
+What is the same in each call is decided once, when the program is compiled: each source here is a
+function that does only what is left.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,13 @@ import torch
 from jax import Array
 
 from calque.device import rng
-from calque.device.cell import cell_of, is_whole, read, view_of, wrapper
+from calque.device.cell import cell_of, is_whole, read
 from calque.device.dtypes import TO_NUMPY
 from calque.device.geometry import Ints, permutation
 from calque.device.host import host_array
-from calque.run.shared import Kept, array_over, restrided, tensor_over
+from calque.run.shared import Kept, array_over
 
 Tensor = torch.Tensor
-Result = Callable[[list[Any], list[Tensor]], Any]
-"""What the caller gets, of the arguments and of the tensors made of a program's outputs."""
 
 
 def length(value: Tensor) -> int:
@@ -27,46 +25,9 @@ def length(value: Tensor) -> int:
     return value.untyped_storage().nbytes() // value.itemsize
 
 
-def _storage(value: Tensor) -> Tensor:
+def storage(value: Tensor) -> Tensor:
     """The whole storage of a tensor, as one axis."""
     return value.detach().as_strided((length(value),), (1,), 0)
-
-
-def constant(value: Any) -> Result:
-    """A result that is the same in each call."""
-    return lambda inputs, made: value
-
-
-def argument(index: int) -> Result:
-    """A result that is an argument."""
-    return lambda inputs, made: inputs[index]
-
-
-def number(base: int) -> Result:
-    """A result that is a Python number, of a tensor made of an output."""
-    return lambda inputs, made: made[base].item()
-
-
-def made_of(base: int, like: Tensor | None) -> Result:
-    """A result that is a tensor made of an output, or a view of one.
-
-    Args:
-        base: which of the tensors made.
-        like: a tensor that views its memory as the result does; None for the tensor itself.
-    """
-    if like is None:
-        return lambda inputs, made: made[base]
-    view, dtype, conj, neg = view_of(like), like.dtype, like.is_conj(), like.is_neg()
-
-    def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
-        tensor = made[base]
-        if tensor.dtype != dtype:
-            tensor = _storage(tensor).view(dtype)
-        tensor = tensor.as_strided(view.size, view.stride, view.offset).detach()
-        tensor = tensor.conj() if conj else tensor
-        return tensor._neg_view() if neg else tensor
-
-    return result
 
 
 def order_of(value: Tensor) -> Ints | None:
@@ -80,28 +41,6 @@ def order_of(value: Tensor) -> Ints | None:
     if value.device.type == "jax" and is_whole(cell_of(value), value):
         return None
     return permutation(tuple(value.shape), value.stride())
-
-
-def maker(
-    shape: Ints, stride: Ints, dtype: torch.dtype, device: torch.device | None
-) -> Callable[[Array], Tensor]:
-    """What makes an output of a program a tensor with memory of its own.
-
-    Args:
-        shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
-            (`geometry.permutation`), else the tensor's.
-        device: where the tensor belongs; None for ours.
-    """
-    if device is None or device.type != "cpu":
-        return wrapper(shape, stride, dtype)
-    if permutation(shape, stride) is not None:
-        return lambda array: tensor_over(array).as_strided(shape, stride).detach()
-
-    def on_host(array: Array) -> Tensor:
-        made = tensor_over(array)
-        return made if made.stride() == stride else restrided(made, stride)
-
-    return on_host
 
 
 def arrays_of(
@@ -142,7 +81,7 @@ def _source_of(
     source = one.source
     if one.kind == "argument":
         if reaching:
-            return lambda inputs: _array(_storage(inputs[source]))
+            return lambda inputs: _array(storage(inputs[source]))
         order = orders.get(source)
         if first[source].device.type == "cpu":
             return _Argument(source, order)

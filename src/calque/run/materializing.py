@@ -68,14 +68,12 @@ def _left_operands(equations: list[Any]) -> Iterable[Any]:
 
 def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
     """After which equation the values that a variable shows are there; -1 for an input's."""
-    at = -1
     while not isinstance(variable, Literal) and variable in made:
         at, equation = made[variable]
         if equation.params.get("name") != READ_VIEW:
             return at
         variable = equation.invars[0]
-        at = -1
-    return at
+    return -1
 
 
 def _transposed(equation: Any) -> list[Any]:

@@ -100,8 +100,7 @@ def test_permuted_memory_of_the_host_is_shared(handed, monkeypatch):
         monkeypatch.setattr(shared, "host_array", lambda *_: pytest.fail("a copy"))
         handed.clear()
         found = compiled(x)
-    assert {weight.data_ptr(), x.data_ptr()} >= {p for p in handed if p % 64 == 0}
-    assert weight.data_ptr() in handed
+    assert set(handed) == {weight.data_ptr(), x.data_ptr()}
     torch.testing.assert_close(found, F.conv2d(x, weight).detach())
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import torch
 
 import calque
-from calque.run import materializing
+from calque.run import graphs, materializing
 from calque.run.materializing import materialized
 
 
@@ -66,6 +66,21 @@ def test_a_differentiable_program_and_its_backward():
     calque.jit(lambda x: (x @ one).square().sum())(x.to("jax")).backward()
     (x @ other).square().sum().backward()
     torch.testing.assert_close(one.grad.cpu(), other.grad)
+
+
+def test_the_gradient_of_a_linear_layer(monkeypatch):
+    places = []
+
+    def watched(closed):
+        found = materialized(closed)
+        places.append(kept(found))
+        return found
+
+    monkeypatch.setattr(graphs, "materialized", watched)
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(5, 3, device="jax")
+    torch.compile(layer, backend="calque")(torch.randn(7, 5, device="jax")).sum().backward()
+    assert places == [[], ["jit"]]
 
 
 def test_gradients_of_weights_in_eager_calls():

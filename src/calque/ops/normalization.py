@@ -28,11 +28,6 @@ def _moments(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> tuple[A
     return (mean if keepdims else jnp.squeeze(mean, axes)), variance
 
 
-def _affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
-
-
 def _check_channels(x: Array, **values: Array | None) -> None:
     if x.ndim < 2:
         raise RuntimeError(f"expected at least 2D input (got {x.ndim}D input)")

@@ -187,7 +187,7 @@ class _Program:
 
     def _body(self, nodes: Nodes, inputs: Sequence[Any]) -> list[Array]:
         given, before = [], []
-        self._orders: dict[int, Ints] = {}  # of the arguments' axes, where they are not handed on
+        self._orders: dict[int, Ints] = {}  # of an argument's axes, where it is not its own
         for index, value in enumerate(inputs):
             if not isinstance(value, Tensor):
                 given.append(value)

@@ -68,7 +68,7 @@ def _left_operands(equations: list[Any]) -> Iterable[Any]:
 
 def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
     """After which equation the values that a variable shows are there; -1 for an input's."""
-    while not isinstance(variable, Literal) and variable in made:
+    while variable in made:
         at, equation = made[variable]
         if equation.params.get("name") != READ_VIEW:
             return at
@@ -99,16 +99,14 @@ def _multiplied(equation: Any) -> list[tuple[Any, Any]]:
     if inner is None:
         return []
     outer = dict(zip(inner.invars, equation.invars, strict=True))
-    pairs = [
-        [outer.get(v) for v in e.invars if not isinstance(v, Literal)]
+    products = [
+        e.invars
         for e in inner.eqns
         if e.primitive.name == "dot_general"
         and e.params["dimension_numbers"] == (((1,), (0,)), ((), ()))
     ]
     return [
-        (left, right)
-        for left, right in (pair for pair in pairs if len(pair) == 2)
-        if left is not None and right is not None and not isinstance(left, Literal)
+        (outer[left], outer[right]) for left, right in products if left in outer and right in outer
     ]
 
 

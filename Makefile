@@ -5,10 +5,10 @@ BIN := .venv/bin
 SAMPLE ?= 1
 SEED ?= 0
 
-.PHONY: help demo test lint format conformance zoo bench docs clean
+.PHONY: help demo test lint format conformance laws faults zoo bench docs clean
 
 help:
-	@echo "make demo | test | lint | format | conformance [SAMPLE=0.1 SEED=0] | zoo [SAMPLE=0.1 SEED=0] | bench [QUICK=1] | docs | clean"
+	@echo "make demo | test | lint | format | conformance [SAMPLE=0.1 SEED=0] | laws | faults | zoo [SAMPLE=0.1 SEED=0] | bench [QUICK=1] | docs | clean"
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -35,6 +35,12 @@ format: .venv/.installed-lint
 
 conformance: .venv/.installed-test
 	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests/conformance
+
+laws: .venv/.installed-test
+	$(BIN)/python -m pytest -m "conformance or not conformance" tests/laws
+
+faults: .venv/.installed-test
+	$(BIN)/python -m pytest -m "conformance or not conformance" tests/faults
 
 zoo: .venv/.installed-test .venv/.installed-models
 	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) CALQUE_MODES=all $(BIN)/python -m pytest -m conformance tests/conformance/test_models.py

@@ -1,7 +1,8 @@
 """calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
 
 Importing calque registers the PyTorch device "jax" and changes nothing else, but that in a process
-with a single core JAX is asked to compute in the calling thread.
+with a single core JAX is asked to compute in the calling thread, and that handlers of signals wait
+where an interrupt would end the process or lose state.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
@@ -9,7 +10,13 @@ from calque import trace
 from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
-from calque.diagnostics import CalqueError, TraceError, UnsupportedOpError
+from calque.diagnostics import (
+    CalqueError,
+    EagerWarning,
+    RetraceWarning,
+    TraceError,
+    UnsupportedOpError,
+)
 from calque.run.export import Exported, export, load_exported
 from calque.run.from_jax import from_jax
 from calque.run.functional import functional
@@ -21,7 +28,9 @@ del _ops, _register
 
 __all__ = [
     "CalqueError",
+    "EagerWarning",
     "Exported",
+    "RetraceWarning",
     "TraceError",
     "UnsupportedOpError",
     "export",

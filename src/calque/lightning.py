@@ -29,6 +29,7 @@ def _imported() -> list[ModuleType]:
 def _register(package: ModuleType) -> None:
     accelerators = importlib.import_module(f"{package.__name__}.accelerators")
     strategies = importlib.import_module(f"{package.__name__}.strategies")
+    precision = importlib.import_module(f"{package.__name__}.plugins.precision")
 
     class JaxAccelerator(accelerators.Accelerator):
         """One device: JAX's default one."""
@@ -73,9 +74,34 @@ def _register(package: ModuleType) -> None:
         def __init__(self, accelerator: Any = None, **settings: Any) -> None:
             super().__init__("jax:0", accelerator or JaxAccelerator(), **settings)
 
+        @property
+        def precision_plugin(self) -> Any:
+            """What decides the dtypes."""
+            return super().precision_plugin
+
+        @precision_plugin.setter
+        def precision_plugin(self, plugin: Any) -> None:
+            if isinstance(plugin, precision.MixedPrecision):
+                _move(plugin)
+            strategies.SingleDeviceStrategy.precision_plugin.fset(self, plugin)
+
     if "jax" not in accelerators.AcceleratorRegistry:
         accelerators.AcceleratorRegistry.register("jax", JaxAccelerator)
         strategies.StrategyRegistry.register("jax", JaxStrategy)
+
+
+def _move(plugin: Any) -> None:
+    """Have a plugin for mixed precision cast, and scale losses, on the device.
+
+    Lightning makes it for CUDA where it does not know the accelerator.
+    """
+    plugin.device = "jax"
+    scaler = plugin.scaler
+    if scaler is None or getattr(scaler, "_device", "jax") == "jax":
+        return
+    plugin.scaler = torch.amp.GradScaler("jax")  # one for CUDA switches itself off without CUDA
+    if scaler.is_enabled():
+        plugin.scaler.load_state_dict(scaler.state_dict())
 
 
 for _package in _imported():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -101,16 +102,110 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 assert (x + 1).tolist() == [3, 3, 3]
 """
 
+COMPILED_AND_FORKED = """
+import os, warnings
+warnings.simplefilter("ignore")
+import torch, calque
+torch.set_num_threads(1)
+double = lambda t: t * 2
+jitted, fresh = calque.jit(double), calque.jit(lambda t: t * 3)
+compiled, on_cpu = (torch.compile(double, backend="calque") for _ in range(2))
+layer = torch.nn.Linear(3, 3, device="jax")
+step = calque.jit(lambda: layer.weight.data.mul_(2).sum())
+x, host = torch.ones(3, device="jax"), torch.ones(3)
+for _ in range(4):  # so that every cache is full
+    jitted(x), compiled(x), on_cpu(host), x + 1, step()
+calls = [
+    lambda: jitted(x), lambda: fresh(x), lambda: compiled(x), lambda: on_cpu(host), step,
+    lambda: x + 1, lambda: calque.to_jax(x).sum(), lambda: x.tolist(), lambda: x[0].item(),
+    lambda: torch.ones(2, device="jax"), lambda: calque.to_torch(calque.to_jax(x)),
+]
+pid = os.fork()
+if pid == 0:
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except RuntimeError as error:
+            refused += "spawn" in str(error)
+    os._exit(100 + refused)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 100 + len(calls)
+assert jitted(x).tolist() == [2, 2, 2]
+"""
 
-def run(program: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280
-    )
+QUEUES = """
+import time, warnings
+import torch, calque
+import torch.multiprocessing as multiprocessing
+warnings.simplefilter("ignore")
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return torch.full((2,), float(i), device="jax"), i
+
+def echo(received, sent, first):
+    sent.put(first)
+    for _ in range(2):
+        sent.put(received.get())
+    sent.close(); sent.join_thread()
+
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1, multiprocessing_context="fork")
+    assert [x.tolist() for x, _ in loader] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+    context = multiprocessing.get_context("spawn")
+    there, back = context.Queue(), context.Queue()
+    x = torch.arange(6.0, device="jax")
+    process = context.Process(target=echo, args=(there, back, x))
+    process.start()
+    there.put({"x": x, "column": x.view(2, 3)[:, 1], "none": x[:0], "half": x.bfloat16()})
+    there.put(torch.nn.Parameter(x))
+    assert back.get(timeout=100).tolist() == x.tolist()
+    found = back.get(timeout=100)
+    assert all(t.device.type == "jax" for t in found.values())
+    assert found["half"].dtype == torch.bfloat16 and found["none"].shape == (0,)
+    found["x"][1] = 9.0
+    assert found["column"].tolist() == [9, 4] and x[1] == 1
+    parameter = back.get(timeout=100)
+    assert type(parameter) is torch.nn.Parameter and parameter.requires_grad
+    process.join()
+    there.put(x.requires_grad_() * 2)
+    try:
+        there.get(timeout=100)
+    except RuntimeError as error:
+        assert "Cowardly refusing" in str(error)
+    else:
+        raise SystemExit("an impossible tensor came through")
+    forking = multiprocessing.get_context("fork")
+    queue = forking.Queue()
+    child = forking.Process(target=lambda: (queue.put(x), time.sleep(1)))
+    child.start()
+    try:
+        queue.get(timeout=100)
+    except RuntimeError as error:
+        assert "could not send" in str(error) and "spawn" in str(error)
+    else:
+        raise SystemExit("a forked child sent a tensor")
+    child.join()
+"""
+
+
+def run(program: str | Path) -> None:
+    command = ["-c", program] if isinstance(program, str) else [str(program)]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_calque_leaves_jax_and_torch_alone_and_a_forked_child_does_not_hang() -> None:
     run(ALONE + FORKED)
+
+
+def test_compiled_functions_refuse_to_run_in_a_forked_child() -> None:
+    run(COMPILED_AND_FORKED)
+
+
+def test_tensors_travel_between_processes_or_say_why_not(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(QUEUES)  # a spawned process imports it
+    run(tmp_path / "program.py")
 
 
 def test_torch_compile_works_on_the_cpu_and_around_the_device() -> None:

@@ -202,9 +202,9 @@ def test_packed_lengths_are_no_part_of_the_executable() -> None:
             return pad_packed_sequence(layer(packed)[0])[0]
 
     run([6, 4, 1])
-    sizes = [f._cache_size() for f in runner._cache.values()]
+    sizes = [entry.value._cache_size() for entry in runner._cache.values()]
     want, got = run([6, 3, 2]), layer(x[:3].to("jax"))[0]
-    assert [f._cache_size() for f in runner._cache.values()] == sizes
+    assert [entry.value._cache_size() for entry in runner._cache.values()] == sizes
     torch.testing.assert_close(want[:3, 1].detach(), got[:3, 1].detach())
 
 

@@ -1,9 +1,12 @@
 """Reductions, extrema, running sums and softmax against CPU PyTorch."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
+from calque.ops import RULES, pieces
 from tests.ops.conformance import cases, compare_with_cpu
 
 NAMES = [
@@ -99,3 +102,36 @@ def test_renorm(p: float, dim: int) -> None:
         given = x.to(dtype)
         got = torch.renorm(given.to("jax"), p, dim, 1.5).cpu()
         torch.testing.assert_close(got, torch.renorm(given, p, dim, 1.5))
+
+
+LARGE = {
+    "sum": (lambda x: x.sum(), torch.int8),
+    "sum of bools over an axis": (lambda x: x.sum(0), torch.bool),
+    "sum over an axis, kept": (lambda x: x.sum(1, keepdim=True), torch.uint8),
+    "sum over two axes": (lambda x: x.unflatten(0, (-1, 1)).sum((0, 2)), torch.int32),
+    "sum in a given dtype": (lambda x: x.sum(dtype=torch.int16), torch.int8),
+    "product": (lambda x: x.prod(1), torch.int8),
+    "count": (lambda x: x.count_nonzero(), torch.float32),
+}
+
+
+@pytest.mark.parametrize(("reduce", "dtype"), LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("shape", [(97, 13), (5, 201), (64, 64)])
+def test_a_reduction_in_pieces_gives_what_one_in_a_whole_gives(reduce, dtype, shape, monkeypatch):
+    monkeypatch.setattr(pieces, "LARGE", 64)
+    monkeypatch.setattr(pieces, "PIECE", 256)
+    x = torch.randint(0, 3, shape).to(dtype)
+    found = reduce(x.to("jax"))
+    assert found.dtype == reduce(x).dtype
+    assert torch.equal(found.cpu(), reduce(x))
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "count_nonzero"])
+def test_integers_are_reduced_without_a_wider_copy(name: str) -> None:
+    size = 2**26 + 5
+    with jax.enable_x64(True):
+        lowered = jax.jit(RULES[f"aten::{name}"].function).lower(
+            jax.ShapeDtypeStruct((size,), jnp.int8)
+        )
+        used = lowered.compile().memory_analysis().temp_size_in_bytes
+    assert used < size // 4

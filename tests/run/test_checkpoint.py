@@ -13,7 +13,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from calque.run import graphs
+from calque.run import execution
 
 WIDTH, ROWS, BLOCKS = 16, 128, 4
 
@@ -28,8 +28,8 @@ def _fresh(caplog):
 def programs(monkeypatch):
     """The executables of a test, in the order they were compiled."""
     found = []
-    original = graphs.direct
-    monkeypatch.setattr(graphs, "direct", lambda c, *a: found.append(c) or original(c, *a))
+    original = execution.direct
+    monkeypatch.setattr(execution, "direct", lambda c, *a: found.append(c) or original(c, *a))
     return found
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import calque
 from calque.device import copies
-from calque.run import direct, graphs, handing
+from calque.run import direct, execution, handing
 
 DEVICES = ("jax", "cpu")
 
@@ -223,9 +223,18 @@ def test_tensors_of_the_device_are_not_copied(monkeypatch):
 
     def watched(compiled, numbers):
         run = direct.direct(compiled, numbers)
-        return lambda arrays: seen.extend(a.unsafe_buffer_pointer() for a in arrays) or run(arrays)
 
-    monkeypatch.setattr(graphs, "direct", watched)
+        def call(arrays):
+            seen.extend(a.unsafe_buffer_pointer() for a in arrays)
+            return run.call(arrays)
+
+        def start(arrays):
+            seen.extend(a.unsafe_buffer_pointer() for a in arrays)
+            return run.start(arrays)
+
+        return run._replace(call=call, start=start)
+
+    monkeypatch.setattr(execution, "direct", watched)
     forward = compile(lambda x: (x @ weight).relu())
     forward(x).sum().backward()
     for module, name in ((copies, "to_host"), (handing, "host_array")):

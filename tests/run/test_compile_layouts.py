@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import calque
-from calque.run import direct, graphs, handing, shared
+from calque.run import direct, execution, handing, shared
 
 DEVICES = ("cpu", "jax")
 PERMUTED = {
@@ -46,9 +46,15 @@ def handed(monkeypatch):
 
     def watched(compiled, numbers):
         run = direct.direct(compiled, numbers)
-        return lambda arrays: seen.extend(a.unsafe_buffer_pointer() for a in arrays) or run(arrays)
 
-    monkeypatch.setattr(graphs, "direct", watched)
+        def watching(call):
+            return lambda arrays: (
+                seen.extend(a.unsafe_buffer_pointer() for a in arrays) or call(arrays)
+            )
+
+        return run._replace(call=watching(run.call), start=watching(run.start))
+
+    monkeypatch.setattr(execution, "direct", watched)
     return seen
 
 

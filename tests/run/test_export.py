@@ -401,6 +401,66 @@ def test_serialize_says_what_it_needs(monkeypatch):
         program.serialize()
 
 
+DAMAGED = """
+import random, struct, sys
+import torch, calque
+from calque.run import sealed
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+x = torch.randn(2, 4)
+whole = calque.export(model, (x,)).serialize()
+draw = random.Random(0)
+
+def mutated(data):
+    data, place = bytearray(data), draw.randrange(len(whole))
+    kind = draw.randrange(5)
+    if kind == 0:
+        data[place] ^= 1 << draw.randrange(8)
+    elif kind == 1:
+        del data[place:]
+    elif kind == 2:
+        data[place:place] = draw.randbytes(draw.randint(1, 9))
+    elif kind == 3:
+        del data[place : place + draw.randint(1, 9)]
+    else:
+        data[place] = (data[place] + draw.randint(1, 255)) % 256
+    return bytes(data)
+
+told = set()
+for _ in range(2000):
+    try:
+        calque.load_exported(mutated(whole), model.state_dict())
+    except ValueError as error:
+        told.add(str(error).split(":")[0].partition(" bytes")[2] or "damaged")
+    else:
+        sys.exit("damaged bytes were loaded")
+assert len(told) == 2, told
+for data in b"", b"not a program", calque.export(model, (x,)).program.serialize():
+    try:
+        calque.load_exported(data)
+    except ValueError as error:
+        assert "not a program that calque exported" in str(error), error
+    else:
+        sys.exit("other bytes were loaded")
+sealed._VERSION = 2
+newer = sealed.seal(b"of the future")
+sealed._VERSION = 1
+try:
+    calque.load_exported(newer)
+except ValueError as error:
+    assert "has version 2 of calque's format" in str(error), error
+loaded = calque.load_exported(memoryview(whole), model.state_dict())
+torch.testing.assert_close(calque.to_torch(loaded.call(x)).cpu(), model(x))
+"""
+
+
+def test_bytes_that_are_not_whole_are_refused():
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGED], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_the_program_says_what_it_takes():
     program = calque.export(nn.Linear(4, 2), (rows(3),), platforms=["cpu", "tpu"])
     assert repr(program) == "Exported(float32[3, 4]) on cpu, tpu"

@@ -165,3 +165,40 @@ def test_the_users_configuration_stays():
     apply, params = calque.functional(nn.Embedding(5, 3))
     apply(params, np.array([1, 2]))
     assert jnp.arange(3).dtype == jnp.int32
+
+
+def slices(x):
+    y = x.clone()
+    y[1:3] = 0
+    y[:, 0] += y[:, 1]
+    y.t()[2] *= 2
+    best = torch.nn.functional.one_hot(y.argmax(-1), 3)
+    return y * torch.tensor([1.0, 2.0, 3.0], device=x.device) + best
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
+def test_transformations_of_written_slices(wide):
+    arrays = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+    expected = np.stack([slices(torch.from_numpy(x)).numpy() for x in arrays])
+    apply, _ = calque.functional(slices)
+    forward, _ = calque.functional(slices, gradient="jax")
+    with jax.enable_x64(wide):
+        xs = jnp.asarray(arrays)
+        for run in (apply, jax.jit(apply), jax.checkpoint(apply), forward):
+            found = jax.vmap(lambda x, run=run: run({}, x))(xs)
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+        scanned = jax.vmap(lambda x: jax.lax.scan(lambda c, x: (c, apply({}, x)), 0, x)[1])(
+            xs[None]
+        )
+        np.testing.assert_allclose(scanned[0], expected, rtol=1e-6)
+        both = jax.vmap(jax.jacfwd(lambda x: forward({}, x)))(xs)
+        np.testing.assert_allclose(both, jax.vmap(jax.jacrev(lambda x: apply({}, x)))(xs))
+
+
+def test_tensors_that_are_no_arguments_are_constants_and_not_written():
+    here, there = torch.ones(2), torch.ones(2, device="jax")
+    apply, _ = calque.functional(lambda x: x + here.to(x.device) + there)
+    np.testing.assert_array_equal(apply({}, np.zeros(2, np.float32)), [2, 2])
+    apply, _ = calque.functional(lambda x: there.add_(x))
+    with pytest.raises(calque.TraceError, match="no argument is written"):
+        apply({}, np.zeros(2, np.float32))

@@ -256,12 +256,12 @@ def test_a_failed_run_leaves_state_whole(monkeypatch):
     def fail(*arrays):
         raise MemoryError("no memory")
 
-    working = program._executable
-    program._executable = fail
+    working = program.execution._start
+    program.execution._start = fail
     with pytest.raises(MemoryError):
         run(ones(2))
     assert total.tolist() == [2, 2]
-    program._executable = working
+    program.execution._start = working
     run(ones(2))
     assert total.tolist() == [3, 3]
 

@@ -164,13 +164,13 @@ def test_a_jitted_module_is_still_a_module():
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).to("jax")
     run = calque.jit(model)
     assert len(list(run.parameters())) == 2
-    assert list(run.state_dict()) == ["0.weight", "0.bias"]
+    assert list(run.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
     assert run.eval() is not None
     assert not model.training
     torch.testing.assert_close(run(ones(1, 2)), model[0](ones(1, 2)))
     run.train()
     assert model[1].training
-    assert [name for name, _ in run.named_children()] == ["0", "1"]
+    assert [name for name, _ in run.named_children()] == ["_orig_mod"]
 
 
 def test_static_and_class_methods_and_partials():
@@ -290,3 +290,23 @@ def test_dicts_keep_their_order():
     assert list(run({"a": ones(1), "b": ones(2)})) == ["a", "b"]
     assert list(run({"b": ones(1), 1: ones(2)})) == ["b", 1]
     assert seen == [["b", "a"], ["a", "b"], ["b", 1]]
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..(above|below) has no rule")
+def test_programs_that_call_back_with_other_values_are_other_programs():
+    for name, kernel in (("above", torch.gt), ("below", torch.lt)):
+        torch.library.define(f"calque_test::{name}", "(Tensor x, float y) -> Tensor")
+        torch.library.impl(f"calque_test::{name}", "CPU", kernel)
+        torch.library.register_fake(
+            f"calque_test::{name}", lambda x, y: torch.empty_like(x, dtype=torch.bool)
+        )
+
+    def f(x, kind, y):
+        return getattr(torch.ops.calque_test, kind)(x, y)
+
+    jitted = calque.jit(f)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for _ in range(2):
+        for kind, y in [("above", 0.5), ("above", 1.5), ("below", 1.5), ("below", 2.5)]:
+            assert jitted(x.to("jax"), kind, y).tolist() == f(x, kind, y).tolist()
+    assert jitted.compilations == len(jitted.history) == 4

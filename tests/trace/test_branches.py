@@ -3,7 +3,6 @@
 import copy
 import operator
 import pickle
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -497,8 +496,13 @@ def test_an_error_names_the_way_on_which_it_happens() -> None:
 
 
 def test_a_program_that_differs_from_run_to_run_is_refused() -> None:
+    runs = torch.zeros(())  # whose value is no state of Python's
+
     def f(x: torch.Tensor) -> torch.Tensor:
-        x = x * time.perf_counter()
+        with torch._C.DisableTorchFunction():
+            runs.add_(1)
+            count = float(runs)
+        x = x * count
         return x + 1 if x.sum() > 0 else x - 1
 
     with pytest.raises(TraceError, match="did something else"):

@@ -215,7 +215,7 @@ class Remembering(torch.nn.Module):
     [
         ("list", "history.append", "self.history gets a value of the traced program"),
         ("number", "+= 1", "self.counts['calls'] changes from 0 to 1"),
-        ("dictionary", 'cache["last"]', "self.cache['last'] gets a value of the traced program"),
+        ("dictionary", 'cache["last"]', "cache['last'] gets a value of the traced program"),
         ("key", "counts.pop", "self.counts['calls'] is deleted"),
     ],
 )

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo  # wraps torch.manual_seed when it is imported
 from torch import Tensor, nn
@@ -93,3 +94,24 @@ def test_threads_trace_lower_and_run_at_once() -> None:
     assert _installed == {}
     for was, now in zip(before, names(), strict=True):
         assert all(now[name] is was[name] for name in was)
+
+
+def test_an_interrupted_trace_changes_back_what_the_program_changed() -> None:
+    class Interrupted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = 0
+            self.stops = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = x
+            if self.stops:
+                raise KeyboardInterrupt
+            return x + 1
+
+    module = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        calque.trace(module, torch.ones(2))
+    assert module.last == 0
+    module.stops = False
+    assert calque.trace(module, torch.ones(2))(torch.ones(2)).tolist() == [2, 2]

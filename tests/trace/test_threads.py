@@ -1,9 +1,9 @@
 """Traces in several threads do not see each other, nor does anybody else see them."""
 
 import math
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
@@ -60,16 +60,16 @@ def test_models_are_traced_and_run_at_the_same_time() -> None:
 def test_another_thread_runs_a_model_while_it_is_traced() -> None:
     model = Model()
     expected = model(X)
-    found: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    found: Future[torch.Tensor] = Future()
 
     class Meets(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert run_together(lambda: found.put(model(X))) == []
+            assert run_together(lambda: found.set_result(model(X))) == []
             return x + 1
 
     graph = calque.symbolic_trace(Meets())
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_function", "output"]
-    torch.testing.assert_close(found.get_nowait(), expected)
+    torch.testing.assert_close(found.result(), expected)
 
 
 def test_a_replacement_stays_until_its_last_holder_is_gone() -> None:

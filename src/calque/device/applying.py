@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import jax
 from jax import Array
 
-from calque.device import rng
+from calque.device import rng, sizes
+from calque.device.cell import active
 from calque.device.outline import Outline
 from calque.ops import conditions, dtypes
 from calque.ops.registry import Rule
@@ -39,6 +41,7 @@ def apply(
 
     Raises:
         RuntimeError: what PyTorch raises for such shapes, dtypes and options.
+        torch.OutOfMemoryError: a result alone is larger than the device's memory.
     """
     first = [rng.key_of(key)] if rule.random else []
     ours = rule.function.__module__.startswith("calque.")
@@ -46,4 +49,8 @@ def apply(
     with dtypes.default_float_scope(default_float), checked:
         if outline is not None:
             conditions.check(rule.name, args, kwargs)
-        return rule.function(*first, *args, **{rule.keyword(n): v for n, v in kwargs.items()})
+            outline.check_sizes(args, kwargs)
+        found = rule.function(*first, *args, **{rule.keyword(n): v for n, v in kwargs.items()})
+        for result in jax.tree.leaves(found):
+            sizes.check(result, active.trace is None)
+        return found

@@ -12,14 +12,16 @@ from typing import Any
 import jax
 import torch
 from jax import lax
+from jax._src.array import ArrayImpl
 from torch.nn import Parameter
 
-from calque.device import hot, rng, strides
+from calque.device import hot, rng, sizes, strides
 from calque.device.applying import UNUSED, apply
 from calque.device.cell import Cell, active, is_whole, read, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy
 from calque.device.host import array_of, check_device
 from calque.device.hot import NUMBERS, wrap_result
+from calque.device.kept import Table
 from calque.device.outline import Outline
 from calque.device.reading import known
 from calque.device.slots import SLOT, Slot, Viewed, viewed
@@ -75,14 +77,17 @@ class Runner:
         self._names = rule.parameters
         self.dynamic = tuple(name in self._traced for name in self._names)
         self.guarded = rule.random or rule.check is not None
-        self._cache: dict[Any, Callable[..., Any]] = {}
+        self._cache = Table()
         self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The arrays that the rule gives for arguments of the operator."""
         function, arrays = self.prepare(args, kwargs)
-        with x64():
-            return function(*arrays)
+        try:
+            with x64():
+                return function(*arrays)
+        except jax.errors.JaxRuntimeError as error:
+            raise sizes.as_out_of_memory(error) from None
 
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
@@ -99,11 +104,20 @@ class Runner:
                 key.append((name, self._split(value, name, arrays)))
             elif name == "device":
                 check_device(value)
+        if active.trace is None:  # in a trace nothing is compiled
+            key.append(tuple([a.aval.shape for a in arrays if type(a) is ArrayImpl]))
         hashed = tuple(key)
-        function = self._cache.get(hashed)
-        if function is None:
-            function = self._cache[hashed] = self._compile(args, kwargs)
-        return function, arrays
+        entry = self._cache.get(hashed)
+        if entry is None:
+            return self._cache.keep(hashed, self._compile(args, kwargs)).value, arrays
+        entry.used = True
+        return entry.value, arrays
+
+    def forget(self, function: Callable[..., Any]) -> None:
+        """Do not keep an executable any longer: whoever called it does."""
+        for key, entry in list(self._cache.items()):
+            if entry.value is function:
+                self._cache.pop(key, None)
 
     def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Arrays that the rule gave for some arguments as tensors (see `strides`)."""

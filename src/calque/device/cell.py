@@ -17,9 +17,11 @@ import torch
 from jax import Array
 from jax._src.config import enable_x64 as _enable_x64
 
-from calque.device import geometry
+from calque.device import geometry, sizes
 from calque.device.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.geometry import Layout, View
+from calque.device.interrupts import settles
+from calque.device.threads import Presence
 
 _create = torch._C._acc.create_empty_tensor
 _set = torch.ops.aten.set_.source_Storage_storage_offset
@@ -78,11 +80,16 @@ class _Active(threading.local):
         trace: the trace that runs; None while its thread is eager.
         observer: what is told of reads by the host, outside of traces.
         inlining: whether jitted functions run as parts of the one around them.
+        settling: whether the thread changes cells that other threads wait for (see `run.turns`).
     """
 
     trace: Trace | None = None
     observer: Observer | None = None
     inlining: bool = False
+    settling: bool = False
+
+    def __init__(self) -> None:  # once in each thread
+        self._presence = Presence()
 
 
 active = _Active()
@@ -105,9 +112,11 @@ class x64:
 
     __slots__ = ("_previous",)
 
+    @settles
     def __enter__(self) -> None:
         self._previous = _enable_x64.swap_local(True)
 
+    @settles
     def __exit__(self, *_: object) -> None:
         _enable_x64.set_local(self._previous)
 
@@ -195,10 +204,13 @@ def read(tensor: torch.Tensor) -> Array:
 def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
     array, layout, view = current(cell), layout_of(cell), view_of(tensor)
     dtype = TO_NUMPY[tensor.dtype]
-    if array.dtype != dtype:
-        array = geometry.retype(geometry.memory(array, layout), dtype)
-        layout = Layout(array.shape, (1,))
-    return _lazy(tensor, geometry.read(array, layout, view))
+    if active.trace is None:
+        sizes.check_fits(view.size, dtype.itemsize)
+    with sizes.translated():
+        if array.dtype != dtype:
+            array = geometry.retype(geometry.memory(array, layout), dtype)
+            layout = Layout(array.shape, (1,))
+        return _lazy(tensor, geometry.read(array, layout, view))
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
@@ -214,7 +226,7 @@ def write(tensor: torch.Tensor, value: Array) -> None:
     if not cell.viewed or is_whole(cell, tensor):
         replace(cell, value)
         return
-    with x64():
+    with sizes.translated(), x64():
         value = _lazy(tensor, value)
         array, layout, view = current(cell), layout_of(cell), view_of(tensor)
         if array.dtype == value.dtype:
@@ -237,6 +249,8 @@ def wrap(array: Array) -> torch.Tensor:
 def wrap_untraced(array: Array) -> torch.Tensor:
     """As `wrap`, where no trace is running."""
     dtype, shape = array.dtype, array.shape
+    if 0 in shape:
+        sizes.check_strides(shape)
     tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))
     tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
     if 0 in shape:

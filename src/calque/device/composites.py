@@ -30,6 +30,7 @@ from calque.device.call import Runner
 from calque.device.cell import read, wrap, x64
 from calque.device.host import host_array
 from calque.device.hot import wrap_result
+from calque.device.kept import kept
 from calque.diagnostics import CalqueError
 from calque.ops.registry import RULES, Rule
 
@@ -102,12 +103,20 @@ class _Pullback:
         return cls(list(residuals), *aux)
 
 
-@jax.jit
 def _pull(pullback: _Pullback, arguments: list[Array | None], gradients: list[Any]) -> list[Array]:
-    residuals = iter(pullback.residuals)
-    arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
-    pull = jax.tree.unflatten(pullback.tree, arrays)
-    return list(pull(tuple(map(cotangent, pullback.results, gradients))))
+    arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
+    return _puller(tree, tuple(array.shape for array in arrays))(pullback, arguments, gradients)
+
+
+@kept
+def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
+    def pulled(pullback: _Pullback, arguments: Any, gradients: Any) -> list[Array]:
+        residuals = iter(pullback.residuals)
+        arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
+        pull = jax.tree.unflatten(pullback.tree, arrays)
+        return list(pull(tuple(map(cotangent, pullback.results, gradients))))
+
+    return jax.jit(pulled)
 
 
 class Composite:

@@ -1,5 +1,7 @@
 """Copies between the device, the CPU and other devices; values read by the host."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +27,9 @@ from calque.device.cell import (
 )
 from calque.device.dtypes import to_numpy
 from calque.device.host import check_device, host_array, host_tensor
+from calque.device.kept import kept
 from calque.device.reading import known
+from calque.device.sizes import translated
 from calque.device.written import Written
 from calque.diagnostics import TraceError, unrepeatable
 
@@ -70,7 +74,9 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         told = validations.answer(tensor)
         if told is not None:
             return told
-    return concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)").item()
+    value = concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)")
+    with translated():
+        return value.item()
 
 
 def copy_from(
@@ -90,12 +96,17 @@ def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
     check_broadcast(array.shape, tuple(target.shape))
     dtype = to_numpy(target.dtype)
-    with x64():
+    with translated(), x64():
         if array.dtype != dtype:
             array = convert(array, dtype)
         if array.shape != target.shape:
-            array = jnp.broadcast_to(array, tuple(target.shape))
+            array = _expander(array.shape, array.dtype, tuple(target.shape))(array)
     write(target, array)
+
+
+@kept
+def _expander(shape: geometry.Ints, dtype: Any, target: geometry.Ints) -> Callable[[Array], Array]:
+    return jax.jit(functools.partial(jnp.broadcast_to, shape=target))
 
 
 def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
@@ -116,7 +127,12 @@ def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
 
 def convert(array: Array, dtype: np.dtype) -> Array:
     """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
-    return _convert(array, dtype)
+    return _converter(array.shape, array.dtype, dtype)(array)
+
+
+@kept
+def _converter(shape: geometry.Ints, source: Any, target: np.dtype) -> Callable[[Array], Array]:
+    return jax.jit(functools.partial(_cast, dtype=target))
 
 
 def _cast(array: Array, dtype: np.dtype) -> Array:
@@ -125,9 +141,6 @@ def _cast(array: Array, dtype: np.dtype) -> Array:
     ):
         array = array.real
     return array != 0 if dtype == np.bool_ else array.astype(dtype)
-
-
-_convert = jax.jit(_cast, static_argnums=1)
 
 
 def to_copy(
@@ -150,7 +163,7 @@ def to_copy(
         check_device(device)
         array = read(self) if self.device.type == "jax" else host_array(self.detach())
         if dtype != self.dtype:
-            with x64():
+            with translated(), x64():
                 array = convert(array, to_numpy(dtype))
         return wrap_strided(array, stride)
     if device.type == "meta":
@@ -205,7 +218,7 @@ def resize_(
     needed = tensor.storage_offset() + fake.numel()
     layout = layout_of(cell)
     itemsize = tensor.dtype.itemsize
-    with x64():
+    with translated(), x64():
         flat = geometry.memory(current(cell), layout)
         have = flat.shape[0] * flat.dtype.itemsize // itemsize
         if needed > have:
@@ -290,12 +303,14 @@ def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
 def _zeros(shape: geometry.Ints, dtype: torch.dtype | None) -> Array:
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
-    make = _compiled_zeros if active.trace is None else jnp.zeros
-    with x64():
-        return make(shape, to_numpy(dtype or torch.get_default_dtype()))
+    numpy = to_numpy(dtype or torch.get_default_dtype())
+    with translated(), x64():
+        return jnp.zeros(shape, numpy) if active.trace is not None else _maker(shape, numpy)()
 
 
-_compiled_zeros = jax.jit(jnp.zeros, static_argnums=(0, 1))
+@kept
+def _maker(shape: geometry.Ints, dtype: np.dtype) -> Callable[[], Array]:
+    return jax.jit(functools.partial(jnp.zeros, shape, dtype))
 
 
 def kernels() -> dict[str, Any]:

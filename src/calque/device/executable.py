@@ -41,6 +41,20 @@ def execution(compiled: jax.stages.Compiled) -> Execution | None:
         return None
 
 
+def calls_back(lowered: jax.stages.Lowered) -> bool:
+    """Whether a program calls Python functions."""
+    return bool(lowered._lowering.compile_args["host_callbacks"])  # type: ignore[attr-defined]
+
+
 def debugging() -> bool:
-    """Whether JAX is asked to look at every result, which only its own calls do."""
-    return debug_nans.value or debug_infs.value
+    """Whether every call must be JAX's own: it is asked to look at the results, or to refuse."""
+    return _refusing or debug_nans.value or debug_infs.value
+
+
+_refusing = False
+
+
+def refuse() -> None:
+    """Execute nothing any more but by JAX's own calls, which `calque.device.forks` refuses."""
+    global _refusing
+    _refusing = True

@@ -23,7 +23,7 @@ from calque.device.host import array_of, host_array, host_tensor, host_view
 from calque.device.reading import known
 from calque.device.shapes import DESCRIPTION, fitted, shapes_of, tensors_of
 from calque.device.sparse import check_dense
-from calque.diagnostics import TraceError, UnsupportedOpError, user_origin
+from calque.diagnostics import TraceError, UnsupportedOpError, preparing_errors, user_origin
 
 logger = logging.getLogger("calque.fallback")
 
@@ -213,10 +213,11 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     try:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
-        unknown = TraceError(
-            f"{op.name()} has no rule on the jax device, and the shape of its result is not known "
-            f"before it runs: {error}"
-        )
+        with preparing_errors():
+            unknown = TraceError(
+                f"{op.name()} has no rule on the jax device, and the shape of its result is not "
+                f"known before it runs: {error}"
+            )
         arrays = [array_of(flat[i]) for i in positions]
         found = _outline(op, lambda *values: on_host(*values)[0], arrays, unknown)
         outline = found, [torch.empty_like(flat[i], device="meta") for i in targets]
@@ -230,7 +231,9 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         return [fitted(host_view(r.contiguous()), s.shape) for r, s in pairs]
 
     with x64():
-        arrays = callbacks.call_back(host, shapes, *[array_of(flat[i]) for i in positions])
+        arrays = callbacks.call_back(
+            host, shapes, *[array_of(flat[i]) for i in positions], name=op.name()
+        )
     for place, array in zip(own, arrays, strict=True):
         outs[place] = wrap(array)
     result, news = pytree.tree_unflatten(outs, out_spec)
@@ -256,7 +259,7 @@ def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> A
     """Tensors like those that an operator gives, where only their values tell the shapes."""
     with x64():
         (described,) = callbacks.call_back(
-            lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays
+            lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays, name=op.name()
         )
     value = known(described, _SHAPES_ASKED.format(op.name()), lambda: unknown)
     tensors = tensors_of(np.asarray(value))

@@ -12,7 +12,7 @@ import torch
 from calque.device import custom
 from calque.device.cell import active, read, write
 from calque.device.fallback import call_back, written
-from calque.diagnostics import TraceError
+from calque.diagnostics import TraceError, noting_refusals
 from calque.ops.registry import RULES
 
 _TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
@@ -32,7 +32,7 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
     before = [(tensor, read(tensor)) for tensor in written(op, args, kwargs)]
     try:
-        with active.trace.unassuming():
+        with active.trace.unassuming(), noting_refusals():
             return op(*args, **kwargs)
     except TraceError:
         for tensor, array in before:

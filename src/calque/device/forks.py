@@ -1,7 +1,7 @@
 """A forked process has XLA's memory but none of its threads: there, work would wait for ever.
 
-As CUDA's tensors do, the device's raise in a child that was forked after JAX had started. A data
-loader whose workers only make CPU tensors is not affected.
+As CUDA's tensors do, the device's raise in a child that was forked after JAX had started, and so do
+compiled functions. A data loader whose workers only make CPU tensors is not affected.
 """
 
 import os
@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from jax._src import xla_bridge
 
+from calque.device import executable
 from calque.device.cell import active, x64
 
 
@@ -40,6 +41,8 @@ def _after_fork() -> None:
         _State.bad_fork = True
         # Every operator looks for a trace or enters this context: the check costs nothing more.
         type(active).trace = _Refusal()
+        active.__dict__.pop("trace", None)  # of the one thread that is left
+        executable.refuse()
         x64.__enter__ = _refuse  # type: ignore[method-assign]
 
 

@@ -9,7 +9,7 @@ that the windows of a sliding slice share one executable.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+
+from calque.device.kept import kept
 
 Ints = tuple[int, ...]
 
@@ -202,13 +204,13 @@ def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
             "resized)"
         )
     fixed = View(view.size, view.stride, 0)
-    own = _match_axes(layout.shape, layout.stride, view)
+    own = match_axes(layout.shape, layout.stride, view)
     if own is not None:
         extents, steps, order, starts = own
         return Plan(layout, layout.shape, False, extents, steps, order, fixed), starts
     shape = _factor_memory(layout.length, view)
     if shape is not None:
-        match = _match_axes(shape, contiguous_strides(shape), view)
+        match = match_axes(shape, contiguous_strides(shape), view)
         if match is not None:
             extents, steps, order, starts = match
             return Plan(layout, shape, True, extents, steps, order, fixed), starts
@@ -221,7 +223,7 @@ def _core(view: View) -> list[tuple[int, int]]:
     return [(n, s) for n, s in pairs if n > 1 and s != 0]
 
 
-def _match_axes(shape: Ints, stride: Ints, view: View) -> tuple[Ints, Ints, Ints, Ints] | None:
+def match_axes(shape: Ints, stride: Ints, view: View) -> tuple[Ints, Ints, Ints, Ints] | None:
     """Extents, steps, axis order and starts of the view as slices of distinct axes."""
     by_stride = sorted((a for a, n in enumerate(shape) if n > 1), key=lambda a: -stride[a])
     starts = [0] * len(shape)
@@ -295,7 +297,7 @@ def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
     return jnp.broadcast_to(block, plan.view.size)
 
 
-@lru_cache(maxsize=4096)
+@kept
 def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
     def read_view(array: Array, starts: Ints) -> Array:
         return read_plan(plan, array, starts)
@@ -304,7 +306,7 @@ def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
     return jax.jit(read_view)
 
 
-@lru_cache(maxsize=4096)
+@kept
 def _writer(plan: Plan) -> Callable[[Array, Array, Ints], Array]:
     def write_view(array: Array, value: Array, starts: Ints) -> Array:
         axes = _axes(plan, array)
@@ -336,14 +338,18 @@ def _write_slices(plan: Plan, axes: Array, value: Array, starts: Ints) -> Array:
     return lax.dynamic_update_slice(axes, block, starts)
 
 
-@partial(jax.jit, static_argnums=1)
 def retype(flat: Array, dtype: np.dtype) -> Array:
     """The bytes of a one-axis array, read as another dtype (the total size in bytes is kept)."""
     source, target = np.dtype(flat.dtype), np.dtype(dtype)
-    if source == target:
-        return flat
-    raw = _to_bytes(flat, source)
-    return _from_bytes(raw, target)
+    return flat if source == target else _retyper(flat.shape, source, target)(flat)
+
+
+@kept
+def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array], Array]:
+    def retyped(flat: Array) -> Array:
+        return _from_bytes(_to_bytes(flat, source), target)
+
+    return jax.jit(retyped)
 
 
 def _to_bytes(flat: Array, dtype: np.dtype) -> Array:

@@ -1,13 +1,17 @@
 """Tensors that are not the device's, where an operator of the device meets them."""
 
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from jax import Array
+from jax._src.lib import xla_client
+from jax.sharding import SingleDeviceSharding
 from torch import Tensor
 
+from calque.device import sizes
 from calque.device.cell import active, cell_of, read, x64
 from calque.device.dtypes import TO_NUMPY, to_numpy, to_torch
 
@@ -37,8 +41,34 @@ def host_array(tensor: Tensor) -> Array:
     trace = active.trace
     if trace is not None:
         return trace.constant(tensor)
-    with x64():
-        return jax.numpy.array(host_view(tensor), copy=True)
+    if tensor.ndim > 64:  # more than NumPy has
+        with x64():
+            return host_array(tensor.reshape(-1)).reshape(tensor.shape)
+    with sizes.translated():
+        return _copied(host_view(tensor))
+
+
+def _copied(values: np.ndarray) -> Array:
+    """A copy of values of the host on JAX's default device.
+
+    `jax.numpy.array` would compile a program that copies, for each shape.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is not None:
+        with x64():
+            return jax.numpy.array(values, copy=True)
+    sharding, devices = _default_place()
+    during_call = xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    aval = jax.core.ShapedArray(values.shape, values.dtype)
+    return xla_client.batched_device_put(
+        aval, sharding, [values], devices, False, True, during_call, enable_x64=True
+    )
+
+
+@cache
+def _default_place() -> tuple[Any, list[Any]]:
+    device = jax.local_devices()[0]
+    return SingleDeviceSharding(device), [device]
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
@@ -53,7 +83,10 @@ def host_view(tensor: Tensor) -> np.ndarray:
 
 def host_tensor(array: Any) -> Tensor:
     """The elements of an array as a CPU tensor with memory of its own."""
-    host = np.array(array, copy=True, order="C")
+    if array.ndim > 64:  # more than NumPy has
+        return host_tensor(array.reshape(-1)).reshape(array.shape)
+    with sizes.translated():
+        host = np.array(array, copy=True, order="C")
     dtype = to_torch(host.dtype)
     carrier = CARRIERS.get(dtype)
     if carrier is None:

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 from calque.device.cell import Cell, active, is_whole, wrap, wrap_strided, x64
 from calque.device.executable import Execution, execution
 from calque.device.geometry import Ints
+from calque.device.kept import Table
+from calque.device.sizes import as_out_of_memory, translated
 from calque.device.slots import number_array, viewed
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ Tensor = torch.Tensor
 NUMBERS = frozenset((bool, int, float, complex))
 _ARRAY = object()
 _ADMITTED_AT = 3
-_CAPACITY = 4096  # kinds of calls of one operator
+_CAPACITY = 4096  # kinds of calls of one operator that are counted
 _create = torch._C._acc.create_empty_tensor
 _default_dtype = torch.get_default_dtype
 _UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted arrays, out of memory
@@ -76,8 +78,7 @@ def wrap_result(result: Any) -> Any:
 def kernel_of(runner: "Runner") -> Callable[..., Any]:
     """The kernel of a functional operator: tensors in, tensors out."""
     prepare, wrapped, dynamic = runner.prepare, runner.wrapped, runner.dynamic
-    executables: dict[tuple[Any, ...], _Executable] = {}
-    functions: dict[tuple[Any, ...], _Function] = {}
+    executables, functions = Table(), Table()
     counts: dict[tuple[Any, ...], int] = {}
     swap, restore = _enable_x64.swap_local, _enable_x64.set_local
 
@@ -88,11 +89,10 @@ def kernel_of(runner: "Runner") -> Callable[..., Any]:
         if any(type(array) is not ArrayImpl for array in arrays):  # the user's own jax.jit
             return general(args, {})
         if len(counts) >= _CAPACITY:
-            for table in (counts, executables, functions):
-                table.clear()
+            counts.clear()
         count = counts[key] = counts.get(key, 0) + 1
         function, own = prepare(args, {})
-        with x64():
+        with translated(), x64():
             result = function(*own)
         tensors = wrapped(result, args, {})
         if count == _ADMITTED_AT:
@@ -100,10 +100,12 @@ def kernel_of(runner: "Runner") -> Callable[..., Any]:
             found = _execution(function, arrays) if single else None
             contiguous = [t.is_contiguous() for t in tree_leaves(tensors) if t is not None]
             if found is None:
-                functions[key] = _Function(function, all(contiguous))
+                functions.keep(key, _Function(function, all(contiguous)))
             else:
                 stride = None if contiguous[0] else tensors.stride()
-                executables[key] = _Executable(*found, result.shape, tensors.dtype, stride)
+                served = _Executable(*found, result.shape, tensors.dtype, stride)
+                executables.keep(key, served)
+            runner.forget(function)
         return tensors
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -115,8 +117,9 @@ def kernel_of(runner: "Runner") -> Callable[..., Any]:
                 array = cell.array
                 aval = array.aval
                 found = executables.get((_default_dtype(), aval.dtype, aval.shape))
-                if found is not None and found[4] is None:
-                    execute, handlers, shape, dtype, _ = found
+                if found is not None and found.value[4] is None:
+                    found.used = True
+                    execute, handlers, shape, dtype, _ = found.value
                     try:
                         (result,) = execute([array]).consume_with_handlers(handlers)
                     except _UNFIT:
@@ -159,7 +162,8 @@ def kernel_of(runner: "Runner") -> Callable[..., Any]:
         place = tuple(key)
         found = executables.get(place)
         if found is not None:
-            execute, handlers, shape, dtype, stride = found
+            found.used = True
+            execute, handlers, shape, dtype, stride = found.value
             try:
                 (result,) = execute(arrays).consume_with_handlers(handlers)
             except _UNFIT:
@@ -169,12 +173,16 @@ def kernel_of(runner: "Runner") -> Callable[..., Any]:
             tensor = _create(shape, dtype)
             tensor.untyped_storage().cell = Cell(result)
             return tensor
-        function = functions.get(place)
-        if function is None:
+        known = functions.get(place)
+        if known is None:
             return learn(place, arrays, args)
+        known.used = True
+        function = known.value
         previous = swap(True)
         try:
             result = function[0](*arrays)
+        except jax.errors.JaxRuntimeError as error:
+            raise as_out_of_memory(error) from None
         finally:
             restore(previous)
         return wrap_result(result) if function[1] else wrapped(result, args, kwargs)

@@ -25,6 +25,10 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     A tensor of the device gives the array it stands on, without a copy; later writes to the tensor
     replace that array and do not reach it. The result knows nothing of PyTorch's autograd.
 
+    Hold the result itself as long as you use arrays that JAX makes of it over the same memory
+    (`addressable_data`, `jax.device_put` to the same device): a jitted step takes the memory of an
+    array that nobody holds.
+
     >>> import torch, calque
     >>> calque.to_jax(torch.arange(3, device="jax")).dtype
     dtype('int64')

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import torch
 
-from calque.device import forks, raised, rng
+from calque.device import forks, interrupts, raised, rng
+from calque.device.kept import get_max_programs as get_max_programs
+from calque.device.kept import set_max_programs as set_max_programs
 
 _initialized = True
 
@@ -186,4 +188,4 @@ class Hooks(torch._C._acc.PrivateUse1Hooks):
 class Guard(torch._C._acc.DeviceGuard):
     """Tells PyTorch the type of the device."""
 
-    type_ = staticmethod(raised.device_type)  # type: ignore[assignment]
+    type_ = staticmethod(interrupts.hold(raised.device_type))  # type: ignore[assignment]

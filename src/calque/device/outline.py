@@ -18,8 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
-from calque.device.cell import META
+from calque.device import sizes
+from calque.device.cell import META, active
 from calque.device.dtypes import to_torch
 from calque.diagnostics import InternalError, user_origin
 from calque.ops import dtypes
@@ -29,6 +31,9 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {dtypes.BOOL: True, dtypes.INT: 1, dtypes.FLOAT: 1.0, dtypes.COMPLEX: 1j}
 _BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
+_MANY = 2**28
+_TOO_LARGE = ("overflow", "negative dimension")  # what PyTorch says of sizes
+_OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable to allocate")
 _BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
 """Operators whose Meta kernel compares numbers that a trace does not know."""
 
@@ -68,9 +73,11 @@ class Outline:
         """
         try:
             yield
-        except (*_FOREIGN, IndexError) as error:
+        except (*_FOREIGN, IndexError, MemoryError) as error:
             if isinstance(error, jax.errors.JAXTypeError):
                 raise
+            if isinstance(error, MemoryError) or str(error).startswith(_OF_NUMPY):
+                raise sizes.out_of_memory(f"{self.op.name()}: {error}") from None
             if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
                 raise
             if self.op.name() in _BY_VALUE:
@@ -93,14 +100,34 @@ class Outline:
                 "calque: please report it, with the line and the shapes and dtypes of its tensors."
             ) from error
 
+    def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Where a number may be a huge size, ask PyTorch for the result's, before a rule uses it.
+
+        Raises:
+            RuntimeError: the bytes of a result overflow.
+            torch.OutOfMemoryError: a result is larger than the device's memory.
+        """
+        if self.op.name() in _BY_VALUE or not any(map(_is_huge, (*args, *kwargs.values()))):
+            return
+        try:
+            found = self._ask(META, _DEVICE, args, kwargs)
+        except (TypeError, NotImplementedError, IndexError, _Symbolic):
+            return  # the rule has its own words for it
+        except RuntimeError as error:
+            if any(words in str(error) for words in _TOO_LARGE):
+                raise
+            return
+        for result in tree_leaves(found):
+            sizes.check(result, active.trace is None)
+
     def _ask(
         self,
         keys: torch._C.DispatchKeySet,
         device: torch.device,
         args: Sequence[Any],
         kwargs: dict[str, Any],
-    ) -> None:
-        """Raise what PyTorch raises on another device.
+    ) -> Any:
+        """What PyTorch gives on another device, or raises.
 
         Raises:
             NotImplementedError: it has no kernel.
@@ -112,8 +139,8 @@ class Outline:
                 named["device"] = device
             given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
             with torch._C.DisableTorchFunction():
-                self.op.redispatch(keys, *given, **named)
-        except AssertionError as error:
+                return self.op.redispatch(keys, *given, **named)
+        except (AssertionError, OverflowError) as error:
             raise RuntimeError(f"{self.op.name()}: {error}") from error
 
     def _outlined(self, value: Any, name: str, device: torch.device) -> Any:
@@ -130,3 +157,10 @@ class Outline:
         if name in self._tensors and type(value) in (bool, int, float, complex):
             return torch.tensor(value, device=device)
         return value
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether a number, or one of a list, is too large for most sizes."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_huge, value))
+    return type(value) in (int, float) and value > _MANY

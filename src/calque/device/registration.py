@@ -19,8 +19,11 @@ from calque.device import (
     interop,
     module,
     moves,
+    queues,
     quotients,
     raised,
+    signals,
+    sizes,
     sparse,
     storage,
     validations,
@@ -59,6 +62,18 @@ def register() -> None:
     composites.install(aten)
     validations.install(aten)
     autocast.install(aten, everything)
-    for part in (attention, storage, moves, interop, accelerator, forks, inlining, raised):
+    for part in (
+        attention,
+        storage,
+        queues,
+        moves,
+        interop,
+        accelerator,
+        forks,
+        inlining,
+        raised,
+        signals,
+        sizes,
+    ):
         part.install()
     _libraries.extend((aten, everything))

@@ -41,6 +41,13 @@ class RandomState:
             self._next = first + count
             return self.seed, first
 
+    def give_back(self, taken: tuple[int, int], count: int) -> None:
+        """Undo a `take`, if nobody has drawn or seeded since: its numbers were not used."""
+        seed, first = taken
+        with self._lock:
+            if (self.seed, self._next) == (seed, first + count):
+                self._next = first
+
     @property
     def offset(self) -> int:
         """How many draws were taken."""

@@ -7,6 +7,7 @@ a view starts is an argument too: the rows of a matrix share one executable.
 
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 from jax import Array
@@ -30,7 +31,7 @@ SLOT = Slot()
 class Viewed(Slot):
     """A view of an array: the array, and then where the view starts along some of its axes."""
 
-    __slots__ = ("free", "plan")
+    __slots__ = ("__weakref__", "free", "plan")
 
     def __init__(self, plan: Plan, free: Ints) -> None:
         self.plan = plan
@@ -45,7 +46,15 @@ class Viewed(Slot):
         return geometry.read_plan(self.plan, array, everywhere)
 
 
-_viewed = lru_cache(maxsize=None)(Viewed)  # one for each plan: executables are kept by identity
+_VIEWED: WeakValueDictionary[Any, Viewed] = WeakValueDictionary()
+
+
+def _viewed(plan: Plan, free: Ints) -> Viewed:
+    """The one slot of a plan, as long as anything holds it: executables are kept by identity."""
+    found = _VIEWED.get((plan, free))
+    if found is None:
+        found = _VIEWED.setdefault((plan, free), Viewed(plan, free))
+    return found
 
 
 @lru_cache(maxsize=8192)

@@ -18,6 +18,7 @@ from calque.device.copies import to_host
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import Layout
 from calque.device.host import host_array
+from calque.device.sizes import LARGEST, translated
 
 Storage = torch.UntypedStorage
 _UINT8 = np.dtype("uint8")
@@ -39,7 +40,9 @@ def allocate(nbytes: int) -> Storage:
     """A storage of zeros."""
     if nbytes < 0:
         raise RuntimeError(f"Trying to create a storage of negative size: {nbytes}")
-    with x64():
+    if nbytes > LARGEST:
+        raise ValueError("Overflow when unpacking long long")
+    with translated(), x64():
         return wrap(jnp.zeros((nbytes,), _UINT8)).untyped_storage()
 
 
@@ -158,7 +161,7 @@ def _copy(self: Storage, source: Storage, non_blocking: bool = False) -> Storage
 
 def _resize(self: Storage, size: int) -> Storage:
     cell = cell_of_storage(self)
-    with x64():
+    with translated(), x64():
         flat = geometry.memory(current(cell), layout_of(cell))
         if size % flat.dtype.itemsize:
             flat = geometry.retype(flat, _UINT8)

@@ -4,6 +4,7 @@ As with indices, the values of a tensor are looked at where the host can read th
 and in a trace only where it asks for that.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -265,6 +266,29 @@ def _random(self: Tensor, *bounds: Any, **options: Any) -> None:
 def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> None:
     if min > max:
         raise RuntimeError("torch.histc: max must be larger than min")
+    _finite_range("torch.histc:", self, (min, max) if min != max else None)
+
+
+def _histogram(
+    self: Tensor, bins: int = 100, *, range: Any = None, weight: Any = None, density: bool = False
+) -> None:
+    if range is not None and range[0] > range[1]:
+        raise RuntimeError(
+            "torch.histogramdd: min should not exceed max, but got min "
+            f"{range[0]} max {range[1]} for dimension 0"
+        )
+    _finite_range("torch.histogramdd: dimension 0's", self, range)
+
+
+def _finite_range(what: str, self: Tensor, bounds: Any) -> None:
+    """Raise RuntimeError where bins would divide an infinite range, or that of a NaN."""
+    if bounds is None:
+        values = _values(self) if self.is_floating_point() else None
+        if values is None:
+            return
+        bounds = values.min(), values.max()
+    if not all(map(math.isfinite, bounds)):
+        raise RuntimeError(f"{what} range of [{bounds[0]}, {bounds[1]}] is not finite")
 
 
 def _select(self: Tensor, src: Tensor, dim: int, index: int) -> None:
@@ -299,13 +323,14 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "random_.to": _random,
     "random_.from": _random,
     "histc": _histc,
+    "histogram.bin_ct": _histogram,
     "select_scatter": _select,
     "select_copy.int": lambda self, dim, index: _select(self, self, dim, index),
 }
 _CHECKS_NUMBERS = frozenset(
     names(
         "fill.Scalar fill_.Scalar full scalar_tensor randperm softshrink uniform_ random_.to "
-        "random_.from histc select_scatter select_copy.int"
+        "random_.from histc histogram.bin_ct select_scatter select_copy.int"
     )
 )
 """Checks that look at no tensor's values, and so hold in a trace as well."""

@@ -108,6 +108,13 @@ def set_source_storage_offset(
     tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Any, stride: Any = ()
 ) -> torch.Tensor:
     """`Tensor.set_` to part of a storage."""
+    if stride and len(stride) != len(size):
+        raise RuntimeError(f"unequal size length ({len(size)}) and stride length ({len(stride)})")
+    if any(step < 0 for step in stride):
+        raise RuntimeError(
+            f"Storage size calculation overflowed with sizes={list(size)} and "
+            f"strides={list(stride)}"
+        )
     strides = tuple(stride) or geometry.contiguous_strides(size)
     _prepare(source, tensor, size, strides, offset)
     regeometries.count += 1
@@ -148,6 +155,10 @@ def _prepare(
             "match."
         )
     cell = storage.cell_of_storage(source)
+    length = geometry.extent(size, stride)
+    needed = length + offset if length else 0
+    if offset >= 0 and needed * tensor.dtype.itemsize > size_in_bytes(cell):
+        source.resize_(needed * tensor.dtype.itemsize)  # as PyTorch does for a storage of the CPU
     dense = offset == 0 and geometry.is_dense(size, stride)
     storage.interpret(cell, tensor.dtype, Layout(tuple(size), stride) if dense else None)
     cell.viewed = True

@@ -49,13 +49,13 @@ def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
         IndexError: a dimension is out of range.
         RuntimeError: a dimension appears twice, or there are more than PyTorch reduces.
     """
-    if ndim > 64:
-        raise RuntimeError("only tensors with up to 64 dims are supported")
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return tuple(range(ndim))
     if isinstance(dims, int):
         dims = (dims,)
     wrapped = tuple(wrap_dim(dim, ndim) for dim in dims)
+    if ndim > 64:
+        raise RuntimeError("only tensors with up to 64 dims are supported")
     if len(set(wrapped)) != len(wrapped):
         raise RuntimeError("dim appears multiple times in the list of dims")
     return () if ndim == 0 else wrapped

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.ops import refused
-from calque.ops.common import wrap_dim
+from calque.ops.common import wrap_dim, wrap_dims
 from calque.ops.dtypes import category, is_complex, is_float, is_integral, spoken
 
 Condition = Callable[..., None]
@@ -125,6 +125,8 @@ def _kthvalue(self: Any, k: int, dim: int = -1, *_: Any, **__: Any) -> None:
 
 @_condition("argmax", "argmin")
 def _argument(self: Any, dim: int | None = None, *_: Any, **__: Any) -> None:
+    if dim is not None:
+        wrap_dims(dim, self.ndim)
     if dim is None and self.size == 0:
         raise IndexError(
             "argmax() and argmin(): Expected reduction dim to be specified for input.numel() == 0."

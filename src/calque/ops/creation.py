@@ -174,17 +174,32 @@ def eye_m(n: int, m: int, dtype: Any = None) -> Array:
     return jnp.eye(n, m, dtype=dtype or default_float())
 
 
-def _triangle(function: Any) -> Any:
-    def rule(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
-        if row < 0 or col < 0:
-            raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
-        return jnp.asarray(np.stack(function(row, offset, col)), dtype or jnp.int64)
-
-    return rule
+def _up_to(last: int, columns: int) -> int:
+    """The sum of 1, 2, ..., `last`, none of them counted for more than `columns`."""
+    ramp = max(min(last, columns), 0)
+    return ramp * (ramp + 1) // 2 + max(last - columns, 0) * columns
 
 
-op("tril_indices")(_triangle(np.tril_indices))
-op("triu_indices")(_triangle(np.triu_indices))
+def _places(rows: int, first: Array, counts: Array, size: int, dtype: Any) -> Array:
+    """The rows and columns of runs of elements, one run in each row."""
+    row = jnp.repeat(jnp.arange(rows), counts, total_repeat_length=size)
+    before = jnp.cumsum(counts) - counts
+    column = jnp.arange(size) - before[row] + first[row]
+    return jnp.stack([row, column]).astype(dtype or jnp.int64)
+
+
+@op("tril_indices")
+def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
+    size = _up_to(offset + row, col) - _up_to(offset, col)
+    counts = jnp.clip(jnp.arange(row) + offset + 1, 0, col)
+    return _places(row, jnp.zeros_like(counts), counts, size, dtype)
+
+
+@op("triu_indices")
+def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
+    size = row * col - (_up_to(offset - 1 + row, col) - _up_to(offset - 1, col))
+    first = jnp.clip(jnp.arange(row) + offset, 0, col)
+    return _places(row, first, col - first, size, dtype)
 
 
 # Complex numbers from their parts -----------------------------------------------------------------

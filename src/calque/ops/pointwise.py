@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops import complex_functions as of_complex
 from calque.ops.dtypes import (
     BOOL,
     COMPLEX,
@@ -39,8 +40,7 @@ def _negative(x: Array) -> Array:
 def _sgn(x: Array) -> Array:
     if not is_complex(x.dtype):
         return _sign(x)
-    size = jnp.abs(x)
-    return jnp.where(size == 0, 0, x / jnp.where(size == 0, 1, size)).astype(x.dtype)
+    return of_complex.sgn(x)
 
 
 def _sign(x: Array) -> Array:
@@ -67,33 +67,33 @@ SAME_DTYPE: dict[str, Unary] = {
     "conj_physical": jnp.conj,
     "sign": _sign,
     "sgn": _sgn,
-    "abs": jnp.abs,
+    "abs": of_complex.size,
 }
 
 # Unary functions whose result is floating-point -------------------------------------------------
 
 FLOAT: dict[str, Unary] = {
-    "exp": jnp.exp,
-    "exp2": jnp.exp2,
-    "expm1": jnp.expm1,
-    "log": jnp.log,
-    "log2": lambda x: jnp.log(x) / jnp.log(2.0) if is_complex(x.dtype) else jnp.log2(x),
-    "log10": jnp.log10,
-    "log1p": jnp.log1p,
-    "sqrt": jnp.sqrt,
-    "rsqrt": lax.rsqrt,
-    "sin": jnp.sin,
-    "cos": jnp.cos,
-    "tan": jnp.tan,
-    "sinh": jnp.sinh,
-    "cosh": jnp.cosh,
-    "tanh": jnp.tanh,
-    "asin": jnp.arcsin,
-    "acos": jnp.arccos,
-    "atan": jnp.arctan,
-    "asinh": jnp.arcsinh,
-    "acosh": jnp.arccosh,
-    "atanh": jnp.arctanh,
+    "exp": of_complex.exp,
+    "exp2": of_complex.exp2,
+    "expm1": of_complex.expm1,
+    "log": of_complex.log,
+    "log2": of_complex.log2,
+    "log10": of_complex.log10,
+    "log1p": of_complex.log1p,
+    "sqrt": of_complex.sqrt,
+    "rsqrt": of_complex.rsqrt,
+    "sin": of_complex.sin,
+    "cos": of_complex.cos,
+    "tan": of_complex.tan,
+    "sinh": of_complex.sinh,
+    "cosh": of_complex.cosh,
+    "tanh": of_complex.tanh,
+    "asin": of_complex.asin,
+    "acos": of_complex.acos,
+    "atan": of_complex.atan,
+    "asinh": of_complex.asinh,
+    "acosh": of_complex.acosh,
+    "atanh": of_complex.atanh,
     "sigmoid": opmath(jax.nn.sigmoid),
     "reciprocal": lambda x: 1 / x,
     "deg2rad": opmath(lambda x: x * (jnp.pi / 180)),

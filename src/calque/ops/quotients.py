@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops import complex_functions as of_complex
 from calque.ops.dtypes import (
     BOOL,
     COMPLEX,
@@ -113,7 +114,7 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
     if dtype == jnp.bool_:
         return x | (not exponent)
-    roots = {0.5: jnp.sqrt, -0.5: lax.rsqrt}
+    roots = {0.5: of_complex.sqrt, -0.5: of_complex.rsqrt}
     if exponent in roots and not is_integral(dtype):
         return roots[exponent](x)
     whole = not isinstance(exponent, complex) and exponent == exponent // 1
@@ -121,7 +122,8 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
         return lax.integer_pow(x, int(exponent))
     if is_integral(dtype):
         return jnp.power(x, jnp.asarray(exponent).astype(dtype))
-    return opmath(jnp.power)(x, jnp.asarray(exponent).astype(dtype))
+    power = of_complex.power if is_complex(dtype) else jnp.power
+    return opmath(power)(x, jnp.asarray(exponent).astype(dtype))
 
 
 @op("pow.Tensor_Tensor", "pow.Scalar")
@@ -129,6 +131,8 @@ def pow_tensor(self: Any, exponent: Array) -> Array:
     x, y = promote(self, exponent)
     if x.dtype == jnp.bool_:
         return x | ~y
+    if is_complex(x.dtype):
+        return of_complex.power(x, y)
     if not is_integral(x.dtype):
         return opmath(jnp.power)(x, y)
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)

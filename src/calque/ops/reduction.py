@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops import pieces
 from calque.ops.common import is_known, wrap_dims
 from calque.ops.dtypes import (
     is_complex,
@@ -19,13 +20,6 @@ from calque.ops.dtypes import (
 from calque.ops.registry import op
 
 
-def _accumulated(x: Array, dtype: Any) -> Array:
-    """The operand in the dtype of a sum: integers and bools are summed in int64."""
-    if dtype is None:
-        dtype = jnp.int64 if is_integral(x.dtype) else x.dtype
-    return cast(x, dtype)
-
-
 def cast(x: Array, dtype: Any) -> Array:
     """An array in another dtype, complex numbers by their real part."""
     if is_complex(x.dtype) and not is_complex(dtype):
@@ -33,19 +27,26 @@ def cast(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)
 
 
-def _reduced(function: Any, x: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
-    """A sum or product in the dtype of its operand; of bools, whether it is not zero."""
-    if x.dtype == jnp.bool_:
-        return function(x, axis=axes, keepdims=keepdim) != 0
-    # JAX would widen integers; halves it sums in float32, unless a dtype is asked for.
-    dtype = x.dtype if is_integral(x.dtype) else None
-    return function(x, axis=axes, keepdims=keepdim, dtype=dtype)
+def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
+    """A sum or product: of integers and bools in int64, of halves in float32, as JAX does."""
+    axes = wrap_dims(dim, x.ndim)
+    if dtype is None:
+        dtype = jnp.int64 if is_integral(x.dtype) else x.dtype
+    if dtype == jnp.bool_:
+        return function(cast(x, dtype), axis=axes, keepdims=keepdim) != 0
+    if not is_integral(dtype):
+        return function(cast(x, dtype), axis=axes, keepdims=keepdim)
+
+    def over(part: Array, axes: tuple[int, ...]) -> Array:
+        return function(part, axis=axes, keepdims=True, dtype=dtype)  # JAX would widen them
+
+    total = pieces.reduce(x, lambda part: cast(part, dtype), over, combine, axes)
+    return total if keepdim else jnp.squeeze(total, axes)
 
 
 @op("sum", "sum.dim_IntList")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    axes = wrap_dims(dim, self.ndim)
-    return _reduced(jnp.sum, _accumulated(self, dtype), axes, keepdim)
+    return _reduced(jnp.sum, jnp.add, self, dim, keepdim, dtype)
 
 
 @op("nansum")
@@ -69,8 +70,7 @@ def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
 
 @op("prod", "prod.dim_int")
 def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    axes = wrap_dims(dim, self.ndim)
-    return _reduced(jnp.prod, _accumulated(self, dtype), axes, keepdim)
+    return _reduced(jnp.prod, jnp.multiply, self, dim, keepdim, dtype)
 
 
 op("prod")(lambda self, dtype=None: prod(self, dtype=dtype))
@@ -155,9 +155,15 @@ for _name, _function in (("all", jnp.all), ("any", jnp.any)):
     op(_name, f"{_name}.dim", f"{_name}.dims")(_truth(_function))
 
 
+def _sum_of(part: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.sum(part, axis=axes, keepdims=True)
+
+
 @op("count_nonzero", "count_nonzero.dim_IntList")
 def count_nonzero(self: Array, dim: Any = None) -> Array:
-    return jnp.sum(self != 0, axis=wrap_dims(dim, self.ndim), dtype=jnp.int64)
+    axes = wrap_dims(dim, self.ndim)
+    total = pieces.reduce(self, lambda part: (part != 0).astype(jnp.int64), _sum_of, jnp.add, axes)
+    return jnp.squeeze(total, axes)
 
 
 # Norms --------------------------------------------------------------------------------------------

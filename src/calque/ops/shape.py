@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from calque.ops.common import wrap_dim, wrap_dims
@@ -159,16 +158,6 @@ def triu(self: Array, diagonal: int = 0) -> Array:
     return jnp.where(
         _below(self.shape[-2], self.shape[-1], diagonal - 1), jnp.zeros((), self.dtype), self
     )
-
-
-@op("tril_indices")
-def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
-    return jnp.asarray(np.stack(np.tril_indices(row, offset, col)).astype(dtype or np.int64))
-
-
-@op("triu_indices")
-def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
-    return jnp.asarray(np.stack(np.triu_indices(row, offset, col)).astype(dtype or np.int64))
 
 
 @op("trace")

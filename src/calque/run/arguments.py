@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from calque.device.cell import Cell, cell_of, is_whole, read
+from calque.run.histories import entered
 from calque.run.implicit import form
 from calque.run.results import Inseparable
 from calque.run.signature import is_tensor
@@ -56,9 +57,10 @@ class Arguments:
         if window is None:
             self.indexes.setdefault(cell, index)
             self.stored[index] = form(leaf)
-            return leaf if leaf.is_leaf else leaf.detach().requires_grad_(leaf.requires_grad)
+            is_itself = leaf.is_leaf and (leaf.requires_grad or not leaf._is_view())
+            return leaf if is_itself else entered(leaf.detach(), leaf)
         self.indexes[cell_of(window)] = self.windows.indexes[cell_of(window)] = index
-        return window.requires_grad_(leaf.requires_grad)
+        return entered(window, leaf)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

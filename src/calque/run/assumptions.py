@@ -11,7 +11,7 @@ import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,10 +25,11 @@ from torch.optim.optimizer import (
 
 from calque.device.cell import active
 from calque.device.reading import Asked, NeedsValue, NeverServed, Unforeseen
+from calque.diagnostics import preparing_errors
 from calque.diagnostics.frames import asking_frame, is_library, is_packages
 from calque.run.checking import Checks
 from calque.run.compiling import announced_as_compiling, told_to_compile
-from calque.run.results import Describer
+from calque.run.describing import Describer
 
 _LARGEST = 1 << 22
 """How many bytes of values a program may assume."""
@@ -131,12 +132,12 @@ class Assumptions:
         if not allowed:
             return None
         if self._closed:  # a backward outside: the program has given its results by then
-            self.unmet = NeverServed(str(error()))
+            self.unmet = NeverServed(str(_prepared(error)))
             raise self.unmet
         asked = Asked.of(array, use)
         expected = self._expected[asked]
         if not expected:
-            self.unmet = NeedsValue(error())
+            self.unmet = NeedsValue(_prepared(error))
             raise self.unmet
         seen = expected.popleft()
         self.taken.append((seen, array))
@@ -163,6 +164,12 @@ class Assumptions:
             return checks
         outputs = [describer.add(array) for _, array in taken]
         return Assumed([seen for seen, _ in taken], outputs, checks)
+
+
+def _prepared(error: Callable[[], Exception]) -> Exception:
+    """An error that stands for a signal, and may never be raised."""
+    with preparing_errors():
+        return error()
 
 
 class Missed(Unforeseen):
@@ -213,7 +220,7 @@ class Assumed:
                 array.copy_to_host_async()
             values = [np.asarray(array) for array in arrays]
         except JaxRuntimeError as error:
-            raise self._failed(error) from None
+            raise self.failed(error) from None
         found = [value.tobytes() for value in values]
         if found != self._bytes:
             self.misses += 1
@@ -223,18 +230,8 @@ class Assumed:
         self._checks.look(outputs, first)
         self.hits += 1
 
-    def guarded(self, executable: Callable[..., Any]) -> Callable[..., Any]:
-        """An executable whose errors are left to the eager call: they may be of wrong values."""
-
-        def run(arrays: Any) -> Any:
-            try:
-                return executable(arrays)
-            except JaxRuntimeError as error:
-                raise self._failed(error) from None
-
-        return run
-
-    def _failed(self, error: Exception) -> NeedsValue:
+    def failed(self, error: Exception) -> NeedsValue:
+        """What to raise for an error of the program: it may be one of wrong values."""
         self.misses += 1
         return NeedsValue(error)
 

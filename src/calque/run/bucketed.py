@@ -10,20 +10,25 @@ import numpy as np
 import torch
 from jax import Array
 from jax._src.core import is_symbolic_dim
+from jax.errors import JaxRuntimeError
 from jax.extend.core import ClosedJaxpr
 from torch import fx
 
 from calque.device import rng
 from calque.device.cell import cell_of, read, write, x64
 from calque.device.host import host_array
+from calque.device.interrupts import settles
 from calque.run import transfers
+from calque.run.aliasing import Aliases
 from calque.run.buckets import Buckets, number
 from calque.run.direct import direct
+from calque.run.execution import told
 from calque.run.graphs import CompiledGraph
 from calque.run.padding import Padded, Sizes, Unpaddable, run
 from calque.run.padding.values import Layout, settled
 from calque.run.shared import Kept
 from calque.run.symbolic import FunctionalGraph, Place, SymbolicProgram, is_tensor
+from calque.run.turns import Turn
 
 Tensor = torch.Tensor
 logger = logging.getLogger("calque.compile")
@@ -43,18 +48,26 @@ class BucketedGraph:
         most: how many programs are kept.
         buckets: what sizes are padded to.
         returned: how many of the graph's results the user gets; the others are for its backward.
+        aliases: the results that AOTAutograd takes the geometry of.
     """
 
     def __init__(
-        self, graph: fx.GraphModule, most: int, buckets: Buckets, returned: int | None
+        self,
+        graph: fx.GraphModule,
+        most: int,
+        buckets: Buckets,
+        returned: int | None,
+        aliases: Aliases,
     ) -> None:
-        self._exact = CompiledGraph(graph, most)
+        self._exact = CompiledGraph(graph, most, aliases=aliases)
         self._most, self._buckets = most, buckets
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
         self._traced: OrderedDict[Any, SymbolicProgram] = OrderedDict()
         self._graph: FunctionalGraph | None = None
         self._merging = False
         try:
+            if aliases:
+                raise Unpaddable("a result is a view at a place that varies")
             self._graph = FunctionalGraph(graph, buckets, returned)
         except Unpaddable as reason:
             self._refuse(reason)
@@ -149,7 +162,7 @@ class _Program:
                 random.append(place)
         with x64():
             lowered = jax.jit(self._body).lower(*avals)
-            self._run = direct(lowered.compile(), random)
+            self._run = direct(lowered.compile(), random).call
         self._tell_orders()
         self._devices = [
             node.meta["val"].device if is_tensor(node) else None for node in graph.results
@@ -184,15 +197,33 @@ class _Program:
         self._found = [value.layout for value in found]
         return [value.array for value in found]
 
+    @settles
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        graph, symbolic = self._graph, self._symbolic
+        graph = self._graph
         sizes = graph.sizes(inputs)
         true = tuple(sizes[self._symbol_of[name]] for name in self._names)
         env = dict(zip(self._names, true, strict=True))
-        arguments = [np.array(true, np.int64)]
-        arguments += [source(inputs, env) for source in self._sources]
-        outputs = self._run(arguments)
-        jax.block_until_ready(outputs)
+
+        def gather() -> list[Any]:
+            arrays = [source(inputs, env) for source in self._sources]
+            return [np.array(true, np.int64), *arrays]
+
+        read = [x for x in inputs if isinstance(x, Tensor) and x.device.type == "jax"]
+        changed = [inputs[i] for i in graph.written if inputs[i].device.type == "jax"]
+        turn = Turn(list(dict.fromkeys(map(cell_of, changed))))
+        try:
+            arguments = turn.take(list(map(cell_of, read)), False, False, gather)
+            outputs = jax.block_until_ready(self._run(arguments))
+            return self._results(inputs, sizes, true, env, outputs)
+        except JaxRuntimeError as error:
+            raise told(error) from None
+        finally:
+            turn.give_back()
+
+    def _results(
+        self, inputs: list[Any], sizes: Any, true: tuple[int, ...], env: Any, outputs: list[Array]
+    ) -> list[Any]:
+        graph, symbolic = self._graph, self._symbolic
         if symbolic.draws:
             rng.state.take(symbolic.draws)
         geometry = self._geometry(sizes, env, true)

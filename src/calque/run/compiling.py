@@ -41,6 +41,11 @@ def announced_as_compiling() -> Iterator[None]:
                     torch.compiler._is_compiling_flag, Distribution._validate_args = _before
 
 
+def others_compile() -> bool:
+    """Whether the flag is set by somebody else: dynamo, or `torch.export`."""
+    return torch.compiler._is_compiling_flag and not _running
+
+
 def _while_dynamo_rests() -> AbstractContextManager[Any]:
     """Dynamo's own lock, which a thread may take again."""
     dynamo = sys.modules.get("torch._dynamo.convert_frame")

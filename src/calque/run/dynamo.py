@@ -7,17 +7,20 @@ Tensors of the device are handed over as they are; those of the CPU share their 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config
 from torch._guards import TracingContext
 
 import calque  # noqa: F401  (registers the device)
+from calque.run.aliasing import Aliases
 from calque.run.bucketed import BucketedGraph
 from calque.run.buckets import Buckets
 from calque.run.graphs import CompiledGraph, boxed
+from calque.run.overlapping import Writes, may_overlap
 
 _OPTIONS = {"max_programs": 64, "buckets": None, "checks": False}
 
@@ -57,21 +60,33 @@ def backend(
         raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
     buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
 
+    writes = Writes()
+
     def compile_graph(
-        graph: fx.GraphModule, inputs: Any, ahead: bool = False
+        graph: fx.GraphModule, inputs: Any, kind: Literal["forward", "backward", "inference"]
     ) -> Callable[..., Any]:
+        aliases = Aliases()
+        if kind != "backward":
+            aliases = Aliases.foretold()
+            writes.see()
         if buckets is None or not buckets.rules:
-            return boxed(CompiledGraph(graph, most, checks))
-        return boxed(BucketedGraph(graph, most, buckets, _returned() if ahead else None))
+            return boxed(CompiledGraph(graph, most, checks, aliases))
+        returned = _returned() if kind == "forward" else None
+        return boxed(BucketedGraph(graph, most, buckets, returned, aliases))
 
     compiler = aot_autograd(
-        fw_compiler=partial(compile_graph, ahead=True),
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        fw_compiler=partial(compile_graph, kind="forward"),
+        bw_compiler=partial(compile_graph, kind="backward"),
+        inference_compiler=partial(compile_graph, kind="inference"),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return compiler(graph, example_inputs)
+    # The operators of a view of one of several arguments with one memory would be repeated on the
+    # memory, not on the argument.
+    repeated = config.view_replay_for_aliased_outputs and not may_overlap(example_inputs)
+    with config.patch(view_replay_for_aliased_outputs=repeated):
+        run = compiler(graph, example_inputs)
+    return writes.guarded(graph, example_inputs, run)
 
 
 def _returned() -> int | None:

@@ -1,15 +1,23 @@
-"""What a traced function changes in Python: plain values and tensors that its names hold.
+"""What a traced function changes in Python: taken back when the trace ends, done by each call.
 
-The function is run once, its program many times: what it assigned is put back when the trace ends
-and assigned again by each call.
+The function is run once, its program many times. What rows of the snapshot hold after the trace and
+did not before is an effect: tensors are made of the program's outputs, plain values are assigned,
+containers are filled. What cannot be put back (an iterator that was advanced) has happened: the
+program is not kept, and the next call is traced again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from calque.diagnostics import TraceError
 from calque.run import signature
-from calque.run.places import MISSING, SCALARS, Holder
+from calque.run.optimizers import is_number
+from calque.state import MISSING, Row, Snapshot, same_value
+from calque.state.paths import Path
+from calque.state.rows import DictRow, ListRow
+from calque.state.template import Template
+from calque.state.values import same_keys
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class Rebound:
         spec_after: their container.
     """
 
-    holder: Holder
+    holder: Row
     key: Any
     before: list[Any]
     spec_before: Any
@@ -32,47 +40,181 @@ class Rebound:
     spec_after: Any
 
 
-class PythonState:
-    """The holders of a trace, to restore after an error or compare after it.
+@dataclass(frozen=True)
+class Change:
+    """What a row is given: some keys, or all that it holds, in order.
 
     Attributes:
-        effects: after `collect`, the plain values that the function assigned: holder, key, value.
+        row: where.
+        keys: the keys whose values are given.
+        whole: whether it is to hold these and no others.
+        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers.
     """
 
-    def __init__(self, holders: Iterable[Holder]) -> None:
-        self.holders = list(holders)
-        self.effects: list[tuple[Holder, Any, Any]] = []
+    row: Row
+    keys: list[Any]
+    whole: bool
+    path: tuple[Any, ...] | None = None
+
+    def apply(self, values: list[Any], given: Any) -> None:
+        """Give it the values, at a call with these (args, kwargs)."""
+        row = self.row
+        if self.path is not None:
+            container = given
+            for step in self.path:
+                container = container[step]
+            row = type(row)(container, row.path)
+        if self.whole:
+            row.assign(dict(zip(self.keys, values)))
+            return
+        for key, value in zip(self.keys, values):
+            row.put(key, value)
+
+
+class Effects:
+    """The changes of one trace, in the form in which each call makes them."""
+
+    def __init__(self, changes: list[Change], template: Template) -> None:
+        self._changes = changes
+        self._template = template
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def apply(self, make: Callable[[Any], Any], given: Any) -> None:
+        """Make the changes.
+
+        Args:
+            make: gives the tensor for a description.
+            given: the call's (args, kwargs).
+        """
+        values = iter(self._template.build(make))
+        for change in self._changes:
+            change.apply([next(values) for _ in change.keys], given)
+
+
+class PythonState:
+    """The Python state of a trace, to restore after an error or compare after it.
+
+    Attributes:
+        snapshot: the rows.
+        unrepeatable: why the program serves no second call, in words; empty if it does.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.unrepeatable: list[str] = []
+        self._arguments: list[tuple[tuple[Any, ...], Row]] = []
+        self._changes: list[tuple[Change, list[Any]]] = []
+
+    def expect_arguments(self, args: Any, kwargs: Any) -> None:
+        """Take note of the containers among the arguments that the function is given."""
+        for index, value in enumerate(args):
+            self._expect(value, (0, index), Path("arguments").item(index))
+        for name, value in kwargs.items():
+            self._expect(value, (1, name), Path(name))
+
+    def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
+        if isinstance(value, dict):
+            self._arguments.append((steps, DictRow(value, path)))
+            inner: Iterable[Any] = value.items()
+        elif isinstance(value, list | tuple):
+            if isinstance(value, list):
+                self._arguments.append((steps, ListRow(value, path)))
+            inner = enumerate(value)
+        else:
+            return
+        for key, item in inner:
+            self._expect(item, (*steps, key), path.item(key))
 
     def restore(self) -> None:
-        """Put everything back."""
-        for holder in self.holders:
-            holder.restore()
+        """Put everything back.
+
+        Raises:
+            TraceError: something cannot be put back.
+        """
+        left = self.snapshot.restore()
+        if left:
+            row = left[0]
+            raise TraceError(
+                f"{row.path} has moved on while the function was traced, in a trace that was given "
+                "up.\nTake from it outside of the jitted function, and pass what it gives."
+            )
 
     def collect(self) -> list[Rebound]:
-        """Take note of every assignment; those of tensors are undone and given back."""
-        rebound = []
-        for holder in self.holders:
-            now = holder.items()
-            grown = isinstance(holder.container, list) and len(now) != len(holder.before)
-            if grown:
-                holder.before = now
-                continue
-            for key, value in now.items():
-                before = holder.before.get(key, MISSING)
-                if value is before:
-                    continue
-                if type(value) in SCALARS:
-                    self.effects.append((holder, key, value))
-                    holder.put(key, before)
-                elif (leaves := signature.tensors_in(value)) is not None:
-                    old = signature.tensors_in(before) or ([], None)
-                    rebound.append(Rebound(holder, key, *old, *leaves))
-                    holder.put(key, before)
-                else:
-                    holder.before[key] = value
+        """Take note of every change; all that can be is undone, and tensors are given back."""
+        rebound: list[Rebound] = []
+        self.snapshot.look_again()
+        self.unrepeatable += self.snapshot.unrepeatable
+        for row, now in list(self.snapshot.changed()):
+            if not row.restored:  # a library's own: none of the program's business
+                row.guarded = False
+            elif not row.settable:
+                self.unrepeatable.append(f"{row.path} moves on")
+            else:
+                self._collect(row, now, rebound, None)
+                row.restore()
+        for steps, row in self._arguments:
+            now = row.items()
+            if row.is_changed(now):
+                self._collect(row, now, None, steps)
         return rebound
 
-    def replay(self) -> None:
-        """Assign the plain values as the function would."""
-        for holder, key, value in self.effects:
-            holder.put(key, value)
+    def _collect(
+        self,
+        row: Row,
+        now: dict[Any, Any],
+        rebound: list[Rebound] | None,
+        path: tuple[Any, ...] | None,
+    ) -> None:
+        before = row.before
+        kept = [key for key in before if key in now]
+        order = kept + [key for key in now if key not in before]
+        resized = isinstance(row, ListRow) and len(now) != len(before)
+        if resized or (row.ordered and not same_keys(order, now)):
+            self._changes.append((Change(row, list(now), True, path), list(now.values())))
+            return
+        keys, values = [], []
+        for key in before:
+            if key not in now and key not in row.ignored:
+                keys.append(key)
+                values.append(MISSING)
+        for key, value in now.items():
+            old = before.get(key, MISSING)
+            if value is old or key in row.ignored or same_value(value, old):
+                continue
+            held = None if rebound is None else signature.tensors_in(old)
+            leaves = None if held is None else signature.tensors_in(value)
+            if held is None or leaves is None:
+                keys.append(key)
+                values.append(value)
+            else:
+                assert rebound is not None
+                rebound.append(Rebound(row, key, *held, *leaves))
+        if keys:
+            self._changes.append((Change(row, keys, False, path), values))
+
+    def described(self, describe: Callable[[Any], Any]) -> Effects:
+        """The changes that are no `Rebound`; `describe` tells how to make a tensor."""
+        changes, found = self._changes, []
+        self._changes = []
+        for _, values in changes:
+            found += values
+        template = Template(found, self.snapshot.known, describe)
+        for value in template.unmade:
+            self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
+        return Effects([change for change, _ in changes], template)
+
+    def leave_out(self, groups: Iterable[dict[str, Any]]) -> None:
+        """The numbers of an optimizer that steps are inputs: no row compares them."""
+        for group in groups:
+            row = self.snapshot.rows.get(id(group))
+            if row is not None:
+                row.ignored = {k for k, v in group.items() if is_number(v)}
+
+    def made(self, container: Any, key: Any) -> None:
+        """Something that was prepared for the trace stays: it counts as there before."""
+        row = self.snapshot.rows.get(id(container))
+        if row is not None and key in container:
+            row.before[key] = container[key]
+            self.snapshot.visit(container[key], row.path.item(key))

@@ -17,6 +17,7 @@ from calque.device.cell import x64
 from calque.device.interop import to_jax
 from calque.diagnostics import CalqueError, tidy
 from calque.run.plain import plain
+from calque.run.sealed import seal, unseal
 from calque.run.stateless import Stateless
 
 
@@ -78,10 +79,11 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
     """A program from `Exported.serialize()`, with the weights it is to run with.
 
     Args:
-        data: the bytes.
+        data: the bytes, all of them and as they were written.
         state: a `state_dict()`, of tensors or arrays; it may hold more than the program takes.
 
     Raises:
+        ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
         KeyError: the state lacks an array that the program takes.
 
     >>> import torch, calque
@@ -89,7 +91,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
     >>> data = calque.export(model, (torch.zeros(4, 3),)).serialize()  # doctest: +SKIP
     >>> program = calque.load_exported(data, model.state_dict())  # doctest: +SKIP
     """
-    exported = jax.export.deserialize(bytearray(data))
+    exported = jax.export.deserialize(bytearray(unseal(data)))
     (names, *_), _ = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals))
     return Exported(exported, _chosen(names, state or {}), {}, None)
 
@@ -127,6 +129,9 @@ class Exported:
     def serialize(self) -> bytes:
         """The program as bytes, without its weights; `jax.export.deserialize` reads them too.
 
+        A checksum at their end tells `load_exported` that they are whole, which JAX does not look
+        at.
+
         Raises:
             ImportError: the package flatbuffers is missing (`pip install calque[export]`).
         """
@@ -136,7 +141,7 @@ class Exported:
             raise ImportError(
                 "serialize() needs the package flatbuffers: pip install calque[export]"
             ) from None
-        return bytes(self.program.serialize())
+        return seal(bytes(self.program.serialize()))
 
     def with_state(self, state: Mapping[str, Any]) -> "Exported":
         """The same program with other weights, as tensors or arrays.

@@ -11,16 +11,17 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from torch.nn import Module
 
-from calque.device.cell import read, wrap, x64
+from calque.device.cell import Cell, read, wrap, x64
 from calque.device.dtypes import TO_TORCH
 from calque.device.interop import to_jax
 from calque.diagnostics import TraceError
 from calque.run import signature
-from calque.run.differentiable import carrying, gradients_of
+from calque.run.border import has_graph
+from calque.run.differentiable import gradients_of
 from calque.run.jaxprs import prune, split
 from calque.run.lifting import Lifting, close
-from calque.run.places import PlaceGuard
-from calque.run.reach import Reach
+from calque.run.narrowing import with_narrow_indices
+from calque.state import Running, Snapshot, StateGuard
 
 Gradient = Literal["torch", "jax"]
 
@@ -71,7 +72,7 @@ class Functional:
         self._fn = module_or_fn
         self._gradient = gradient
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
-        self._traces: dict[Any, list[tuple[PlaceGuard, _Trace]]] = {}
+        self._traces: dict[Any, list[tuple[StateGuard, _Trace]]] = {}
         self.buffers: dict[str, Array] = {}
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
@@ -113,9 +114,9 @@ class Functional:
         for guard, trace in known:
             if guard.holds():
                 return trace
-        guard = PlaceGuard(Reach(self._fn).holders)
-        trace = _Trace(self, leaves, spec)
-        known.append((guard, trace))
+        snapshot = Snapshot(self._fn)
+        trace = _Trace(self, leaves, spec, Running(snapshot))
+        known.append((StateGuard(snapshot.rows), trace))
         return trace
 
     def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
@@ -138,15 +139,38 @@ class Functional:
         return result, None
 
 
+class _Pure(Lifting):
+    """Lifts nothing: what is no argument of a pure function is a constant of it."""
+
+    def read(self, cell: Cell) -> Array:
+        """The value of a cell: of one from outside, as it is now."""
+        if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
+            return super().read(cell)
+        return cell.array
+
+    def constant(self, tensor: torch.Tensor) -> Array:
+        """The value of a CPU tensor, as it is now."""
+        return self._host_constant(tensor)
+
+
 class _Trace:
     """One traced form of a functional module."""
 
-    def __init__(self, functional: Functional, leaves: list[Any], spec: Any) -> None:
+    def __init__(
+        self, functional: Functional, leaves: list[Any], spec: Any, running: Running
+    ) -> None:
         self._functional = functional
-        self._lifting = Lifting()
+        self._running = running
+        self._lifting = _Pure()
         with self._lifting.activated(), torch.enable_grad():
             traced = jax.make_jaxpr(lambda: self._body(leaves, spec))()
+        if self._lifting.written:
+            raise TraceError(
+                "a tensor that is no argument is written in a functional module, which has no "
+                "effects: pass it as an argument, or make it a buffer of the module"
+            )
         jaxpr, inputs = close(traced, self._lifting.inputs)
+        jaxpr = with_narrow_indices(jaxpr)
         self.random = any(one.kind == "rng" for one in self._lifting.inputs)
         count = sum(_is_array(leaf) for leaf in leaves) + self.random
         places = [count - 1 if one.kind == "rng" else one.source for one in inputs]
@@ -172,7 +196,8 @@ class _Trace:
             index += 1
         lifting.random_source = lambda: _packed(lifting.new_input("rng", None, (2,), np.uint32))
         tree = jax.tree_util.tree_unflatten(spec, _detached_buffers(stand_ins, spec))
-        result, buffers = self._functional.call(tree)
+        with self._running.watching():
+            result, buffers = self._functional.call(tree)
         outputs, self._spec = signature.flatten((result, buffers))
         self._has_buffers = buffers is not None
         self._constants = [None if isinstance(o, torch.Tensor) else (o,) for o in outputs]
@@ -183,7 +208,7 @@ class _Trace:
         return arrays + self._trace_gradients(tensors, stand_ins)
 
     def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
-        carriers = [i for i, t in enumerate(tensors) if carrying(t)]
+        carriers = [i for i, t in enumerate(tensors) if has_graph(t)]
         inputs = [t for t in stand_ins if isinstance(t, torch.Tensor)]
         targets = [t for t in inputs if t.requires_grad]
         if not carriers or not targets:
@@ -201,11 +226,12 @@ class _Trace:
         self, jaxpr: ClosedJaxpr, inputs: list[Any], places: list[Any], count: int
     ) -> Callable[..., Any]:
         slots = [i for i, one in enumerate(inputs) if one.kind == "incoming"]
-        forward, late, kept = split(jaxpr, slots, self._n_outputs)
+        n_gradients = len(self._gradient_of)
+        forward, (late,), kept = split(jaxpr, [(slots, n_gradients)], self._n_outputs)
         forward_places = [places[i] for i in kept]
         needed = [self._carriers[inputs[slot].source] for slot in slots]
         n_outputs, gradient_of = self._n_outputs, self._gradient_of
-        early, backward = jaxpr_as_fun(forward), jaxpr_as_fun(late)
+        early, backward = _in_64_bits(forward), _in_64_bits(late.closed)
 
         @jax.custom_vjp
         def run(*arrays: Array) -> list[Array]:
@@ -235,8 +261,19 @@ class _Trace:
 
 def _picking(jaxpr: ClosedJaxpr, places: list[int]) -> Callable[..., Any]:
     pruned, kept = prune(jaxpr)
-    function = jaxpr_as_fun(pruned)
+    function = _in_64_bits(pruned)
     return lambda *arrays: function(*[arrays[places[i]] for i in kept])
+
+
+def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
+    """What runs a program in the mode it was traced in, which its transformations ask for."""
+    function = jaxpr_as_fun(jaxpr)
+
+    def run(*arrays: Array) -> list[Array]:
+        with x64():
+            return function(*arrays)
+
+    return run
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:

@@ -7,14 +7,15 @@ from typing import Any
 import jax
 import torch
 from jax import Array
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from torch import fx
 
-from calque.device import rng
 from calque.device.cell import (
+    Cell,
     active,
     cell_of,
     current,
+    is_whole,
     read,
     wrap,
     wrap_strided,
@@ -23,22 +24,24 @@ from calque.device.cell import (
 )
 from calque.device.dtypes import to_numpy
 from calque.device.geometry import Ints
+from calque.run.aliasing import Aliases
 from calque.run.checking import Checks
-from calque.run.direct import direct
-from calque.run.donation import picker, protect
+from calque.run.execution import Execution
 from calque.run.handing import arrays_of, length, order_of
 from calque.run.interpreter import Nodes
-from calque.run.jaxprs import prune
+from calque.run.jaxprs import constant, may_raise, prune
 from calque.run.lifting import Lifting, close
 from calque.run.materializing import materialized
 from calque.run.rebinding import rebound
 from calque.run.recomputing import in_order
-from calque.run.returning import Returned
+from calque.run.returning import Returned, device_of, resizable
+from calque.run.settling import Stepping
 from calque.run.shared import tensor_over
 from calque.run.windows import RESTRIDING, window_of
 
 Tensor = torch.Tensor
 Call = Callable[[list[Any]], list[Any]]
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def boxed(run: Call) -> Call:
@@ -58,22 +61,30 @@ class CompiledGraph:
         graph: what AOTAutograd gives: functional, but for `copy_` and `set_` of inputs at its end.
         most: for how many sets of shapes programs are kept.
         checks: whether bad values raise what PyTorch raises, as in `calque.jit(checks=True)`.
+        aliases: the results that AOTAutograd takes the geometry of.
     """
 
-    def __init__(self, graph: fx.GraphModule, most: int = 64, checks: bool = False) -> None:
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        most: int = 64,
+        checks: bool = False,
+        aliases: Aliases | None = None,
+    ) -> None:
         graph, self._rebound = rebound(in_order(graph))
+        (output,) = (n for n in graph.graph.nodes if n.op == "output")
+        found = output.args[0] if isinstance(output.args[0], tuple | list) else [output.args[0]]
+        self._results = list(found)
+        self._aliases = Aliases() if aliases is None else aliases
+        graph = self._aliases.with_values(graph)
         self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
         self._most, self._checks = most, checks
-        inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-        dynamic = any(_is_dynamic(n.meta.get("val")) for n in inputs)
+        dynamic = any(_is_dynamic(n.meta.get("val")) for n in graph.graph.nodes)
         reaching = any(map(_is_reaching, graph.graph.nodes))
         self._key = _place_key if reaching else _shape_key if dynamic else None
         self._reaching = reaching
-        (output,) = (n for n in graph.graph.nodes if n.op == "output")
-        found = output.args[0] if isinstance(output.args[0], tuple | list) else [output.args[0]]
-        self._devices = [_device_of(node) for node in found]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
@@ -93,7 +104,9 @@ class CompiledGraph:
         key = tuple(map(self._key, inputs)) if self._key is not None else None
         call = self._calls.get(key)
         if call is None:
-            program = _Program(self._nodes, inputs, self._devices, self._reaching, self._checks)
+            program = _Program(
+                self._nodes, inputs, self._results, self._aliases, self._reaching, self._checks
+            )
             call = self._calls[key] = program.call()
             if self._key is None:
                 self._only = call
@@ -103,9 +116,15 @@ class CompiledGraph:
 
 
 def _is_dynamic(value: Any) -> bool:
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+    """Whether what is known of a node's value holds for some sizes or numbers only."""
+    if isinstance(value, _SYMBOLS):
         return True
-    return isinstance(value, Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape)
+    if isinstance(value, tuple | list):
+        return any(map(_is_dynamic, value))
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return any(isinstance(number, _SYMBOLS) for number in numbers)
 
 
 def _is_reaching(node: fx.Node) -> bool:
@@ -128,64 +147,67 @@ def _ordered(tensor: Tensor, order: Ints | None) -> Tensor:
     return tensor if order is None else tensor.detach().permute(order)
 
 
-def _device_of(node: Any) -> torch.device | None:
-    """Where a result belongs; None if it is no tensor."""
-    value = node.meta["val"] if isinstance(node, fx.Node) else None
-    return value.device if isinstance(value, Tensor) else None
-
-
-class _Program:
+class _Program(Stepping[list[Any]]):
     """A graph compiled for some shapes.
 
     Args:
         nodes: the graph.
         inputs: the first that it is called with.
-        devices: where its results belong.
+        results: the nodes of its results.
+        aliases: which of them AOTAutograd takes the geometry of.
         reaching: whether the graph reaches around its inputs, which come as whole storages then.
         checks: whether it looks at values.
     """
+
+    traced = False
 
     def __init__(
         self,
         nodes: Nodes,
         inputs: Sequence[Any],
-        devices: Sequence[torch.device | None],
+        results: Sequence[Any],
+        aliases: Aliases,
         reaching: bool,
         checks: bool,
     ) -> None:
         self._lifting = Lifting(checks or None)
         self._reaching = reaching
-        self._devices = devices
         with self._lifting.activated():
-            traced = jax.make_jaxpr(lambda: self._body(nodes, inputs))()
+            traced = jax.make_jaxpr(lambda: self._body(nodes, inputs, results, aliases))()
         closed, sources = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
+        self._own_constants(pruned)
         pruned = materialized(pruned)
-        self._draws = self._lifting.draws
-        self._arrays_of = arrays_of([sources[i] for i in kept], inputs, reaching, self._orders)
+        self.gather = arrays_of([sources[i] for i in kept], inputs, reaching, self._orders)
         self._donated = [
             place
             for place, i in enumerate(kept)
             if sources[i].kind == "argument" and self._is_replaced(inputs, sources[i].source)
-            if not self._checks.failures  # what a failed program would have written stays
+            # What a failed program would have written stays.
+            if not (self._checks.failures or may_raise(pruned.jaxpr))
         ]
-        self._pick_donated = picker(self._donated)
-        random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
+        self.random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
+        self._sources = [sources[i] for i in kept]
+        self.may_raise, self.draws = may_raise(pruned.jaxpr), self._lifting.draws
+        self.donating = bool(self._donated)
         with x64():
             avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
             run = jax.jit(
                 jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated), keep_unused=True
             )
-            self._run = direct(run.lower(*avals).compile(), random)
-        self._host = any(d is not None and d.type == "cpu" for d in devices) or any(
-            isinstance(x, Tensor) and x.device.type == "cpu" for x in inputs
-        )
+            compiled = run.lower(*avals).compile()
+            self.execution = Execution(compiled, self.random, self._donated, self.may_raise)
+        devices = [device_of(node) for node in results]
+        devices += [x.device for x in inputs if isinstance(x, Tensor)]
+        self._host = any(d is not None and d.type == "cpu" for d in devices)
         self._functional = self._separate and not (
-            self._host or self._draws or self._written or self._checks.failures
+            self._host or self.draws or self._written or self._checks.failures or self.may_raise
         )
         del self._lifting
 
-    def _body(self, nodes: Nodes, inputs: Sequence[Any]) -> list[Array]:
+    def _body(
+        self, nodes: Nodes, inputs: Sequence[Any], results: Sequence[Any], aliases: Aliases
+    ) -> list[Array]:
         given, before = [], []
         self._orders: dict[int, Ints] = {}  # of an argument's axes, where it is not its own
         for index, value in enumerate(inputs):
@@ -202,7 +224,7 @@ class _Program:
             if array is not None and current(cell_of(given[index])) is not array:
                 self._written.append(index)
                 arrays.append(read(_ordered(given[index], self._orders.get(index))))
-        returned = Returned(found, given, self._devices)
+        returned = Returned(found, given, inputs, results, aliases)
         arrays += returned.arrays
         self._makers, self._results = returned.makers, returned.results
         self._separate = returned.separate
@@ -225,6 +247,17 @@ class _Program:
         window = window_of(array[own] if 0 in stride else array, value)
         return wrap_strided(array, stride) if window is None else window
 
+    def _own_constants(self, closed: ClosedJaxpr) -> None:
+        """Have PyTorch make the memory of constants.
+
+        An `out=` that is filled later may be resized, which memory of XLA's cannot be.
+        """
+        empty = [i for i, v in enumerate(closed.jaxpr.outvars) if 0 in v.aval.shape]
+        for index in {*constant(closed), *empty}:
+            place = index - len(self._written)
+            if 0 <= place < len(self._makers):
+                self._makers[place] = resizable(self._makers[place])
+
     def _is_replaced(self, inputs: Sequence[Any], index: int) -> bool:
         """Whether an argument is written, and its whole memory is the device's."""
         if self._reaching:
@@ -234,8 +267,8 @@ class _Program:
     def call(self) -> Call:
         """The program as a function of the inputs."""
         if not self._functional:
-            return self._call_with_effects
-        run, arrays_of, makers = self._run, self._arrays_of, self._makers
+            return self.step
+        run, arrays_of, makers = self.execution.call, self.gather, self._makers
 
         def call(inputs: list[Any]) -> list[Any]:
             outputs = run(arrays_of(inputs))
@@ -244,37 +277,55 @@ class _Program:
 
         return call
 
-    def _call_with_effects(self, inputs: list[Any]) -> list[Any]:
-        arrays = self._arrays_of(inputs)
-        if self._donated:
-            protect(arrays, self._donated, self._pick_donated)
-        outputs = self._run(arrays)
+    def reads(self, call: list[Any]) -> list[Cell]:
+        """The cells that they come from."""
+        cells = [one.source for one in self._sources if one.kind == "cell"]
+        given = [call[one.source] for one in self._sources if one.kind == "argument"]
+        return cells + [cell_of(tensor) for tensor in given if tensor.device.type == "jax"]
+
+    def changes(self, call: list[Any]) -> list[Cell]:
+        """The cells that the call changes."""
+        targets = [call[index] for index in self._written]
+        return list({cell_of(t): None for t in targets if t.device.type == "jax"})
+
+    def look(self, call: list[Any], outputs: list[Array]) -> None:
+        """Raise what the checks of values say."""
         if self._checks.failures:
             self._checks.look(outputs, 0)
         if self._host:  # the program may still read memory that PyTorch is free to write next
             for array in outputs:
                 array.block_until_ready()
-        if self._draws:
-            rng.state.take(self._draws)
-        self._write(inputs, outputs)
+
+    def finish(self, call: list[Any], outputs: list[Array]) -> list[Any]:
+        """Write to parts of storages; gives the results."""
+        self._write_parts(call, outputs)
         fresh = outputs[len(self._written) :]
         made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
-        results = [result(inputs, made) for result in self._results]
-        inputs.clear()
+        results = [result(call, made) for result in self._results]
+        call.clear()
         return results
 
-    def _write(self, inputs: list[Any], outputs: list[Array]) -> None:
+    def targets(self, call: list[Any]) -> list[Cell]:
+        """The cells that the outputs belong into."""
+        return [self._target(call[index], index) for index in self._written]
+
+    def _target(self, tensor: Tensor, index: int) -> Cell:
+        if tensor.device.type == "jax" and active.trace is None:
+            cell = cell_of(tensor)
+            if not cell.viewed or is_whole(cell, _ordered(tensor, self._orders.get(index))):
+                return cell
+        return Cell(None)  # type: ignore[arg-type]
+
+    def _write_parts(self, call: list[Any], outputs: list[Array]) -> None:
+        """Write to the inputs that the graph writes to, where that is not done yet."""
         replaced = []
         for index, array in zip(self._written, outputs, strict=False):
-            target = inputs[index]
+            target = call[index]
             if self._host and target.device.type == "cpu":
                 _ordered(target, self._orders.get(index)).copy_(tensor_over(array))
                 continue
-            cell = cell_of(target)
-            if cell.viewed or active.trace is not None:
+            if cell_of(target).array is not array:
                 write(_ordered(target, self._orders.get(index)), array)
-            else:
-                cell.array = array
             replaced.append(target)
         torch.autograd.graph.increment_version(replaced)
 

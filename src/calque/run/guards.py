@@ -4,7 +4,8 @@ A program serves a call only if every guard holds; one that fails names itself, 
 `explain()` can say why a function was traced again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -21,17 +22,6 @@ from calque.run.scalars import Watch
 _storage_of = torch.Tensor.untyped_storage
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
-
-
-def ambient() -> tuple[Any, ...]:
-    """PyTorch's modes that change what a function computes."""
-    enabled = torch.is_autocast_enabled("jax")
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        enabled and torch.get_autocast_dtype("jax"),
-        torch.get_default_dtype(),
-    )
 
 
 class CellGuard:
@@ -93,6 +83,21 @@ class GradientGuard:
             and all(map(is_not, map(_gradient, self.with_gradient), repeat(None)))
             and all(leaf.grad is gradient for leaf, gradient in self.fixed)
         )
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Within, as many gradients are there as were."""
+        before = [(leaf, leaf.grad) for leaf in (*self.without, *self.with_gradient)]
+        for leaf in self.without:
+            leaf.grad = None
+        for leaf in self.with_gradient:
+            if leaf.grad is None:
+                leaf.grad = torch.zeros_like(leaf)
+        try:
+            yield
+        finally:
+            for leaf, gradient in before:
+                leaf.grad = gradient
 
     def why(self) -> str:
         """What differs."""

@@ -21,6 +21,7 @@ from calque.device.cell import Cell, active, read, x64
 from calque.device.checks import Failure
 from calque.device.dtypes import to_numpy
 from calque.device.host import host_array
+from calque.device.interrupts import settles
 from calque.device.reading import AssumesValues
 from calque.device.rng import pack
 from calque.diagnostics import TraceError
@@ -252,6 +253,7 @@ class Lifting:
     # Being active ---------------------------------------------------------------------------------
 
     @contextmanager
+    @settles
     def activated(self) -> Iterator[None]:
         """Make this the trace of the thread."""
         previous, active.trace = active.trace, self
@@ -302,3 +304,14 @@ def close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
     slots = sorted(variables)
     closed = build(traced, [variables[s] for s in slots], traced.jaxpr.outvars, equations)
     return closed, [inputs[slot] for slot in slots]
+
+
+def late_equations(traced: Any, inputs: list[Input]) -> int:
+    """Where, among the equations of `close`, those of the backward begin."""
+    count = 0
+    for equation in traced.jaxpr.eqns:
+        if equation.primitive is not input_p:
+            count += 1
+        elif inputs[equation.params["slot"]].kind == "incoming":
+            break
+    return count

@@ -9,7 +9,7 @@ floats, and `1 - 0.999 ** step` keeps four digits in float32.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,8 @@ from torch.optim.optimizer import (
 from calque.device.cell import active
 from calque.diagnostics import TraceError
 from calque.run.lifting import Lifting
-from calque.run.places import Holder
 from calque.run.scalars import TracedFloat, Watch, number_of
+from calque.run.turns import wait_for_traces
 
 Group = dict[str, Any]
 
@@ -51,6 +51,8 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
+        on_prepared: is told of an optimizer that is about to step, and of the containers and keys
+            that were given something for it.
     """
 
     def __init__(self, lifting: Lifting) -> None:
@@ -63,6 +65,8 @@ class OptimizerLending:
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
         self._numbers_before: dict[Optimizer, list[Any]] = {}
+        self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
+        self._kept_waiting: list[Any] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -99,13 +103,17 @@ class OptimizerLending:
         if active.trace is not self.lifting:
             return
         self._numbers_before.setdefault(optimizer, _all_numbers(optimizer))
+        made, moved = len(self._created), len(self._moved)
         for group in optimizer.param_groups:
             if group.get("capturable") is False:
                 self._moved.append((group, "capturable", False))
                 group["capturable"] = True
         self._create_state(optimizer)
         self._move_steps(optimizer)
+        prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
+        self.on_prepared(optimizer, prepared)
         self.optimizers[optimizer] = None
+        self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for index, group in enumerate(optimizer.param_groups):
             self._lend(index, group)
         self._widen_steps(optimizer)
@@ -194,6 +202,15 @@ class OptimizerLending:
         for state, step in self._widened:
             state["step"] = step
         self._widened.clear()
+        for handle in self._kept_waiting:
+            handle.remove()
+        self._kept_waiting.clear()
+
+
+def _wait(optimizer: Optimizer) -> None:
+    """Keep a thread that saves an optimizer waiting while another one has lent it numbers."""
+    if active.trace is None:
+        wait_for_traces()
 
 
 def _current(read: HyperParameter, now: float) -> Any:
@@ -211,39 +228,27 @@ def _settings(group: Group) -> Group:
     return {
         key: value
         for key, value in group.items()
-        if type(value) is not float and key not in _NO_SETTINGS and not _is_number(value)
+        if type(value) is not float and key not in _NO_SETTINGS and not is_number(value)
     }
 
 
 _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a setting is a float, or floats, which are inputs of a program."""
     if type(value) is tuple and value:
         return all(type(v) is float for v in value)
     return type(value) is float
 
 
 def _all_numbers(optimizer: Optimizer) -> list[Any]:
-    return [{k: v for k, v in g.items() if _is_number(v)} for g in optimizer.param_groups]
+    return [{k: v for k, v in g.items() if is_number(v)} for g in optimizer.param_groups]
 
 
 def settings_of(optimizer: Optimizer) -> list[Group]:
     """The settings of each param group that a program is compiled for."""
     return [_settings(group) for group in optimizer.param_groups]
-
-
-def holders_of(optimizer: Optimizer) -> list[Holder]:
-    """The lists and dicts in which an optimizer keeps parameters and state."""
-    groups, state = optimizer.param_groups, optimizer.state
-    name = type(optimizer).__name__
-    return [
-        Holder(vars(optimizer), name, ("param_groups", "state")),
-        Holder(groups, f"{name}.param_groups"),
-        *(Holder(group["params"], f"{name}.param_groups.params") for group in groups),
-        Holder(state, f"{name}.state"),
-        *(Holder(one, f"{name}.state") for one in state.values() if type(one) is dict),
-    ]
 
 
 def _run_init_group(optimizer: Any, group: Group) -> None:

@@ -1,35 +1,38 @@
 """Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
 
+import operator
 from collections.abc import Callable
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from jax import Array
+from jax.errors import JaxRuntimeError
 from jax.extend.core import jaxpr_as_fun
 from torch.autograd.graph import increment_version
 
-from calque.device import rng
-from calque.device.cell import Cell, read, write, x64
+from calque.device import rng, threads
+from calque.device.cell import Cell, cell_of, is_whole, read, write, x64
 from calque.device.host import host_array
+from calque.run import turns
 from calque.run.assumptions import Assumed
-from calque.run.differentiable import Replay
-from calque.run.direct import direct
-from calque.run.donation import picker, protect
+from calque.run.execution import Execution
+from calque.run.gathering import Call, Changing, Gathering
 from calque.run.guards import HostGuard
+from calque.run.higher import Higher, Origin, Retrace
 from calque.run.implicit import form
-from calque.run.jaxprs import prune, split
+from calque.run.jaxprs import may_raise, prune
 from calque.run.lifting import Input
 from calque.run.materializing import materialized
+from calque.run.modes import set_modes
 from calque.run.record import Recording
+from calque.run.replaying import Carrying, carrying
 from calque.run.results import Outputs
+from calque.run.settling import Stepping
 from calque.run.signature import is_tensor, same_tree, sharing, unflatten_tensors
 from calque.run.windows import unrepeated
-
-_array = attrgetter("array")
-
 
 _SPOKEN = {
     "cell": "state",
@@ -43,64 +46,75 @@ _SPOKEN = {
 }
 
 
-class Program:
+class Program(Stepping[Call]):
     """One compiled form of a function, with its guards.
 
     Attributes:
         recording: what the trace found; its traced arrays are gone.
         calls: how often it ran.
         assumed: the values that it assumes; None if it assumes none.
-        single_use: whether the function left tensors behind that are not results, so that its next
-            call has to be traced again.
+        single_use: whether the next call has to be traced again: the function left tensors behind
+            that are not results, or did what no program can repeat.
+        unverified: whether a second trace has yet to show that the function does the same again.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    traced = True
+
+    def __init__(self, recording: Recording, retrace: Retrace) -> None:
         self.recording = recording
+        self._retrace = retrace
         self.guards = [g for g in recording.guards if not isinstance(g, HostGuard)]
         self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
         self.calls = 0
-        self.single_use = bool(recording.survivors)
+        self.unverified = False
+        self.single_use = bool(recording.survivors or recording.unrepeatable)
         self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
         self._rebuild = same_tree(recording.spec)
         self._n_written = len(recording.written)
         self._optimizers = recording.optimizers
         self._state = {i.source for i in recording.inputs if i.kind == "cell"}
-        self._state |= {target for target in recording.written if type(target) is Cell}
+        self._state |= {target for target in recording.written if isinstance(target, Cell)}
         self._handles = [
             recording.handles[cell] for cell in recording.written if cell in recording.handles
         ]
+        self._carrying: Carrying | None = None
         self._prepare()
 
     def _prepare(self) -> None:
         recording = self.recording
         backward = recording.backward
-        self._backward: Callable[..., Any] | None = None
         if backward is None:
             forward, kept = prune(recording.jaxpr)
         else:
-            slots = [i for i, one in enumerate(recording.inputs) if one.kind == "incoming"]
-            forward, late, kept = split(recording.jaxpr, slots, recording.n_outputs)
-            self._backward = _taking(
-                materialized(late), [recording.inputs[slot].source for slot in slots]
-            )
+            forward, self._carrying, kept = carrying(recording, backward)
+        self._gives_gradients = self._carrying is not None and self._carrying.gives_gradients
         del recording.jaxpr
         forward = materialized(forward)
         self._inputs = [recording.inputs[i] for i in kept]
-        sources = [_source(one) for one in self._inputs]
-        self._cells = [source for source in sources if type(source) is Cell]
-        self._others = [(i, s) for i, s in enumerate(sources) if type(s) is not Cell]
+        self._higher = Higher(self._inputs, recording, self._retrace)
+        self.may_raise = may_raise(forward.jaxpr)
         # A differentiable program's backward may still need what the forward overwrites, and after
-        # a check that failed, or a wrong assumption, everything must be as it was.
-        keep = backward is not None or recording.checks.looks
+        # an error of the program or a wrong assumption everything must be as it was.
+        keep = self._gives_gradients or recording.checks.looks or self.may_raise
         written = set() if keep else set(recording.written)
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
             if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
         ]
-        self._pick_donated = picker(self._donated)
+        self.donating = bool(self._donated)
+        self.draws = recording.draws
+        self.random = [i for i, one in enumerate(self._inputs) if one.kind == "random"]
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
-        self._simple_writes = all(type(target) is Cell for target in recording.written)
+        self._gathering = Gathering(self._inputs, _source, self._gives_gradients)
+        self.gather = self._gathering.arrays
+        self._changing = Changing(recording)
+        self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
+        self.fixed_targets = recording.written if self._simple_writes else ()
+        self._checked = turns.past.changes + 1  # when this trace will have ended
+        self._is_silent = self._changing.is_nothing and not (
+            self.draws or recording.seeded or self.may_raise
+        )
 
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
@@ -112,9 +126,8 @@ class Program:
         """Take the executable that `compiler` gives for the lowered program."""
         with x64():
             numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
-            self._executable = direct(compiler(lowered), numbers)
-        if self.assumed is not None:
-            self._executable = self.assumed.guarded(self._executable)
+            compiled = compiler(lowered)
+            self.execution = Execution(compiled, numbers, self._donated, self.may_raise)
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""
@@ -137,6 +150,7 @@ class Program:
 
     def failing(self, leaves: list[Any]) -> Any:
         """The first guard that does not hold, or None."""
+        self._checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
                 return guard
@@ -185,8 +199,13 @@ class Program:
 
     # Calls ----------------------------------------------------------------------------------------
 
-    def __call__(self, leaves: list[Any]) -> Any:
-        """Run on the leaves of a call's arguments."""
+    def __call__(self, leaves: list[Any], given: Any = None) -> Any:
+        """Run on the leaves of a call's arguments.
+
+        Args:
+            leaves: the leaves.
+            given: the call's (args, kwargs), in whose containers the function may write.
+        """
         self.calls += 1
         for optimizer in self._optimizers:  # what a scheduler looks at before it warns
             optimizer._opt_called = True
@@ -194,89 +213,138 @@ class Program:
             leaves = list(leaves)
             found = [source.find(leaves) for source in self.recording.implicit]
             leaves += [leaf for one in found if one is not None for leaf in one]
-        if self._backward is None:
-            outputs = self._run(leaves)
-            return self._finish(outputs, leaves, {})
-        return self._call_differentiable(leaves)
+        gathering = self._gathering
+        call = leaves, gathering.beforehand(leaves) if gathering.early else (), given, []
+        results, passed = self._ask(call) if self._is_silent else self.step(call)
+        for tensor, gradient, kept in passed:  # runs hooks: not in the step
+            torch.autograd.backward(tensor, gradient, kept)
+        return self._rebuild(results)
 
-    def _run(self, leaves: list[Any]) -> list[Array]:
-        recording = self.recording
-        arrays = list(map(_array, self._cells))
-        for position, source in self._others:
-            arrays.insert(position, source(leaves))
-        if self._donated:
-            protect(arrays, self._donated, self._pick_donated)
-        outputs = self._executable(arrays)
-        recording.checks.look(outputs, self._n_written)
-        self._write(outputs, leaves)
-        return outputs
-
-    def _write(self, outputs: list[Array], leaves: list[Any]) -> None:
-        recording = self.recording
-        if self._simple_writes:
-            for cell, array in zip(recording.written, outputs, strict=False):
-                cell.array = array
+    def _ask(self, call: Call) -> tuple[list[Any], list[Any]]:
+        """Run a program that changes nothing."""
+        if len(threads.present) < 2:
+            arrays = self.gather(call)
         else:
-            for target, array in zip(recording.written, outputs, strict=False):
-                if type(target) is Cell:
-                    target.array = array
-                else:
-                    if target < recording.count and target not in recording.stored:
-                        write(unrepeated(leaves[target]), array)
-                    else:
-                        leaves[target].untyped_storage().cell.array = array
-                    increment_version(leaves[target])
+            arrays = turns.at_once(self.reads(call), partial(self.gather, call))
+        try:
+            outputs = self.execution.call(arrays)
+            self.look(call, outputs)
+        except JaxRuntimeError as error:
+            raise self.failed(error) from None
+        return self.finish(call, outputs)
+
+    def reads(self, call: Call) -> list[Cell]:
+        """The cells that they come from."""
+        return self._gathering.cells(call[0])
+
+    def changes(self, call: Call) -> list[Cell]:
+        """The cells that the call changes."""
+        return self._changing.cells(call[0])
+
+    def check(self, call: Call) -> None:
+        """Raise `Stale` where the program does not serve the call any more."""
+        if turns.past.changes == self._checked:
+            return
+        leaves = call[0]
+        own = leaves[: self.recording.count]
+        if self.failing(own) is not None:
+            raise turns.Stale
+        found = own + [leaf for s in self.recording.implicit for leaf in s.find(own) or ()]
+        if len(found) != len(leaves) or not all(map(operator.is_, found, leaves)):
+            raise turns.Stale
+
+    def look(self, call: Call, outputs: list[Array]) -> None:
+        """Raise what the checks of values say."""
+        self.recording.checks.look(outputs, self._n_written)
+
+    def failed(self, error: RuntimeError) -> BaseException:
+        """What to raise for an error of the program."""
+        return super().failed(error) if self.assumed is None else self.assumed.failed(error)
+
+    def targets(self, call: Call) -> list[Cell]:
+        """The cells that the outputs belong into."""
+        written = self.recording.written
+        return [one if isinstance(one, Cell) else self._target(call[0], one) for one in written]
+
+    def _target(self, leaves: list[Any], index: int) -> Cell:
+        cell, tensor = cell_of(leaves[index]), leaves[index]
+        if self._is_part(index):
+            tensor = unrepeated(tensor)
+            if cell.viewed and not is_whole(cell, tensor):
+                return Cell(None)  # type: ignore[arg-type]
+        return cell
+
+    def _is_part(self, index: int) -> bool:
+        """Whether an argument may stand in a part of its storage only."""
+        return index < self.recording.count and index not in self.recording.stored
+
+    def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
+        """Assign what the function assigns.
+
+        Returns:
+            The leaves of its result; and the gradients that are to be passed on, with their tensors
+            and whether the graph behind these is to be kept.
+        """
+        if self._carrying is None or torch.is_grad_enabled():
+            found = self._finish(call, outputs)
+        else:
+            with torch.enable_grad():  # as the function had it where it made what has a graph
+                found = self._finish(call, outputs)
+        set_modes(self.recording.modes)
+        return found
+
+    def _finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
+        recording, (leaves, _, given, _) = self.recording, call
+        if not self._simple_writes:
+            self._write_parts(leaves, outputs)
         if self._handles:
             increment_version(self._handles)
-        if recording.draws:
-            rng.state.take(recording.draws)
         if recording.seeded is not None:
             rng.state.restore(*recording.seeded)
-
-    def _finish(
-        self, arrays: list[Array], leaves: list[Any], ready: dict[int, torch.Tensor]
-    ) -> Any:
-        recording = self.recording
-        outputs = Outputs(arrays[self._n_written :], leaves)
+        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves)
+        for target, flag in recording.flags:
+            if flag:
+                target.build(made).requires_grad_()
+        if self._carrying is not None:
+            self._carry(call, made, outputs[recording.n_outputs :])
         for target, description in recording.gradients:
-            tensor = target.build(outputs)
-            tensor.grad = None if description is None else description.build(outputs)
+            tensor = target.build(made)
+            tensor.grad = None if description is None else description.build(made)
         for cell, output in recording.survivors:
-            cell.array = outputs.arrays[output]
-        for holder, key, value in recording.effects:
-            holder.put(key, value)
+            cell.array = made.arrays[output]
+        recording.effects.apply(lambda description: description.build(made), given)
         assigned = [
-            (place, unflatten_tensors([d.build(outputs) for d in descriptions], place.spec_after))
+            (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
             for place, descriptions in recording.rebound
         ]
         for place, value in assigned:
             place.holder.put(place.key, value)
-        for tensor, flag in recording.flags:
-            tensor.requires_grad_(flag)
-        results = [
-            ready[i] if i in ready else description.build(outputs)
-            for i, description in enumerate(recording.results)
-        ]
+        results = [description.build(made) for description in recording.results]
+        for target, flag in recording.flags:
+            target.build(made).requires_grad_(flag)
+        passed = [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
         if recording.shells is not None:
             results = recording.shells.closed(results)
-        return self._rebuild(results)
+        return results, passed
 
-    def _call_differentiable(self, leaves: list[Any]) -> Any:
-        recording, backward = self.recording, self.recording.backward
-        assert backward is not None
-        kept: list[list[Array]] = []
+    def _write_parts(self, leaves: list[Any], outputs: list[Array]) -> None:
+        """Write to arguments that are parts of their storage, and advance their versions."""
+        for target, array in zip(self.recording.written, outputs, strict=False):
+            if not isinstance(target, Cell):
+                if self._is_part(target):
+                    write(unrepeated(leaves[target]), array)
+                increment_version(leaves[target])
 
-        def call() -> tuple[list[torch.Tensor], list[Array]]:
-            arrays = self._run(leaves)
-            kept.append(arrays[: recording.n_outputs])
-            outputs = Outputs(arrays[self._n_written : recording.n_outputs], leaves)
-            results = [recording.results[i].build(outputs) for i in backward.outputs]
-            return results, list(arrays[recording.n_outputs :])
-
-        given = Outputs([], leaves)
-        targets = [receiver.build(given) for receiver in backward.receivers]
-        carrying = Replay.apply(call, self._backward, *targets)
-        return self._finish(kept[0], leaves, dict(zip(backward.outputs, carrying, strict=True)))
+    def _carry(self, call: Call, made: Outputs, residuals: list[Array]) -> None:
+        """Give the tensors of a call their graph."""
+        recording, (leaves, _, _, kept) = self.recording, call
+        assert self._carrying is not None
+        origin = None
+        if self._gives_gradients:  # else no input is to be kept
+            origin = Origin(self._higher, kept[0], [] if recording.rewritten else leaves)
+        self._carrying.carry(made, residuals, origin)
+        for rewritten in recording.rewritten:
+            rewritten.build(made)
 
 
 class _Alias:
@@ -285,12 +353,6 @@ class _Alias:
 
     def why(self) -> str:
         return self.reason
-
-
-def _taking(late: Any, needed: list[int]) -> Callable[..., Any]:
-    """The backward as a function of the residuals and all incoming gradients."""
-    run = jax.jit(jaxpr_as_fun(late))
-    return lambda residuals, incoming: run(*residuals, *(incoming[i] for i in needed))
 
 
 def _source(one: Input) -> Any:

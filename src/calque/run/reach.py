@@ -15,13 +15,11 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.diagnostics.frames import is_library
-from calque.run.places import Attributes, Holder
 
 _DEPTH = 12
 _WIDTH = 1000
 _MOST = 100_000
 _PARTS = ("_parameters", "_buffers", "_modules")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
 _OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum)
 
 
@@ -33,7 +31,6 @@ class Reach:
         optimizers: every optimizer, with its path.
         tensors: every tensor, by id.
         names: how the user's program names each tensor, by id.
-        foreign: objects of libraries' classes, into which it did not look.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -41,20 +38,12 @@ class Reach:
         self.optimizers: dict[Optimizer, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self.names: dict[int, str] = {}
-        self.foreign: list[Any] = []
-        self._holders: list[Holder] = []
         self._objects: list[tuple[Any, str, int]] = []
         self._used: set[str] = set()
         self._seen: set[int] = set()
         self._keep: list[Any] = []
-        self._plain: list[Holder] = []
         for root in roots:
             self.add(root, "")
-
-    @property
-    def holders(self) -> list[Holder]:
-        """The dicts, lists and closure variables on the way."""
-        return self._holders + self._plain
 
     def add(self, root: Any, path: str) -> None:
         """Look at one more thing."""
@@ -77,13 +66,9 @@ class Reach:
         elif isinstance(value, Module):
             self._visit_module(value, depth, path)
         elif isinstance(value, dict):
-            if len(value) <= _WIDTH:
-                self._holders.append(Holder(value, path))
             for key in list(value)[:_WIDTH]:
                 self.visit(value[key], depth - 1, f"{path}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            if isinstance(value, list) and len(value) <= _WIDTH:
-                self._holders.append(Holder(value, path))
             for index, item in enumerate(list(value)[:_WIDTH]):
                 self.visit(item, depth - 1, f"{path}[{index}]")
         else:
@@ -93,15 +78,12 @@ class Reach:
         self.modules[module] = path
         attributes = vars(module)
         parts = [attributes[name] for name in _PARTS]
-        self._holders.append(Holder(attributes, path))
-        self._holders += [Holder(part, path) for part in parts]
-        self._holders += [Holder(attributes[name], f"{path}.{name}") for name in _HOOKS]
         inner = f"{path}." if path else ""
         for part in parts:
             for name, item in part.items():
                 self.visit(item, _DEPTH, f"{inner}{name}")
         for name, item in attributes.items():
-            if not (name.startswith("_") and _is_torchs(name)):
+            if name.endswith("_hooks") or not (name.startswith("_") and _is_torchs(name)):
                 self.visit(item, depth - 1, f"{inner}{name}")
         self._used.add("forward")
         self.visit(type(module), depth - 1, type(module).__name__)
@@ -125,8 +107,7 @@ class Reach:
             elif hasattr(value, "__wrapped__"):
                 self.visit(value.__wrapped__, depth - 1, path)
                 for cell in value.__closure__ or ():
-                    for item in Holder(cell, path).before.values():
-                        self.visit(item, depth - 1, path)
+                    self._visit_cell(cell, path, depth)
         elif isinstance(value, staticmethod | classmethod):
             self.visit(value.__func__, depth, path)
         elif isinstance(value, property):
@@ -134,33 +115,34 @@ class Reach:
         elif isinstance(value, type):
             for base in value.__mro__:
                 if _is_users(base):
-                    self._objects.append((Attributes(base), base.__name__, depth))
-        elif not isinstance(value, types.ModuleType) and not _is_users(type(value)):
-            self.foreign.append(value)
-        elif not isinstance(value, types.ModuleType):
+                    self._objects.append((vars(base), base.__name__, depth))
+        elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
             self._used.add("__call__")
             self.visit(type(value), depth - 1, type(value).__name__)
             if hasattr(value, "__dict__"):
                 self._objects.append((vars(value), path, depth))
-            if _has_slots(type(value)):
-                self._objects.append((Attributes(value), path, depth))
+            for name in _slots(type(value)):
+                self.visit(getattr(value, name, None), depth - 1, f"{path}.{name}")
 
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
         code = function.__code__
         used = _names(code)
         self._used |= used
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._hold(Holder(cell, name), depth)
+            self._visit_cell(cell, name, depth)
         known = function.__globals__
-        named = [n for n in used if n in known and not isinstance(known[n], types.ModuleType)]
-        self._hold(Holder(known, "", named), depth)
+        for name in sorted(used & known.keys()):
+            if not isinstance(known[name], types.ModuleType):
+                self.visit(known[name], depth - 1, name)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, depth - 1, function.__name__)
 
-    def _hold(self, holder: Holder, depth: int) -> None:
-        self._holders.append(holder)
-        for key, value in holder.before.items():
-            self.visit(value, depth - 1, holder.name(key))
+    def _visit_cell(self, cell: types.CellType, path: str, depth: int) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            return
+        self.visit(value, depth - 1, path)
 
     def _look_into_objects(self) -> None:
         """The attributes of plain objects whose names occur in code that was reached.
@@ -181,15 +163,15 @@ class Reach:
                 looked.add((id(attributes), name))
                 if name in attributes:
                     self.visit(attributes[name], depth - 1, f"{path}.{name}")
-        known = {n for a, _, _ in self._objects for n in self._used if n in a}
-        self._plain = [
-            Holder(a, path, [n for n in known if n in a or not isinstance(a, Attributes)])
-            for a, path, _ in self._objects
-        ]
 
 
-def _has_slots(kind: type) -> bool:
-    return any(base.__dict__.get("__slots__") for base in kind.__mro__)
+def _slots(kind: type) -> list[str]:
+    return [
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    ]
 
 
 def _is_torchs(name: str) -> bool:

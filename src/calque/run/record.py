@@ -21,26 +21,34 @@ from calque.device.cell import (
     view_of,
     write,
 )
-from calque.diagnostics import TraceError
+from calque.device.interrupts import settles
+from calque.diagnostics import TraceError, noting_refusals
 from calque.run import signature
 from calque.run.arguments import Arguments
 from calque.run.assumptions import Assumed, Assumptions
-from calque.run.bystanders import Bystanders
+from calque.run.border import Edge, has_graph
+from calque.run.carrying import Attached, Carriers
 from calque.run.checking import Checks
-from calque.run.differentiable import Backward, trace_backward
-from calque.run.effects import PythonState, Rebound
+from calque.run.derivatives import Step, derive
+from calque.run.describing import Describer
+from calque.run.differentiable import Backward, Surroundings, trace_backward
+from calque.run.effects import Effects, PythonState, Rebound
 from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
+from calque.run.histories import Histories, without_saved_hooks
 from calque.run.implicit import GradientOf, HeldIn, Implicit
-from calque.run.lifting import Input, Lifting, close
+from calque.run.lifting import Input, Lifting, close, late_equations
+from calque.run.modes import Modes, ambient, function_modes
 from calque.run.naming import names_by_cell
-from calque.run.optimizers import OptimizerLending, holders_of
-from calque.run.places import Holder, PlaceGuard
+from calque.run.optimizers import OptimizerLending
 from calque.run.reach import Reach
-from calque.run.results import Argument, Describer, Description, Existing, Inseparable
+from calque.run.results import Argument, Description, Existing, Fresh, Inseparable
+from calque.run.returned import Containers
 from calque.run.shells import opened
 from calque.run.signature import is_tensor
 from calque.run.sources import Sources
+from calque.run.versions import watch
 from calque.run.witness import Witness
+from calque.state import Row, Running, Snapshot, StateGuard
 
 Target = Existing | Argument
 
@@ -51,6 +59,7 @@ def record(
     spec: Any,
     checks: bool = False,
     assumptions: Callable[[], Assumptions | None] = lambda: None,
+    path: tuple[Step, ...] = (),
 ) -> "Recording":
     """Trace a function for the leaves of a call's arguments.
 
@@ -59,11 +68,12 @@ def record(
         leaves, spec: the arguments.
         checks: whether the program is to check values.
         assumptions: gives what a trace may assume.
+        path: which gradients the program is to give, in place of what the function gives.
     """
     with_storage: frozenset[int] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, with_storage, checks, assumptions())
+            return Recording(fn, leaves, spec, with_storage, checks, assumptions(), path)
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -84,6 +94,12 @@ class Recording:
         shells: the objects among these leaves, whose tensors `results` has in their stead.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
         rebound: places that hold other tensors afterwards, and which.
+        effects: what else the function changes in Python.
+        unrepeatable: why the program serves this call only, in words; empty if it serves others.
+        rewritten: tensors from outside that have another history afterwards, and which.
+        passed: arguments that gradients reach inside the function, and which; whether their graph
+            is to be kept.
+        flags: tensors whose `requires_grad` is another one afterwards, and which.
         survivors: cells made in the trace that outlive it without being any of these.
         count: how many leaves a call's arguments have.
         sharing: how the implicit ones share storages.
@@ -102,19 +118,30 @@ class Recording:
         with_storage: frozenset[int],
         checks: bool,
         assumptions: Assumptions | None,
+        path: tuple[Step, ...],
     ) -> None:
+        self.ambient = ambient()
         self.implicit: list[Implicit] = []
-        self.flags: list[tuple[torch.Tensor, bool]] = []
+        self.flags: list[tuple[Target, bool]] = []
+        self.rewritten: list[Attached] = []
+        self.passed: list[tuple[Argument, Description, bool]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
+        self.effects: Effects
+        self.modes: dict[str, Any] = {}
+        self.unrepeatable: list[str] = []
         self.backward: Backward | None = None
         self.checks: Checks | Assumed = Checks()
-        trace = _Trace(self, fn, leaves, with_storage, checks, assumptions)
+        trace = _Trace(self, fn, leaves, with_storage, checks, assumptions, path)
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
             trace.rollback()
             raise
-        trace.finish()
+        if path:
+            trace.rollback()
+            trace.place_inputs()
+        else:
+            trace.finish()
 
 
 class _Trace:
@@ -128,7 +155,9 @@ class _Trace:
         with_storage: frozenset[int],
         checks: bool,
         assumptions: Assumptions | None,
+        path: tuple[Step, ...],
     ) -> None:
+        self.path = path
         self.recording = recording
         self.leaves = leaves
         self.assumptions = assumptions
@@ -138,23 +167,27 @@ class _Trace:
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         reach.add(leaves, "arguments")
-        self.state = PythonState(_without(reach.holders, leaves))
-        self.bystanders = Bystanders(reach.foreign)
+        self.modes = Modes()
+        self.state = PythonState(Snapshot(fn, *function_modes()))
+        for index, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
+                self.state.snapshot.visit(leaf, f"arguments[{index}]")
+        self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
         self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
+        self.histories = Histories()
         for tensor in reach.tensors.values():
-            if tensor.is_leaf:
-                self._know(tensor)
+            self._know(tensor)
         self.cpu_random = torch.get_rng_state()
         self.arguments = Arguments(leaves, own, with_storage)
         self.stand_ins = self.arguments.stand_ins
+        self.histories.know_arguments(self.stand_ins)
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
-        self.witness = Witness(
-            self.lifting, self._know, self.arguments.windows.see_operator, outside
-        )
+        self.witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
-        self.free: list[tuple[Holder, Any]] = []
+        self.flags: list[tuple[torch.Tensor, bool]] = []
+        self.free: list[tuple[Row, Any]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # The trace ------------------------------------------------------------------------------------
@@ -162,13 +195,18 @@ class _Trace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
         args, kwargs = signature.unflatten(self.stand_ins, spec)
+        self.state.expect_arguments(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self.lifting.activated())
+            stack.enter_context(without_saved_hooks())
             stack.enter_context(self.lending.installed())
             handle = register_module_forward_pre_hook(self._on_module)
             stack.callback(handle.remove)
             stack.enter_context(self.witness)
+            self.state.snapshot.accept_hooks()
+            stack.callback(self.state.snapshot.forget_hooks)
             traced = jax.make_jaxpr(lambda: self._body(fn, args, kwargs))()
+        self.late = late_equations(traced, self.lifting.inputs)
         return close(traced, self.lifting.inputs)
 
     def _on_module(self, module: Module, args: Any) -> None:
@@ -176,14 +214,31 @@ class _Trace:
             found = Reach(module)
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
-            self.state.holders += found.holders
             for tensor in found.tensors.values():
-                if tensor.is_leaf:
-                    self._know(tensor)
+                self._on_tensor(tensor)
+
+    def _on_tensor(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf or self.histories.is_older(tensor):
+            self._know(tensor)
+
+    def _on_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.arguments.windows.see_operator(func, args, kwargs)
+        self.histories.check_operator(func, args, kwargs)
+
+    def _on_prepared(self, optimizer: Any, made: list[tuple[Any, Any]]) -> None:
+        self.state.snapshot.visit(optimizer, type(optimizer).__name__)
+        optimizer._opt_called = True  # what a scheduler looks at before it warns
+        self.state.made(vars(optimizer), "_opt_called")
+        for container, key in made:
+            self.state.made(container, key)
+        self.state.leave_out(optimizer.param_groups)
 
     def _know(self, tensor: torch.Tensor) -> None:
-        """Remember how a leaf tensor was before the function could change it."""
+        """Remember how a tensor was before the function could change it."""
         if id(tensor) in self.tensors or tensor.device.type != "jax":
+            return
+        self.histories.know(tensor)
+        if not tensor.is_leaf:
             return
         self.tensors[id(tensor)] = tensor
         alias = tensor.detach()
@@ -191,15 +246,20 @@ class _Trace:
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
-        with self.arguments.watched():
+        running = Running(self.state.snapshot)
+        with self.arguments.watched(), noting_refusals() as refusals, running.watching():
             result = fn(*args, **kwargs)
         del args, kwargs
         if self.assumptions is not None:
             self.assumptions.check_met()
-        leaves, recording.spec = signature.flatten(result)
+        if refusals:  # the function has caught it
+            raise refusals[0]
+        containers = Containers(result, {id(r.owner) for r in self.state.snapshot.rows.values()})
+        leaves, recording.spec = containers.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
         self._undo_data()
+        recording.modes = self.modes.changed()
         rebound = self.state.collect()
         self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
@@ -207,17 +267,26 @@ class _Trace:
             self.lifting,
             self.stand_ins,
             self.witness.handles,
+            self.reach.tensors | self.state.snapshot.tensors,
             recording.pinned,
             recording.stored,
             len(self.leaves),
         )
         recording.gradients = self._describe_gradients(describer)
-        recording.results = [describer.describe(leaf) for leaf in leaves]
+        recording.results = [containers.describe(leaf, describer) for leaf in leaves]
         recording.rebound = [
             (place, [describer.describe(leaf) for leaf in place.after]) for place in rebound
         ]
         for place in rebound:
             place.after.clear()
+        recording.effects = self.state.described(describer.describe)
+        recording.unrepeatable = self.state.unrepeatable
+        positions = {id(t): i for i, t in enumerate(self.stand_ins)}
+        recording.rewritten = [
+            describer.rewritten(tensor, self._target(tensor, positions))
+            for tensor in self.histories.changed()
+        ]
+        recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
         self.lending.check_unchanged()
         recording.checks = Checks.of(self.lifting, describer)
         if self.assumptions is not None:
@@ -226,17 +295,54 @@ class _Trace:
         slots = self.lifting.cell_slots
         written = sorted(self.lifting.written, key=lambda cell: slots.get(cell, math.inf))
         made = list(self.lifting.fresh.values())
-        recording.backward = trace_backward(
-            self.lifting, leaves, recording.results, self.tensors.values(), self.stand_ins
-        )
+        describer.settle()
+        border = self.histories.border
+        around = Surroundings(border, border.tensors, self._placing(positions, describer))
+        if self.path:
+            return self._derive(describer, around)
+        recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
+        self.histories.restore()
+        self.made = describer.forget()
         leaves.clear()
         del rebound
-        self.bystanders.forget()  # they would keep alive what the function has let go
         recording.survivors = self._find_survivors(made, describer)
         recording.written = [self.arguments.indexes.get(cell, cell) for cell in written]
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
         recording.n_outputs = len(outputs)
         return outputs + (recording.backward.gradients if recording.backward else [])
+
+    def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
+        """The gradients of a path, which are all that the program is to give."""
+        recording = self.recording
+        tensors = [carrier.tensor for carrier in describer.carriers.found]
+        derived = derive(self.lifting, tensors, around, self.path)
+        recording.results = []
+        carriers = Carriers()
+        for index, gradient in enumerate(derived.gradients):
+            bare = Fresh(index, None, None, gradient.dtype)
+            recording.results.append(carriers.add(gradient, bare) if has_graph(gradient) else bare)
+        carriers.number()
+        recording.backward = trace_backward(self.lifting, carriers.found, derived.around)
+        recording.written = []
+        outputs = [read(gradient) for gradient in derived.gradients]
+        recording.n_outputs = len(outputs)
+        return outputs + (recording.backward.gradients if recording.backward else [])
+
+    def _placing(
+        self, positions: dict[int, int], describer: Describer
+    ) -> Callable[[Edge], Description | None]:
+        """Where each call finds a tensor that gradients reach; None if it does not outlive it."""
+        tensors = self.histories.border.tensors
+
+        def place(edge: Edge) -> Description | None:
+            tensor = tensors.get(edge)
+            tensor = edge[0].variable if tensor is None else tensor
+            found = describer.leaf(tensor)
+            if found is None and not self._is_made_here(tensor):
+                found = self._target(tensor, positions)
+            return found
+
+        return place
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
@@ -254,19 +360,20 @@ class _Trace:
                 value = read(tensor)
                 tensor.data = alias
                 write(tensor, value)
-            if tensor.requires_grad != flag:
-                self.recording.flags.append((tensor, tensor.requires_grad))
+            if tensor.requires_grad != flag and tensor.is_leaf:
+                self.flags.append((tensor, tensor.requires_grad))
                 tensor.requires_grad_(flag)
 
     def _find_implicit(self, rebound: list[Rebound]) -> None:
         """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
-        known = Counter(cell_of(t) for t in self.reach.tensors.values() if is_tensor(t))
+        tensors = self.reach.tensors | self.state.snapshot.tensors
+        known = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
         for place in rebound:
             tensors = [t for t in place.before if is_tensor(t)]
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if (
                 tensors
-                and all(t.is_leaf and not t.requires_grad and t.grad is None for t in tensors)
+                and all(map(_is_replaceable, tensors))
                 and all(
                     known[cell] == cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
@@ -308,14 +415,15 @@ class _Trace:
                 tensor.grad = before
         for index, leaf in enumerate(self.leaves):
             stand_in = self.stand_ins[index]
-            if stand_in is not leaf and getattr(stand_in, "grad", None) is not None:
-                if not leaf.is_leaf:
-                    raise TraceError(
-                        f"backward() inside calque.jit reaches argument {index}, which was "
-                        "computed outside with requires_grad: detach it, or compute it inside"
-                    )
+            is_leaf = isinstance(leaf, torch.Tensor) and leaf.is_leaf
+            if is_leaf and stand_in is not leaf and stand_in.grad is not None:
                 effects.append((Argument(index), describer.describe(stand_in.grad)))
                 stand_in.grad = None
+        passed = self.histories.passed(self.leaves, lambda t: id(t) in self.tensors)
+        self.recording.passed = [
+            (Argument(index), describer.describe(gradient), kept)
+            for index, gradient, kept in passed
+        ]
         return effects
 
     def _find_survivors(self, made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
@@ -324,8 +432,10 @@ class _Trace:
         alive = [cell for ref in made if (cell := ref()) is not None]
         return [(cell, describer.add(cell.array)) for cell in alive]
 
+    @settles
     def rollback(self) -> None:
         """Leave everything as it was before the trace."""
+        self.histories.restore()
         for key, tensor in self.tensors.items():
             gradient, flag, alias, cell = self.before[key]
             if cell_of(tensor) is not cell:
@@ -334,9 +444,11 @@ class _Trace:
                 tensor.requires_grad_(flag)
             if tensor.grad is not gradient:
                 tensor.grad = gradient
-        self.lending.rollback()
-        self.state.restore()
-        self.bystanders.restore()
+        self.modes.restore()
+        try:
+            self.state.restore()  # with what was prepared for optimizers, which goes next
+        finally:
+            self.lending.rollback()
         torch.set_rng_state(self.cpu_random)
 
     # Afterwards -----------------------------------------------------------------------------------
@@ -347,13 +459,9 @@ class _Trace:
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
-        recording.effects = self.state.effects
         gradients = {key: before[0] for key, before in self.before.items()}
         names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
-        sources = Sources(self.leaves, self.arguments, self.own_hosts)
-        for one in recording.inputs:
-            sources.place(one, names, self.reach.names)
-        recording.pinned_hosts = sources.pinned_hosts
+        recording.pinned_hosts = self.place_inputs(names)
         recording.handles = {
             cell: tensor
             for cell, tensor in self.witness.handles.items()
@@ -361,19 +469,23 @@ class _Trace:
         }
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         if recording.backward is not None:
-            recording.backward.receivers = [
-                self._target(t, positions) for t in recording.backward.targets
-            ]
-            recording.backward.forget()
+            watch(recording, self.late, self.made)
         given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
         recording.guards = self._guards(given | positions.keys())
+
+    def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
+        """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
+        sources = Sources(self.leaves, self.arguments, self.own_hosts)
+        for one in self.recording.inputs:
+            sources.place(one, names or {}, self.reach.names)
+        return sources.pinned_hosts
 
     def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""
         known = [(t, key) for key, t in self.tensors.items() if key not in positions]
         state = {i.source for i in self.recording.inputs if i.kind == "cell"}
         optimizers = list(self.lending.optimizers)
-        holders = self.state.holders + [h for o in optimizers for h in holders_of(o)]
+        rows = self.state.snapshot.rows
         handles = [
             (t, cell, view_of(alias))
             for t, key in known
@@ -387,7 +499,7 @@ class _Trace:
                 self.fixed,
             ),
             CellGuard(handles),
-            PlaceGuard(holders, self.free),
+            StateGuard(rows, self.free),
         ]
         self.recording.optimizers = optimizers
         if optimizers:
@@ -398,6 +510,6 @@ class _Trace:
         return guards
 
 
-def _without(holders: list[Holder], leaves: list[Any]) -> list[Holder]:
-    """The holders other than the list of arguments itself."""
-    return [holder for holder in holders if holder.container is not leaves]
+def _is_replaceable(tensor: torch.Tensor) -> bool:
+    """Whether another tensor may stand in its place in the next call."""
+    return not tensor.is_leaf or (not tensor.requires_grad and tensor.grad is None)

@@ -1,29 +1,86 @@
-"""Describe what a traced function returned, so that each call of the program can make it anew."""
+"""What a traced function returned or left behind, so that each call makes it anew."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from jax import Array
 
-from calque.device.cell import META, cell_of, view_of, wrap, wrap_strided
-from calque.device.dtypes import to_torch
-from calque.device.geometry import Ints, View, contiguous_strides
-from calque.run.lifting import Lifting
+from calque.device.cell import META, cell_of, wrap, wrap_strided
+from calque.device.geometry import Ints, View
+
+
+class Outputs:
+    """The arrays of one call, and what was made of them so far.
+
+    Attributes:
+        arrays: what the program gave.
+        leaves: the arguments.
+        storages: the tensors over whole arrays, by output.
+        made: what several places hold, by description.
+        carried: the tensors that have a graph behind them (see `carrying`).
+    """
+
+    __slots__ = ("arrays", "carried", "leaves", "made", "storages")
+
+    def __init__(self, arrays: list[Array], leaves: list[Any]) -> None:
+        self.arrays = arrays
+        self.leaves = leaves
+        self.storages: dict[int, torch.Tensor] = {}
+        self.made: dict[Any, Any] = {}
+        self.carried: list[torch.Tensor] = []
+
+
+class Description(Protocol):
+    """What stands for a tensor, or a leaf of a result, in a program."""
+
+    def build(self, outputs: Outputs) -> Any:
+        """What a call gets."""
+        ...
+
+
+class Made:
+    """What each call makes anew.
+
+    Attributes:
+        shared: whether it stands at several places, which get one and the same.
+    """
+
+    shared = False
+
+    def build(self, outputs: Outputs) -> Any:
+        """What a call gets."""
+        if not self.shared:
+            return self.make(outputs)
+        made = outputs.made.get(self)
+        if made is None:
+            made = outputs.made[self] = self.make(outputs)
+        return made
+
+    def make(self, outputs: Outputs) -> Any:
+        """Another one."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A Python value, or a CPU tensor or an array of numpy made in the trace."""
+    """A Python value."""
 
     value: Any
 
-    def build(self, outputs: "Outputs") -> Any:
-        if isinstance(self.value, torch.Tensor):
-            return self.value.clone()
-        return self.value.copy() if type(self.value) is np.ndarray else self.value
+    def build(self, outputs: Outputs) -> Any:
+        return self.value
+
+
+@dataclass(eq=False)
+class Copied(Made):
+    """A CPU tensor or an array of numpy made in the trace."""
+
+    value: Any
+
+    def make(self, outputs: Outputs) -> Any:
+        return self.value.clone() if isinstance(self.value, torch.Tensor) else self.value.copy()
 
 
 @dataclass(frozen=True)
@@ -32,7 +89,7 @@ class Existing:
 
     tensor: torch.Tensor
 
-    def build(self, outputs: "Outputs") -> torch.Tensor:
+    def build(self, outputs: Outputs) -> torch.Tensor:
         return self.tensor
 
 
@@ -42,7 +99,7 @@ class Argument:
 
     index: int
 
-    def build(self, outputs: "Outputs") -> torch.Tensor:
+    def build(self, outputs: Outputs) -> torch.Tensor:
         return outputs.leaves[self.index]
 
 
@@ -51,8 +108,8 @@ class Handed(Argument):
     """An argument that lies in its storage as in the trace: so do all that nobody passed."""
 
 
-@dataclass(frozen=True)
-class Fresh:
+@dataclass(eq=False)
+class Fresh(Made):
     """A tensor over a new storage.
 
     Attributes:
@@ -60,14 +117,21 @@ class Fresh:
         stride: the strides of the storage's array; None for row-major.
         view: the tensor's geometry, if it does not see the whole storage; else None.
         dtype: the tensor's dtype.
+        leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
     """
 
     output: int
     stride: Ints | None
     view: View | None
     dtype: torch.dtype
+    leaf: "Leaf | None" = None
 
-    def build(self, outputs: "Outputs") -> torch.Tensor:
+    def make(self, outputs: Outputs) -> torch.Tensor:
+        tensor = self.bare(outputs)
+        return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
+
+    def bare(self, outputs: Outputs) -> torch.Tensor:
+        """The tensor, as if it required no gradient."""
         base = outputs.storages.get(self.output)
         if base is None:
             array = outputs.arrays[self.output]
@@ -77,42 +141,65 @@ class Fresh:
                 return base
         if self.view is None:
             return base.detach()
-        return _over(base, self.view, self.dtype)
+        return over(base, self.view, self.dtype)
 
 
 @dataclass(frozen=True)
-class ViewOf:
-    """A new view of a tensor from outside, or of an argument."""
+class Leaf:
+    """That a tensor is a leaf of PyTorch's graph.
+
+    Attributes:
+        parameter: whether it is a `Parameter`.
+        requires_grad: whether it requires a gradient.
+        gradient: the one it has; None if it has none.
+    """
+
+    parameter: bool
+    requires_grad: bool
+    gradient: Any
+
+    def of(self, tensor: torch.Tensor, outputs: Outputs) -> torch.Tensor:
+        """A tensor as such a leaf."""
+        if self.parameter:
+            tensor = torch.nn.Parameter(tensor, self.requires_grad)
+        else:
+            tensor.requires_grad_(self.requires_grad)
+        if self.gradient is not None:
+            tensor.grad = self.gradient.build(outputs)
+        return tensor
+
+
+@dataclass(eq=False)
+class ViewOf(Made):
+    """A new view of a tensor from outside, or of an argument.
+
+    Attributes:
+        base: of what.
+        view, dtype: the view's own.
+        differentiable: whether gradients flow through it to the base.
+        leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
+    """
 
     base: Existing | Argument
     view: View
     dtype: torch.dtype
+    differentiable: bool = False
+    leaf: Leaf | None = None
 
-    def build(self, outputs: "Outputs") -> torch.Tensor:
-        base = self.base.build(outputs).detach()
-        view = self.view
+    def make(self, outputs: Outputs) -> torch.Tensor:
+        base, view = self.base.build(outputs), self.view
         if type(self.base) is Argument and (offset := base.storage_offset()):
             # The trace saw the argument at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize
             view = View(view.size, view.stride, moved)
-        return _over(base, view, self.dtype)
+        if self.differentiable:
+            return _seen_as(base, self.dtype, view)
+        made = over(base.detach(), view, self.dtype)
+        return made if self.leaf is None else self.leaf.of(made, outputs)
 
 
-Description = Constant | Existing | Argument | Fresh | ViewOf
-
-
-class Outputs:
-    """The arrays of one call, and the storages made over them so far."""
-
-    __slots__ = ("arrays", "leaves", "storages")
-
-    def __init__(self, arrays: list[Array], leaves: list[Any]) -> None:
-        self.arrays = arrays
-        self.leaves = leaves
-        self.storages: dict[int, torch.Tensor] = {}
-
-
-def _over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
+def over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over another one's storage, of which autograd knows nothing."""
     cell_of(base).viewed = True
     tensor = torch.empty(0, dtype=dtype, device="jax")
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
@@ -121,86 +208,19 @@ def _over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
+def _seen_as(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
+    """A view of a tensor through which gradients flow."""
+    if base.is_complex() and not dtype.is_complex:
+        return torch.view_as_real(base).as_strided(*view)
+    if dtype.is_complex and not base.is_complex():
+        steps = [2 * step for step in view.stride]
+        pairs = base.as_strided((*view.size, 2), (*steps, 1), 2 * view.offset)
+        return torch.view_as_complex(pairs)
+    return base.as_strided(*view)
+
+
 class Inseparable(Exception):
     """Arguments whose storage must be seen as a whole: the trace is to be made again so."""
 
     def __init__(self, indexes: Iterable[int]) -> None:
         self.indexes = frozenset(indexes)
-
-
-class Describer:
-    """Collects the arrays a traced function's results need, each storage once.
-
-    Args:
-        leaves: the tensors that stand for the call's arguments.
-        pinned: those that are part of the state.
-        stored: those that stand in their whole storage.
-        count: how many were given by the call; the others are implicit.
-
-    Attributes:
-        arrays: the arrays, in the order of the program's outputs.
-    """
-
-    def __init__(
-        self,
-        lifting: Lifting,
-        leaves: list[Any],
-        handles: dict[Any, torch.Tensor],
-        pinned: Collection[int],
-        stored: Collection[int],
-        count: int,
-    ) -> None:
-        self.lifting = lifting
-        self.arrays: list[Array] = []
-        self._outputs: dict[int, int] = {}
-        self._arguments = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
-        self._cells = {
-            cell_of(t): i
-            for i, t in reversed(list(enumerate(leaves)))
-            if i not in pinned and isinstance(t, torch.Tensor) and t.device.type == "jax"
-        }
-        self._handles = handles
-        self._stored = stored
-        self._count = count
-
-    def describe(self, value: Any) -> Description:
-        """The description of one leaf of the result."""
-        if not isinstance(value, torch.Tensor) or value.device.type != "jax":
-            return self._describe_other(value)
-        if id(value) in self._arguments:
-            return self._argument(self._arguments[id(value)])
-        value = value.resolve_conj().resolve_neg()
-        cell = cell_of(value)
-        if self.lifting.is_fresh(cell):
-            return self._describe_fresh(value)
-        index = self._cells.get(cell)
-        if index is None and value.is_leaf and value._base is None:
-            return Existing(value)
-        base = Existing(self._handles[cell]) if index is None else self._argument(index)
-        return ViewOf(base, view_of(value), value.dtype)
-
-    def _argument(self, index: int) -> Argument:
-        alone = index < self._count and index not in self._stored
-        return Argument(index) if alone else Handed(index)
-
-    def _describe_other(self, value: Any) -> Description:
-        if id(value) in self._arguments:
-            return self._argument(self._arguments[id(value)])
-        if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
-            return Existing(value)
-        return Constant(value)
-
-    def _describe_fresh(self, value: torch.Tensor) -> Fresh:
-        cell = cell_of(value)
-        output = self._outputs.get(id(cell))
-        if output is None:
-            output = self._outputs[id(cell)] = self.add(cell.array)
-        shape = cell.array.shape
-        whole = View(shape, cell.stride or contiguous_strides(shape), 0)
-        same = view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
-        return Fresh(output, cell.stride, None if same else view_of(value), value.dtype)
-
-    def add(self, array: Array) -> int:
-        """Make an array an output of the program; gives its index."""
-        self.arrays.append(array)
-        return len(self.arrays) - 1

@@ -10,27 +10,45 @@ from typing import Any
 
 import torch
 from jax import Array
+from torch import fx
 
 from calque.device.cell import Cell, cell_of, is_whole, layout_of, read, view_of, wrapper
 from calque.device.dtypes import to_torch
-from calque.device.geometry import Ints, permutation
+from calque.device.geometry import Ints, is_dense, permutation
+from calque.diagnostics import TraceError
+from calque.run.aliasing import (
+    Aliases,
+    Result,
+    placed,
+    shares,
+    transferred,
+    view_of_argument,
+    viewed,
+)
 from calque.run.handing import storage
+from calque.run.lines import line_of, located
 from calque.run.shared import restrided, tensor_over
 
 Tensor = torch.Tensor
+_UNKNOWN = (
+    "a view is returned at a place that varies from call to call, and where it lies in the memory "
+    "that it views is not known: the argument that it views is written here and has gaps in its "
+    "memory or another order of axes. Return a clone() of the view, or pass a clone() of the "
+    "argument."
+)
 Maker = Callable[[Array], Tensor]
 """What makes an output a tensor with memory of its own."""
-Result = Callable[[list[Any], list[Tensor]], Any]
-"""What the caller gets, of the arguments and of the tensors made of a program's outputs."""
 
 
 class Returned:
     """What a graph returned, while it is traced.
 
     Args:
-        found: the results.
-        given: the arguments.
-        devices: where each result belongs; None for Python numbers.
+        found: the results, and after them what `aliases` names besides.
+        given: what stands for the arguments.
+        arguments: the arguments of the first call.
+        nodes: those of the results, where they are nodes.
+        aliases: the results that AOTAutograd takes the geometry of.
 
     Attributes:
         arrays: what the program gives for them.
@@ -40,21 +58,32 @@ class Returned:
     """
 
     def __init__(
-        self, found: Sequence[Any], given: list[Any], devices: Sequence[torch.device | None]
+        self,
+        found: Sequence[Any],
+        given: list[Any],
+        arguments: Sequence[Any],
+        nodes: Sequence[Any],
+        aliases: Aliases,
     ) -> None:
         self.arrays: list[Array] = []
         self.makers: list[Maker] = []
         self.results: list[Result] = []
+        self._found, self._given, self._arguments = found, given, arguments
+        self._aliases = aliases
         self._places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}
-        own = {id(v): v for v in found if isinstance(v, Tensor) and id(v) not in self._places}
+        self._owners = {cell_of(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}
+        results = found[: len(nodes)]
+        own = {id(v): v for v in results if isinstance(v, Tensor) and id(v) not in self._places}
         self._sharers = Counter(map(cell_of, own.values()))
         self._bases: dict[Cell, int] = {}
         self._whole: set[int] = set()
         known: dict[int, Result] = {}  # the same tensor twice: a write to it is to be seen as one
-        for value, device in zip(found, devices, strict=True):
-            result = known.get(id(value))
+        for place, (value, node) in enumerate(zip(results, nodes, strict=True)):
+            result = self._view_of_base(place, value, node)
             if result is None:
-                result = known[id(value)] = self._result(value, device)
+                result = known.get(id(value))
+            if result is None:
+                result = known[id(value)] = self._result(value, device_of(node))
             self.results.append(result)
         self.separate = len(self.results) == len(self.makers) == len(self._whole)
 
@@ -67,6 +96,9 @@ class Returned:
         if id(value) in self._places:
             return _argument(self._places[id(value)])
         cell = cell_of(value)
+        owner = self._owners.get(cell)
+        if owner is not None and self._can_view(owner, value):
+            return view_of_argument(owner, value, self._given[owner])
         if self._sharers[cell] == 1 and not (value.is_conj() or value.is_neg()):
             base = self._add_alone(value, device)
             self._whole.add(base)
@@ -78,6 +110,38 @@ class Returned:
             self._whole.add(base)
             return _made_of(base, None)
         return _made_of(base, value)
+
+    def _can_view(self, owner: int, value: Tensor) -> bool:
+        """Whether a view of what stands for an argument can be one of the argument."""
+        argument = self._arguments[owner]
+        return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
+
+    def _view_of_base(self, place: int, value: Any, node: Any) -> Result | None:
+        """A result whose geometry AOTAutograd takes, where it does not lie in its base's memory.
+
+        Raises:
+            TraceError: nothing says where in its base's memory it would lie.
+        """
+        aliases = self._aliases
+        base = aliases.results.get(place)
+        if base is not None and not shares(value, self._found[base]):
+            raise _unknown(node)
+        argument = aliases.moved.get(place)
+        if argument is not None:
+            given = self._given[argument]
+            if not is_dense(given.shape, given.stride()):
+                raise _unknown(node)
+            return placed(self._result(value, device_of(node)), argument)
+        argument = aliases.arguments.get(place)
+        if argument is None or shares(value, self._given[argument]):
+            return None
+        given, new = self._given[argument], self._found[aliases.values.get(argument, place)]
+        if not shares(value, new) or argument not in aliases.values or new.shape != given.shape:
+            raise _unknown(node)
+        view = transferred(value, new, given.stride())
+        if view is None:
+            raise _unknown(node)
+        return viewed(argument, view)
 
     def _add_alone(self, value: Tensor, device: torch.device) -> int:
         """A tensor whose memory no other result shares: no more than its own elements."""
@@ -96,6 +160,19 @@ class Returned:
         self.arrays.append(array)
         self.makers.append(make)
         return len(self.arrays) - 1
+
+
+def device_of(node: Any) -> torch.device | None:
+    """Where a result belongs; None if it is no tensor."""
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
+    return value.device if isinstance(value, Tensor) else None
+
+
+def _unknown(node: fx.Node) -> Exception:
+    """The error for a view that lies nobody knows where, at its line or that of what it views."""
+    while not line_of(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return located(TraceError(_UNKNOWN), node)
 
 
 def _constant(value: Any) -> Result:
@@ -155,3 +232,14 @@ def _maker(
         return made if made.stride() == stride else restrided(made, stride)
 
     return on_host
+
+
+def resizable(make: Maker) -> Maker:
+    """What makes tensors of the CPU in memory of PyTorch's."""
+
+    def made(array: Array) -> Tensor:
+        tensor = make(array)
+        own = tensor.device.type == "cpu" and not tensor.untyped_storage().resizable()
+        return restrided(tensor, tensor.stride()) if own else tensor
+
+    return made

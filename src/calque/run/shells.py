@@ -8,7 +8,7 @@ gets a copy, filled with the tensors of that call.
 import copy
 import gc
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -125,10 +125,12 @@ def _tensors(value: Any) -> dict[int, torch.Tensor]:
     return found
 
 
-def _rebuilt(value: Any, swap: Callable[[Any], Any], plain: Callable[[Any], Any]) -> Any:
+def _rebuilt(
+    value: Any, swap: Callable[[Any], Any], plain: Callable[[Any, Collection[Any]], Any]
+) -> Any:
     """A copy of an object, and of all on the way to its tensors (or places), which are swapped.
 
-    What has none is what `plain` makes of it.
+    What has none is what `plain` makes of it, and of the copies that were made so far.
     """
     made: dict[int, Any] = {}
     kept: list[Any] = []  # so that no id is used again
@@ -141,7 +143,7 @@ def _rebuilt(value: Any, swap: Callable[[Any], Any], plain: Callable[[Any], Any]
         if id(item) in made:
             return made[id(item)]
         if not _reaches(item, depth):
-            return plain(item)
+            return plain(item, made.values())
         kept.append(item)
         if isinstance(item, tuple):
             items = [visit(part, depth - 1) for part in item]
@@ -150,28 +152,31 @@ def _rebuilt(value: Any, swap: Callable[[Any], Any], plain: Callable[[Any], Any]
             return new
         new = made[id(item)] = copy.copy(item)
         if isinstance(item, dict):
-            for key, part in item.items():
-                new[key] = visit(part, depth - 1)
+            for key in list(item):  # items() would hold each part, too
+                new[key] = visit(item[key], depth - 1)
         elif isinstance(item, list):
             new[:] = [visit(part, depth - 1) for part in item]
         elif isinstance(item, set):
             new.clear()
             new.update(visit(part, depth - 1) for part in item)
-        for name, part in getattr(item, "__dict__", {}).items():
-            new.__dict__[name] = visit(part, depth - 1)
+        attributes = getattr(item, "__dict__", {})
+        for name in list(attributes):
+            new.__dict__[name] = visit(attributes[name], depth - 1)
         return new
 
     return visit(value, _DEPTH)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, copies: Collection[Any]) -> Any:
     return copy.copy(value) if type(value) in (list, dict, set) else value
 
 
-def _copied_if_alone(value: Any) -> Any:
+def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
     if type(value) not in (list, dict, set):
         return value
-    holders = [h for h in gc.get_referrers(value) if not isinstance(h, types.FrameType)]
+    ours = {id(holder) for copy in copies for holder in (copy, getattr(copy, "__dict__", None))}
+    others = [h for h in gc.get_referrers(value) if id(h) not in ours]
+    holders = [h for h in others if not isinstance(h, types.FrameType)]
     return _Shared(value) if len(holders) > 1 else copy.copy(value)
 
 

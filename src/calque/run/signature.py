@@ -30,22 +30,43 @@ class Same:
         return isinstance(other, Same) and other.value is self.value
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers."""
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+    """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
+
+    Args:
+        tree: the pytree.
+        is_leaf: says of a container that it is a leaf.
+    """
     if type(tree) in _ORDERED and not _in_order(tree):  # JAX would sort the keys of dicts
-        leaves, ordered = _pytree.tree_flatten(tree)
-        if jax.tree_util.all_leaves(leaves, is_leaf=lambda leaf: leaf is None):
+        leaves, ordered = _flatten_as_torch(tree, is_leaf)
+        if jax.tree_util.all_leaves(
+            leaves, is_leaf=lambda leaf: leaf is None or _is(leaf, is_leaf)
+        ):
             return leaves, ordered
-    leaves, spec = jax.tree_util.tree_flatten(tree)
+    leaves, spec = jax.tree_util.tree_flatten(tree, is_leaf)
     for leaf in leaves:
-        if type(leaf) in _pytree.SUPPORTED_NODES:
-            return _pytree.tree_flatten(tree)
+        if type(leaf) in _pytree.SUPPORTED_NODES and type(leaf) is not torch.Size:
+            if not _is(leaf, is_leaf):
+                return _flatten_as_torch(tree, is_leaf)
     return leaves, spec
 
 
-def flatten_call(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """As `flatten`, of a call's arguments; keywords are the same in any order."""
-    if len(kwargs) > 1:
+def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
+    return is_leaf is not None and is_leaf(leaf)
+
+
+def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
+    """As PyTorch does, but that a size of a tensor is a leaf: it would come back as a tuple."""
+    return _pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
+
+
+def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tuple[list[Any], Any]:
+    """As `flatten`, of a call's arguments.
+
+    Args:
+        ordered: whether the function sees the order of its keywords (it has `**kwargs`).
+    """
+    if len(kwargs) > 1 and not ordered:
         kwargs = {name: kwargs[name] for name in sorted(kwargs)}
     return flatten((args, kwargs))
 
@@ -113,7 +134,7 @@ def key_of(leaf: Any) -> Any:
 
 def difference(old: Any, new: Any) -> str:
     """What differs between two signatures: of containers, modes, sharing, then each leaf."""
-    if old[0] != new[0]:
+    if type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return "the containers or the number of the arguments are others"
     if old[1] != new[1]:
         return "grad mode, inference mode, autocast or the default dtype changed"

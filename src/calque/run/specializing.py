@@ -35,7 +35,7 @@ class Eager:
     It serves calls whose modules are in the modes of training that they were in.
     """
 
-    single_use = False
+    single_use = unverified = False
     assumed = None
 
     def __init__(self, fn: Callable[..., Any], spec: Any, why: str) -> None:
@@ -53,7 +53,7 @@ class Eager:
         """Why not."""
         return "modules went from training to evaluation, or back"
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: list[Any], given: Any = None) -> Any:
         """Run the function."""
         self.calls += 1
         args, kwargs = signature.unflatten(leaves, self._spec)
@@ -154,7 +154,7 @@ class Specializing:
             logger.info("specialized to %s", "; ".join(program.assumed.lines()))
         return program
 
-    def call(self, key: Any, leaves: list[Any], spec: Any, signal: Unforeseen) -> Any:
+    def call(self, key: Any, leaves: list[Any], spec: Any, signal: Unforeseen, given: Any) -> Any:
         """Serve a call that a program or a trace has given up."""
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()
@@ -165,7 +165,7 @@ class Specializing:
                 program = self._other(key, leaves, spec, known, signal, tried)
                 if program is None:
                     break
-                return program(leaves)
+                return program(leaves, given)
             except Unforeseen as another:
                 signal = another.with_traceback(None)
         return self._watched(key, leaves, spec, known, signal)

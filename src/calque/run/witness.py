@@ -1,4 +1,4 @@
-"""Watch the CPU tensors of a traced function, and remember the leaves it uses.
+"""Watch the CPU tensors of a traced function, and remember the tensors it uses.
 
 A CPU tensor made in the trace is a constant; one from outside that goes to the device is an input;
 one from outside that Python code computes with becomes a guard on its value; one from outside
@@ -40,7 +40,7 @@ class Witness(TorchDispatchMode):
     """Sees every operator of one trace.
 
     Args:
-        on_leaf: called with each leaf tensor from outside that an operator takes.
+        on_tensor: called with each tensor that an operator takes over memory from outside.
         on_operator: called before each operator with it, its arguments and its keywords.
         outside: the tensors that each call has anew, by id: no other one may take their place.
 
@@ -52,13 +52,13 @@ class Witness(TorchDispatchMode):
     def __init__(
         self,
         lifting: Lifting,
-        on_leaf: Callable[[torch.Tensor], None],
+        on_tensor: Callable[[torch.Tensor], None],
         on_operator: Callable[[Any, Any, Any], None],
         outside: dict[int, torch.Tensor],
     ) -> None:
         super().__init__()
         self.lifting = lifting
-        self._on_leaf = on_leaf
+        self._on_tensor = on_tensor
         self._on_operator = on_operator
         self._outside = outside
         self.handles: dict[Cell, torch.Tensor] = {}
@@ -68,8 +68,8 @@ class Witness(TorchDispatchMode):
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
         """A witness of a part of a trace, for which it sees what the one around would have seen."""
         if around is None:
-            return cls(lifting, lambda leaf: None, lambda *call: None, {})
-        return cls(lifting, lambda leaf: None, around._on_operator, around._outside)
+            return cls(lifting, lambda tensor: None, lambda *call: None, {})
+        return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -96,8 +96,7 @@ class Witness(TorchDispatchMode):
         if kind == "jax":
             cell = getattr(tensor.untyped_storage(), "cell", None)
             if cell is not None and not self.lifting.is_fresh(cell):
-                if tensor.is_leaf:
-                    self._on_leaf(tensor)
+                self._on_tensor(tensor)
                 if cell not in self.handles:
                     self.handles[cell] = tensor if tensor.is_leaf else tensor.detach()
             return True
@@ -108,9 +107,9 @@ class Witness(TorchDispatchMode):
     def _check(
         self, func: Any, args: Any, kwargs: Any, outside: list[torch.Tensor], on_device: bool
     ) -> None:
-        written = _written(func, args, kwargs)
+        changed = written(func, args, kwargs)
         for tensor in outside:
-            if any(tensor is w for w in written):
+            if any(tensor is w for w in changed):
                 raise unrepeatable(
                     f"{func} writes to a CPU tensor {_spoken(tensor)} from outside",
                     "of calque.jit, which the compiled program could not repeat",
@@ -165,15 +164,16 @@ def _goes_to_device(kwargs: Any) -> bool:
     return device is not None and torch.device(device).type == "jax"
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operator writes to."""
     if not func._schema.is_mutable:
         return []
-    written = []
+    found = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            written.extend(value if isinstance(value, list | tuple) else [value])
-    return written
+            found.extend(value if isinstance(value, list | tuple) else [value])
+    return found
 
 
 def _spoken(tensor: torch.Tensor) -> str:

@@ -31,6 +31,7 @@ _UNKNOWABLE = (
     UnsupportedOperatorException,
     NotImplementedError,
 )
+_FROM_ELEMENTS = frozenset(("tensor", "as_tensor", "asarray", "new_tensor", "new"))
 _RUNNABLE = ("torch", "_operator", "operator", "math")
 
 
@@ -153,11 +154,24 @@ class AbstractValues:
             return UNKNOWN
         args = map_arg(node.args, _value)
         kwargs = map_arg(node.kwargs, _value)
+        if _name(node) in _FROM_ELEMENTS and _elements(args):
+            return self._from_elements(run, args, dict(kwargs))
         try:
             with torch._C.DisableTorchFunction(), suspended(), self.mode:
                 return run(*args, **kwargs)
         except _UNKNOWABLE:
             return UNKNOWN
+
+    def _from_elements(self, run: Callable[..., Any], args: tuple, kwargs: Any) -> Any:
+        """A new tensor of which other tensors are the elements: PyTorch reads those."""
+        device = kwargs.pop("device", None)
+        if device is None and isinstance(args[0], torch.Tensor):
+            device = args[0].device
+        with torch._C.DisableTorchFunction(), suspended():
+            made = run(*pytree.tree_map_only(torch.Tensor, _zeros_like, args), **kwargs)
+        found = self.of(made)
+        with torch._C.DisableTorchFunction(), suspended(), self.mode:
+            return found if device is None else found.to(device)
 
     def _runner(self, node: Node) -> Callable[..., Any] | None:
         target: Any = node.target
@@ -196,6 +210,21 @@ class AbstractValues:
         if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
             return [self.of_member(t) for t in value]
         return value
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _elements(args: tuple) -> bool:
+    """Whether tensors are among the elements that a tensor is made from, inside of sequences."""
+    data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data))
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape and dtype that has elements."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:

@@ -69,6 +69,7 @@ def symbolic_trace(
 
 
 def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:
+    root = _uncompiled(root)
     name = type(root).__name__ if isinstance(root, torch.nn.Module) else _name(root)
     method = "forward"
     if isinstance(root, types.MethodType) and isinstance(root.__self__, torch.nn.Module):
@@ -93,6 +94,15 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
             _copy_attr(home, module, node.target)
     return module
+
+
+def _uncompiled(root: Any) -> Any:
+    """What `calque.jit` or `torch.compile` made a module of; a function that was jitted."""
+    if isinstance(root, torch.nn.Module):
+        return root._modules.get("_orig_mod", root)
+    if isinstance(root, types.FunctionType | types.MethodType):
+        return root
+    return getattr(root, "__wrapped__", root)
 
 
 def _name(function: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.fx
 from torch._library.opaque_object import is_opaque_value_type
@@ -53,7 +54,7 @@ def _by_protocol(tracer: Any, a: Any) -> Any:
     if is_dataclass(a):
         parts = {field.name: tracer.create_arg(getattr(a, field.name)) for field in fields(a)}
         return tracer.create_node("call_function", type(a), (), parts)
-    if isinstance(a, (*base_types, enum.Enum)):
+    if isinstance(a, (*base_types, enum.Enum, np.number, np.bool_)):
         return a
     raise NotImplementedError(f"argument of type: {type(a)}")
 

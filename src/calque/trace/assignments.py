@@ -37,8 +37,11 @@ class Assignments:
         Raises:
             TraceError: a parameter or buffer would become another tensor.
         """
-        if module not in (self._tracer.submodule_paths or ()):
+        if not self._tracer.leaves.assigned(module):
             return True  # it was made in this run
+        if self._tracer.member_of(value) is not value:
+            self.note(module, name)  # the parameter itself
+            return True
         if isinstance(value, torch.fx.Proxy):
             if self._is_in_place(module, name, value):
                 return False
@@ -49,8 +52,17 @@ class Assignments:
                     "the module's state",
                     f"Write into it, self.{name}.copy_(value), or return the value.",
                 )
-        self._before.setdefault((module, name), (_read(module, name), here(self._tracer)))
+        self.note(module, name)
         return True
+
+    def has_set(self, module: torch.nn.Module, name: str) -> bool:
+        """Whether the program has assigned this attribute."""
+        return (module, name) in self._before
+
+    def note(self, module: torch.nn.Module, name: str) -> None:
+        """An attribute is assigned or deleted."""
+        if self._tracer.leaves.assigned(module) and (module, name) not in self._before:
+            self._before[module, name] = _read(module, name), here(self._tracer)
 
     def _is_in_place(self, module: torch.nn.Module, name: str, value: Any) -> bool:
         old = module._buffers.get(name)
@@ -127,6 +139,9 @@ def _read(module: torch.nn.Module, name: str) -> Any:
 
 def _write(module: torch.nn.Module, name: str, value: Any) -> None:
     members = vars(module)
+    if name in members and not isinstance(value, (torch.Tensor, torch.nn.Module, type(MISSING))):
+        members[name] = value  # where it stands
+        return
     for names in (members, *(members[slot] for slot in _SLOTS)):
         names.pop(name, None)
     if value is not MISSING:

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.graph import CodeGen
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
 from calque.trace import checks
+from calque.trace.codegen import Faithful
 from calque.trace.errors import SymbolicTraceError
 
 
@@ -54,7 +56,7 @@ class Inputs:
 def _bound(graph: GraphModule, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
     bound = inspect.signature(graph.forward).bind(*args, **kwargs)
     bound.apply_defaults()
-    if type(graph.graph._codegen) is torch.fx.graph.CodeGen:
+    if type(graph.graph._codegen) in (CodeGen, Faithful):
         return list(bound.arguments.values())
     return list(graph.graph.process_inputs(*bound.args))
 

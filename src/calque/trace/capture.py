@@ -18,6 +18,7 @@ from calque.trace.emitting import Emitter, pruned
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.interning import are_without_data_alike
 from calque.trace.joining import Fork, Joiner, Steps, Way
+from calque.trace.memory import forget
 from calque.trace.raised import Raised, is_deliberate
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
 from calque.trace.templates import Template
@@ -38,6 +39,7 @@ class Run:
         self.tracer, self.path, self.error = tracer, path, error
         self.nodes: list[Node] = list(tracer.graph.nodes)
         self.left: list[Change] = []
+        self.watch: Watch | None = None
         self.values: dict[Node, Value] = {}
 
 
@@ -86,10 +88,12 @@ class Capture:
             mode = self.tracer.abstract.mode
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
-        watch = Watch(self._root, tracer.traced_func_name)
+        watch = Watch(self._root, tracer.traced_func_name, tracer.examples)
         error: Exception | None = None
+        gradients = torch.is_grad_enabled()
         try:
-            tracer.trace(self._root, self._concrete)
+            with watch.running():
+                tracer.trace(self._root, self._concrete)
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
             if error is raised and not is_deliberate(raised):
@@ -97,11 +101,18 @@ class Capture:
                 watch.restore()
                 self._explain(raised, path)
                 raise
+        except BaseException:  # Ctrl-C, which may have come in the middle of a computation
+            forget()
+            tracer.assignments.undo()
+            watch.restore()
+            raise
+        finally:
+            torch._C._set_grad_enabled(gradients)  # the graph leaves it as the program does
         left = tracer.assignments.undo()
-        left += watch.leave()
+        left += watch.leave(tracer.member_of)
         self.tracer.assumed.update(tracer.assumed)
         run = Run(tracer, path, error)
-        run.left = left
+        run.left, run.watch = left, watch
         self._runs.append(run)
         return run
 
@@ -128,6 +139,8 @@ class Capture:
                 raise refusal(left[0]) from error
             finally:
                 install(change._replace(after=change.before) for change in reversed(left))
+                if run.watch is not None:
+                    run.watch.restore()  # the order of keys, too
         install(change for change in left if change.is_constant)
 
     def _check_again(self, run: Run, again: Run) -> None:

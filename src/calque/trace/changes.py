@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from calque.state import MISSING
 from calque.trace.proxy import has_proxy
-
-MISSING = object()
-"""The value of a variable or an attribute that has none."""
 
 NUMBERS = (int, float, complex)
 SCALARS = (*NUMBERS, str, bool)

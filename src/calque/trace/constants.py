@@ -1,7 +1,10 @@
 """Values that a graph refers to by the name of an attribute of its root."""
 
+import enum
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._library.opaque_object import is_opaque_reference_type
@@ -11,9 +14,11 @@ from torch.fx.node import Argument, Node
 from torch.utils import _pytree as pytree
 
 from calque.trace.effects import writes_to_input
+from calque.trace.proxy import has_proxy
 from calque.trace.proxyable import proxyable_classes
 from calque.trace.purity import has_effect
 from calque.trace.refusals import refuse_because
+from calque.trace.variables import read_cell
 
 _CONSTANTS = get_args(_ConstantAttributeType)
 _BASE_NAMES: tuple[tuple[Any, str], ...] = (
@@ -21,6 +26,8 @@ _BASE_NAMES: tuple[tuple[Any, str], ...] = (
     ((FakeScriptObject, torch.ScriptObject), "_torchbind_obj"),
     (pytree.TreeSpec, "_tree_spec_constant"),
 )
+_IMMUTABLE = (bytes, frozenset, type, BuiltinFunctionType, MethodDescriptorType, np.dtype)
+_LITERALS = (int, float, complex, str)
 _PLAIN = frozenset((int, float, bool, str, type(None), tuple, list, dict, slice, torch.Size))
 
 
@@ -64,6 +71,16 @@ def _attribute(tracer: Any, a: Any) -> str:
         tracer.tensor_attrs[a] = name
         tracer.keep(name, a)
     return name
+
+
+def is_constant(a: Any) -> bool:
+    """Whether `a` is no literal, but the same whenever a graph hands it on."""
+    if isinstance(a, FunctionType):
+        return not has_proxy(map(read_cell, a.__closure__ or ()))
+    if isinstance(a, (enum.Enum, np.generic)):
+        return False
+    inherits = isinstance(a, _LITERALS) and type(a) not in (*_LITERALS, bool)
+    return inherits or isinstance(a, _IMMUTABLE)
 
 
 class Constants:

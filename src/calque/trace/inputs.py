@@ -15,6 +15,7 @@ from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
 from calque.trace import checks
+from calque.trace.constants import is_constant
 from calque.trace.refusals import refuse_because
 
 _FIXED = (bool, str, type(None), torch.Tensor)
@@ -54,6 +55,8 @@ def _held(tracer: Any, default: Any) -> Any:
     """The default as a graph can hold it: code has no tensors, and None stands for a function."""
     if isinstance(default, torch.Tensor):
         return ...
+    if any(map(is_constant, pytree.tree_leaves(default))):
+        return None
     try:
         tracer.create_arg(default)
     except NotImplementedError:

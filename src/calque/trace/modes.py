@@ -8,15 +8,15 @@ import torch
 
 @functools.lru_cache(maxsize=4096)
 def reads_training(kind: type[torch.nn.Module]) -> bool:
-    """Whether a method of the class, or of a base that is not PyTorch's, reads `.training`.
+    """Whether a method of the class, or of a base other than `nn.Module`, reads `.training`.
 
-    >>> reads_training(torch.nn.Linear)
-    False
+    >>> reads_training(torch.nn.Linear), reads_training(torch.nn.Dropout)
+    (False, True)
     """
-    own = (base for base in kind.__mro__ if not base.__module__.startswith("torch."))
     return any(
         isinstance(member, FunctionType) and _names_training(member.__code__)
-        for base in own
+        for base in kind.__mro__
+        if base is not torch.nn.Module and not base.__module__.startswith("torch.fx")
         for member in vars(base).values()
     )
 
@@ -33,14 +33,4 @@ def depends_on_mode(root: torch.nn.Module) -> bool:
     >>> depends_on_mode(torch.nn.Linear(2, 2)), depends_on_mode(torch.nn.Dropout())
     (False, True)
     """
-    return any(_own_mode(type(module)) for module in root.modules())
-
-
-@functools.lru_cache(maxsize=4096)
-def _own_mode(kind: type[torch.nn.Module]) -> bool:
-    return any(
-        isinstance(member, FunctionType) and _names_training(member.__code__)
-        for base in kind.__mro__
-        if base is not torch.nn.Module and not base.__module__.startswith("torch.fx")
-        for member in vars(base).values()
-    )
+    return any(reads_training(type(module)) for module in root.modules())

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from calque.trace.active import current_trace
+from calque.trace.active import current_trace, suspended
 from calque.trace.patching import Patches
 from calque.trace.wrapping import LeafFunctions
 
@@ -50,6 +50,41 @@ def hold_modules(patches: Patches) -> None:
     patches.hold(torch.nn.Module, "__call__", _traced_call)
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
     patches.hold(torch.nn.Module, "__setattr__", _traced_setattr)
+    patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
+    patches.hold(torch.nn.Module, "__init__", _traced_init)
+    # Whether they still have their weights, recurrent layers ask by identity.
+    patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
+
+
+def _traced_delattr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def delattr_(module: torch.nn.Module, name: str) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.tracer.delete_attribute(module, name)
+        original(module, name)
+
+    return delattr_
+
+
+def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.tracer.make_module(module)
+        original(module, *args, **kwargs)
+
+    return init
+
+
+def _untraced(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with suspended():
+            return original(*args, **kwargs)
+
+    return call
 
 
 def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,6 +113,6 @@ def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
     def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
         trace = current_trace()
         if trace is None or trace.tracer.set_attribute(module, name, value):
-            original(module, name, value)
+            original(module, name, value if trace is None else trace.tracer.member_of(value))
 
     return setattr_

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.node import Argument
 
+from calque.trace.constants import is_constant
 from calque.trace.tracer import Tracer
 
 
@@ -29,6 +31,17 @@ class NamingTracer(Tracer):
         while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
             number += 1
         return f"{prefix}{number}"
+
+    def _lower(self, a: Any) -> Argument:
+        if not is_constant(a):
+            return super()._lower(a)
+        name = next((name for name, value in self.kept.items() if value is a), None)
+        if name is None:
+            name = self.get_fresh_qualname("_constant")
+            self.keep(name, a)
+        node = self.create_node("get_attr", name, (), {})
+        node.meta["val"] = a
+        return node
 
     def resolve(self, target: str) -> Any:
         """What the graph means by the name of a module, a parameter or a constant."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx._symbolic_trace import PH, PHBase, _assert_is_none
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.fx.graph import _PyTreeInfo
 from torch.fx.node import base_types
 from torch.utils import _pytree as pytree
 
@@ -135,7 +135,7 @@ def _flattened(
     leaves, spec = pytree.tree_flatten(tuple(args))
     if all(child.is_leaf() for child in spec.children()):
         return function, args
-    codegen = tracer.graph._codegen = _PyTreeCodeGen(_PyTreeInfo(names, spec, None))
+    codegen = tracer.graph._codegen = tracer.pytree_codegen(_PyTreeInfo(names, spec, None))
 
     def on_leaves(*leaves):  # annotations would show in the generated forward
         result = function(*pytree.tree_unflatten(list(leaves), spec))

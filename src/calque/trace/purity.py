@@ -14,6 +14,7 @@ from torch.fx.node import Node
 
 from calque.trace.branching import cond
 from calque.trace.checks import CHECKS, assign, in_place, manual_seed, unpack
+from calque.trace.codegen import Faithful
 from calque.trace.proxy import assert_fn
 
 _IN_PLACE = frozenset(
@@ -84,7 +85,13 @@ def _branch_mutates(branch: Any) -> bool:
 
 
 class TracedGraph(Graph):
-    """As `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect."""
+    """As `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect, and the
+    code computes what the nodes say.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._codegen = Faithful()
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
         """Remove what is neither used nor has an effect; returns whether anything was."""

@@ -10,6 +10,7 @@ from calque.trace.origins import is_engine
 from calque.trace.proxy import has_proxy
 
 _TRACERS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_SHAPES = f"{_TRACERS}abstract.py"
 
 
 class Raised:
@@ -49,11 +50,11 @@ def is_deliberate(error: Exception) -> bool:
     traced = False
     while last is not None:
         file = last.tb_frame.f_code.co_filename
-        traced = (traced and is_engine(file)) or file.startswith(_TRACERS)
+        traced = (traced and is_engine(file)) or file == _SHAPES
         if last.tb_next is None:
             break
         last = last.tb_next
-    if last is None or traced:
+    if last is None or traced or last.tb_frame.f_code.co_filename.startswith(_TRACERS):
         return False
     return _opname(last.tb_frame.f_code, last.tb_lasti) == "RAISE_VARARGS"
 

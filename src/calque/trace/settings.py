@@ -24,6 +24,18 @@ _ASKED = (
 )
 
 
+AMBIENT: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "torch.default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch.default_device": (torch.get_default_device, torch.set_default_device),
+    "torch.deterministic": (
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+    ),
+    "torch.num_threads": (torch.get_num_threads, torch.set_num_threads),
+}
+"""Settings that a program may change and leave changed, which a graph does not do."""
+
+
 def hold_settings(patches: Patches) -> None:
     """Let the trace see what the program asks."""
     for name in _ASKED:

@@ -84,6 +84,13 @@ class Strict:
     def __deepcopy__(self, memo: Any) -> Any:
         return self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
 
+    def __rpow__(self, left: Any) -> Any:
+        # torch.fx, whose transforms copy the node, prints `-2.0 ** x` for an operator.
+        power = torch.pow if self.is_tensor else pow
+        negative = isinstance(left, (int, float)) and str(left).startswith("-")
+        target = power if negative else operator.pow
+        return self.tracer.create_proxy("call_function", target, (left, self), {})
+
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
 
@@ -102,6 +109,8 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     target = getattr(operator, name)
 
     def method(self: Any, right: Any) -> Any:
+        if self.is_tensor and not hasattr(torch.Tensor, f"__{name}__"):
+            return getattr(operator, name[1:])(self, right)  # as Python does: no write
         if self.is_tensor:
             return self.tracer.create_proxy("call_function", target, (self, right), {})
         # Generated code would write `x += 1`, which is wrong for the old name of a number.

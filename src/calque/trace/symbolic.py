@@ -26,6 +26,7 @@ from calque.trace.abstract import UNKNOWN, AbstractValues
 from calque.trace.assignments import Assignments
 from calque.trace.assumptions import Assumptions
 from calque.trace.catching import CallCatcher
+from calque.trace.codegen import FaithfulPyTree
 from calque.trace.constants import Constants
 from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
@@ -33,6 +34,7 @@ from calque.trace.errors import SymbolicTraceError
 from calque.trace.fakes import hold_log
 from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
+from calque.trace.leaves import Leaves
 from calque.trace.modes import reads_training
 from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
@@ -41,7 +43,7 @@ from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
 from calque.trace.questions import ASPECTS, OF_PYTORCH, REFUSED
 from calque.trace.randomness import hold_randomness
-from calque.trace.refusals import current_step, refuse
+from calque.trace.refusals import current_step, refuse, refuse_because
 from calque.trace.settings import hold_settings
 from calque.trace.templates import result_argument
 from calque.trace.truth import truth
@@ -65,6 +67,7 @@ class SymbolicTracer(NamingTracer):
     proxy_buffer_attributes = True
     trace_asserts = True
     graph_type: type[Graph] = TracedGraph
+    pytree_codegen = FaithfulPyTree
 
     def __init__(
         self, examples: tuple[tuple, dict[str, Any]] | None = None, **options: Any
@@ -75,6 +78,7 @@ class SymbolicTracer(NamingTracer):
         self.given: dict[str, Any] | None = None
         self.decorated = False
         self.tensors: set[Node] = set()
+        self._members: dict[Node, torch.Tensor] = {}
         self.deferred: list[tuple[Any, tuple]] = []
         self.abstract = AbstractValues(self.resolve)
         self.containers: list[tuple[Node, Any, Any]] = []
@@ -103,6 +107,7 @@ class SymbolicTracer(NamingTracer):
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
             self.assumed.modes[""] = root.training
+        self.leaves = Leaves(root.modules() if isinstance(root, torch.nn.Module) else ())
         with Patches() as patches:
             for hold in _HOLDS:
                 hold(patches)
@@ -136,9 +141,15 @@ class SymbolicTracer(NamingTracer):
     ) -> Any:
         """As `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
-        if reads_training(type(m)) and not self.is_leaf_module(m, path):
+        self.leaves.add(m)
+        own = reads_training(type(m)) and not self.assignments.has_set(m, "training")
+        if own and not self.is_one_node(m, path):
             self.assumed.modes[path] = m.training
         return super().call_module(m, forward, args, kwargs)
+
+    def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
+        """As `Tracer.is_one_node`; not a leaf that the program has changed for this call."""
+        return super().is_one_node(m, path) and not self.leaves.is_changed(m)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
@@ -192,6 +203,24 @@ class SymbolicTracer(NamingTracer):
                 f'File "{origin.file}", line {origin.line}, in {origin.function}'
             )
         return node
+
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
+    ) -> Any:
+        """As `TracerBase.create_proxy`; what no node can hold is refused."""
+        try:
+            return super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        except NotImplementedError as error:
+            strange = str(error).removeprefix("argument of type: ")
+            if strange == str(error) or not has_proxy((*args, *kwargs.values())):
+                raise
+            refuse_because(
+                self,
+                f"{getattr(target, '__name__', target)} is given a value of {strange}, which a "
+                "graph cannot hold",
+                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or data "
+                "classes; or let the function find the object by itself.",
+            )
 
     def proxy(self, node: Node) -> Any:
         """A proxy of the right kind; where the value is known and no tensor, the value itself."""
@@ -335,6 +364,23 @@ class SymbolicTracer(NamingTracer):
             return None
         self.assumed.ask(obj.node, "shape")
         return value.shape
+
+    def member_of(self, value: Any) -> Any:
+        """The parameter or buffer that a proxy stands for; any other value itself."""
+        return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
+
+    def _proxy_of_member(self, name: str, value: Any) -> Any:
+        proxy = super()._proxy_of_member(name, value)
+        self._members[proxy.node] = value
+        return proxy
+
+    def make_module(self, module: torch.nn.Module) -> None:
+        """The program makes a module, whose attributes are nobody else's."""
+        self.leaves.made(module)
+
+    def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """The program deletes an attribute of a module."""
+        self.assignments.note(module, name)
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
         """The program assigns to an attribute of a module; returns whether to carry it out."""

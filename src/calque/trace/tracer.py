@@ -12,7 +12,7 @@ from typing import Any, get_args
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx._symbolic_trace import _ConstantAttributeType
-from torch.fx.graph import Graph
+from torch.fx.graph import Graph, _PyTreeCodeGen
 from torch.fx.node import Argument
 
 from calque.trace.active import tracing
@@ -45,6 +45,7 @@ class Tracer(TracerBase):
     """
 
     graph_type: type[Graph] = Graph
+    pytree_codegen: type[_PyTreeCodeGen] = _PyTreeCodeGen
     contexts: Any = None
 
     def __init__(
@@ -106,6 +107,10 @@ class Tracer(TracerBase):
         leaf = home.startswith(("torch.nn", "torch.ao.nn"))
         return leaf and not isinstance(m, torch.nn.Sequential)
 
+    def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
+        """Whether this call of `m` is one node: whether it is a leaf, and can be called later."""
+        return self.is_leaf_module(m, path)
+
     def path_of_module(self, mod: torch.nn.Module) -> str:
         """The qualified name of `mod` in the root.
 
@@ -142,7 +147,7 @@ class Tracer(TracerBase):
             self.module_stack[key] = (path, type(m))
             self.num_calls[path] = calls + 1
             try:
-                if self.is_leaf_module(m, path):
+                if self.is_one_node(m, path):
                     return self.create_proxy("call_module", path, args, kwargs)
                 return forward(*args, **kwargs)
             finally:
@@ -187,6 +192,16 @@ class Tracer(TracerBase):
                 else None
             )
         return self.create_proxy("get_attr", name, (), {}, **options)
+
+    def member_of(self, value: Any) -> Any:
+        """What is assigned to an attribute of a module for a value of the program."""
+        return value
+
+    def make_module(self, module: torch.nn.Module) -> None:
+        """The program makes a module."""
+
+    def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """The program deletes an attribute of a module."""
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
         """The program assigns to an attribute of a module; returns whether to carry it out."""

@@ -4,50 +4,94 @@ A graph computes tensors; it cannot append to a list of the program's or count i
 a change would happen once for each way that is traced, and never when the graph runs.
 """
 
-import enum
-import functools
 import inspect
+import logging
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from operator import is_
+from types import CodeType
+from typing import Any
 
 import torch
 
-from calque.trace.changes import MISSING, SCALARS, Change, is_same, spoken
-from calque.trace.containers import Seen, is_container
+from calque.state import MISSING, Row, Running, Snapshot, same_value
+from calque.state.paths import Path
+from calque.state.rows import CacheRow, DictRow, ListRow, NamedRow, SetRow, StateRow
+from calque.state.whose import Owner
+from calque.trace.active import current_trace, suspended
+from calque.trace.changes import Change, spoken
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.proxy import has_proxy
-from calque.trace.variables import outside
+from calque.trace.settings import AMBIENT
+from calque.trace.wrapping import unpatched
 
-_OWN = frozenset(vars(torch.nn.Module()))
-_DEEPEST = 3
-_LONGEST = 1000
-_MOST = 5000
-_LIBRARIES = frozenset(("torch", "numpy", "jax", "jaxlib", "calque", *sys.stdlib_module_names))
 _CHANGE = (
-    r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]+=|\.(append|appendleft|extend|insert|pop|popleft|"
-    r"popitem|update|setdefault|add|remove|discard|clear|sort|reverse)\()"
+    r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]*=(?!=)|\.(append|appendleft|extend|insert|pop|"
+    r"popleft|popitem|update|setdefault|add|remove|discard|clear|sort|reverse|send|set|seed)\()"
 )
 
 
-class _Variable(NamedTuple):
-    """What a name outside of the program meant."""
+_LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-    before: Any
 
-    def is_changed(self) -> bool:
-        """Whether it means something that a graph would have to repeat."""
-        now, before = self.read(), self.before
-        if now is before or (before is MISSING and not has_proxy((now,))):
-            return False
-        if isinstance(before, SCALARS) or (before is None and isinstance(now, SCALARS)):
-            return not is_same(now, before)
-        return has_proxy((now,))
+class _Snapshot(Snapshot):
+    """Looks at what runs without being seen by the trace.
+
+    Attributes:
+        of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
+            graph, and once for the abstract value.
+        empty: the dicts of modules that held nothing, and their names.
+    """
+
+    def __init__(self) -> None:
+        self.of_leaves: set[Any] = set()
+        self.empty: list[tuple[Path, dict[Any, Any]]] = []
+        super().__init__(passes=self._leave_out)
+
+    def _leave_out(self, value: Any) -> bool:
+        """Whether there is no row for an object; nor for the many empty dicts of a module."""
+        if isinstance(value, torch.fx.Proxy) or type(value).__module__.startswith("calque."):
+            return True
+        if isinstance(value, torch.nn.Module):
+            for name, item in vars(value).items():
+                if isinstance(item, dict) and not item and id(item) not in self.known:
+                    self.known[id(item)] = item
+                    self.empty.append((Path(f"{type(value).__name__}.{name}"), item))
+        return False
+
+    def enter(self, code: CodeType, held: dict[str, Any], caller: Any = None) -> bool:
+        """As `Snapshot.enter`."""
+        known = set(self.rows) if current_trace() is None else None
+        with suspended(), torch._C.DisableTorchFunction():
+            entered = super().enter(code, held, caller)
+        if known is not None:
+            self.of_leaves |= self.rows.keys() - known
+        return entered
+
+    def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
+        """As `changed`, without what leaf functions have changed."""
+        rows = [row for key, row in self.rows.items() if key not in self.of_leaves]
+        for row in rows:
+            if type(row) is DictRow and _is_untouched(row.owner, row.before):
+                continue
+            now = row.items()
+            if row.is_changed(now):
+                yield row, now
+        for path, held in self.empty:
+            if held:
+                row = DictRow(held, path)
+                now, row.before = row.before, {}
+                self.rows[id(held)] = row
+                yield row, now
+
+
+def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether a dict holds the very same objects; tells most rows, at the cost of reading them."""
+    if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
+        return False
+    return all(map(is_, now, before)) or list(now) == list(before)
 
 
 class Watch:
@@ -56,124 +100,151 @@ class Watch:
     Args:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
+        given: what else the program is given.
     """
 
-    def __init__(self, root: Any, method: str) -> None:
-        self._functions = list(_functions(root, method))
-        self._seen: list[Seen] = []
-        self._variables: list[_Variable] = []
-        self._caches: list[tuple[Any, int]] = []
-        self._known: set[int] = set()
+    def __init__(self, root: Any, method: str, given: Any) -> None:
+        self._snapshot = _Snapshot()
+        self._running = Running(self._snapshot)
         if isinstance(root, torch.nn.Module):
-            for path, module in root.named_modules():
-                self._look(type(module).__name__, type(module), 0)
-                for name, value in vars(module).items():
-                    if name not in _OWN:
-                        whole = ".".join(filter(None, ("self", path, name)))
-                        self._look(whole, value, _DEEPEST)
-        for function in self._functions:
-            self._look(function.__name__, function, 0)
-            for name, read, write in outside(function):
-                value = read()
-                self._variables.append(_Variable(name, read, write, value))
-                self._look(name, value, _DEEPEST)
+            self._snapshot.visit(root, "self")
+            self._snapshot.visit(getattr(type(root), method, None), method)
+        else:
+            self._snapshot.visit(root, getattr(root, "__name__", ""))
+        self._snapshot.visit(given, "the arguments")
+        self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
-    def _look(self, name: str, value: Any, depth: int) -> None:
-        if id(value) in self._known or len(self._known) > _MOST:
-            return
-        if isinstance(value, functools._lru_cache_wrapper):
-            self._known.add(id(value))
-            self._caches.append((value, value.cache_info().misses))
-        elif isinstance(value, type):
-            self._look_at_class(value)
-        elif is_container(value) and not isinstance(value, torch.nn.Module):
-            self._look_into(name, value, depth, None)
-        elif _is_program(type(value)) or isinstance(value, FunctionType):
-            self._look_into(name, getattr(value, "__dict__", {}), depth, type(value))
+    def running(self) -> AbstractContextManager[None]:
+        """Within, each piece of code that runs is looked at for what it could change."""
+        return self._running.watching()
 
-    def _look_into(self, name: str, value: Any, depth: int, kind: type | None) -> None:
-        if id(value) in self._known or len(value) > _LONGEST:
-            return
-        self._known.add(id(value))
-        self._seen.append(Seen(name, value, kind))
-        if depth:
-            for key, part in list(value.items() if hasattr(value, "items") else enumerate(value)):
-                inner = f"{name}.{key}" if kind is not None else f"{name}[{key!r}]"
-                self._look(inner, part, depth - 1)
+    def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
+        """Change back what was changed; returns what can be set again.
 
-    def _look_at_class(self, kind: type) -> None:
-        if not _is_program(kind, modules=True):
-            return
-        self._known.add(id(kind))
-        for name, value in list(vars(kind).items()):
-            if name.startswith("__") or isinstance(value, FunctionType):
-                continue
-            whole, read = f"{kind.__name__}.{name}", functools.partial(getattr, kind, name)
-            if isinstance(value, (*SCALARS, type(None))):
-                write = functools.partial(setattr, kind, name)
-                self._variables.append(_Variable(whole, read, write, value))
-            self._look(whole, value, 1)
-
-    def leave(self) -> list[Change]:
-        """Change back what was changed; returns the numbers and the like that were.
+        Args:
+            member_of: what a proxy of a parameter stands for.
 
         Raises:
-            TraceError: something else was changed.
+            TraceError: something else was changed, or the program did what differs from call to
+                call.
         """
+        self._forget_patches()
         changes: list[Change] = []
         refused: Change | None = None
-        for change, may_stay in self._changes():
+        for change, may_stay in self._changes(member_of):
             if may_stay:
                 changes.append(change)
             else:
                 refused = refused or change
+        seen = self._snapshot.unrepeatable
+        unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
         self.restore()
         if refused is not None:
             raise refusal(refused)
+        for what in unrepeatable:
+            raise SymbolicTraceError(
+                f"{what} while tracing, and never again when the graph runs.\n"
+                "Do it outside of the program, and pass what it gives as an argument."
+            )
         return changes
 
     def restore(self) -> None:
         """Change back what was changed."""
-        for variable in self._variables:
-            if variable.is_changed():
-                variable.write(variable.before)
-        for seen in self._seen:
-            if any(True for _ in seen.changed()):
-                seen.restore()
-        for cache, misses in self._caches:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()  # it may hold values of the trace
+        self._forget_patches()
+        self._snapshot.unrepeatable.clear()
+        for name, (read, write) in AMBIENT.items():
+            if read() != self._ambient[name]:
+                write(self._ambient[name])
+        for _ in self._snapshot.changed_by_program():
+            break
+        else:
+            if not self._snapshot.of_leaves:
+                return
+        self._snapshot.restore()
+        for row, _ in list(self._snapshot.changed()):
+            if isinstance(row, StateRow):
+                row.restore()  # random numbers that a library draws too
 
-    def _changes(self) -> Iterator[tuple[Change, bool]]:
-        """Each name that means something else, and whether it is a number or the like."""
-        for variable in self._variables:
-            if variable.is_changed():
-                name, before, now = variable.name, variable.before, variable.read()
-                what = f"changes from {spoken(before)} to {spoken(now)}"
-                change = Change(name, name, what, self._place(name), before, now, variable.write)
-                yield change, isinstance(now, SCALARS)
-        for seen in self._seen:
-            for part in seen.changed():
-                name, write = seen.name_of(part), functools.partial(seen.write, part.key)
-                place = self._place(name if seen.kind is not None else seen.name)
-                before = seen.before(part.key)
-                yield Change(name, name, part.what, place, before, part.after, write), part.may_stay
+    def _forget_patches(self) -> None:
+        """Leaf functions stood in the place of variables while the code was looked at."""
+        for row in self._snapshot.rows.values():
+            for key, value in row.before.items() if isinstance(row, NamedRow) else ():
+                row.before[key] = unpatched(value)
 
-    def _place(self, name: str) -> str:
-        """The line that changes what has this name, as well as the source shows it."""
-        last = name.rpartition(".")[2]
-        pattern = re.compile(rf"\b{re.escape(last)}{_CHANGE}")
-        for function in self._functions:
-            code = function.__code__
-            try:
-                lines, first = inspect.getsourcelines(code)
-            except (OSError, TypeError):
+    def _changes(self, member_of: Callable[[Any], Any]) -> Iterator[tuple[Change, bool]]:
+        """Each name that means something else, and whether it can be made to mean that."""
+        for name, (read, write) in AMBIENT.items():
+            before, now = self._ambient[name], read()
+            if now != before:
+                what = f"is left at {now}, which was {before} before"
+                place = self._place(f"set_{name.rpartition('.')[2]}")
+                yield Change(name, name, what, place, before, now, write), False
+        for row, now in list(self._snapshot.changed_by_program()):
+            if isinstance(row, CacheRow) or not (row.restored or isinstance(row, StateRow)):
+                continue  # it is emptied; a library keeps it for itself
+            if not row.settable:
+                name = str(row.path)
+                yield self._change(row, None, "moves on", row.before, now, name), False
+            elif isinstance(row, (ListRow, SetRow)):
+                yield from self._changed_members(row, now)
+            else:
+                yield from self._changed_names(row, now, member_of)
+
+    def _changed_members(self, row: Row, now: dict) -> Iterator[tuple[Change, bool]]:
+        values, name = list(now.values()), str(row.path)
+        what = f"changes in length from {len(row.before)} to {len(now)}"
+        if has_proxy(values):
+            what = "gets a value of the traced program"
+        elif len(now) == len(row.before):
+            what = "has its members changed"
+        change = self._change(row, None, what, row.before, now, name)
+        yield change._replace(write=row.assign), not has_proxy(values)
+
+    def _changed_names(
+        self, row: Row, now: dict, member_of: Callable[[Any], Any]
+    ) -> Iterator[tuple[Change, bool]]:
+        for key in {**row.before, **now}:
+            before, after = row.before.get(key, MISSING), now.get(key, MISSING)
+            if key in row.ignored or same_value(before, member_of(after)):
                 continue
-            for number, line in enumerate(lines):
-                if pattern.search(line):
-                    return f"{code.co_filename}:{first + number} in {code.co_name}: "
-        code = self._functions[0].__code__ if self._functions else None
-        return f"{code.co_filename} in {code.co_name}: " if code is not None else ""
+            if after is MISSING:
+                what = "is deleted"
+            elif has_proxy((after,)) and not row.attribute:
+                what = "gets a value of the traced program"
+            elif before is MISSING and not has_proxy((after,)):
+                what = f"becomes {spoken(after)}"
+            else:
+                what = f"changes from {spoken(before)} to {spoken(after)}"
+            if not has_proxy((before,)):
+                yield self._change(row, key, what, before, after), not has_proxy((after,))
+
+    def _change(
+        self, row: Row, key: Any, what: str, before: Any, after: Any, name: str = ""
+    ) -> Change:
+        name = name or row.name(key)
+        inner = name if row.attribute else str(row.path)
+        place = self._place(inner.rpartition(".")[2], _CHANGE)
+        return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
+
+    def _place(self, name: str, pattern: str = "") -> str:
+        """The line that changes what has this name, as well as the source shows it."""
+        ran = self._snapshot.codes.items()
+        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
+        for end in (pattern, r"\b") if pattern else (r"\b",):
+            search = re.compile(rf"(?<!\w){re.escape(name)}{end}")
+            for code in codes if name else ():
+                for number, line in _source(code):
+                    if search.search(line):
+                        return f"{code.co_filename}:{number} in {code.co_name}: "
+        return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+
+def _source(code: CodeType) -> Iterator[tuple[int, str]]:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError):
+        return
+    yield from enumerate(lines, max(first, 1))
 
 
 def refusal(change: Change) -> SymbolicTraceError:
@@ -183,41 +254,3 @@ def refusal(change: Change) -> SymbolicTraceError:
         "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
         "buffer and write into it. What is done in the first call only: call it once, then trace."
     )
-
-
-def _is_program(kind: type, modules: bool = False) -> bool:
-    """Whether a class is the program's own, and not a tensor, a module or some library's."""
-    home = (kind.__module__ or "").partition(".")[0]
-    others = (torch.Tensor, enum.Enum) if modules else (torch.Tensor, enum.Enum, torch.nn.Module)
-    return home not in _LIBRARIES and not issubclass(kind, others)
-
-
-def _functions(root: Any, method: str) -> Iterator[FunctionType]:
-    """The functions of the program that are known before it runs."""
-    starts: list[Any] = [root]
-    if isinstance(root, torch.nn.Module):
-        starts = [getattr(type(root), method, None)]
-        for kind in dict.fromkeys(map(type, root.modules())):
-            if not kind.__module__.startswith("torch."):
-                starts += list(vars(kind).values())
-    found: dict[CodeType, FunctionType] = {}
-    _follow(starts, found, _DEEPEST)
-    return iter(found.values())
-
-
-def _follow(values: Iterable[Any], found: dict[CodeType, FunctionType], depth: int) -> None:
-    for value in values:
-        for function in _unwrapped(value):
-            if function.__code__ in found or (function.__module__ or "torch").startswith("torch."):
-                continue
-            found[function.__code__] = function
-            if depth:
-                _follow([read() for _, read, _ in outside(function)], found, depth - 1)
-
-
-def _unwrapped(value: Any) -> Iterator[FunctionType]:
-    """A function, and those that it decorates."""
-    while callable(value):
-        if isinstance(value, FunctionType):
-            yield value
-        value = getattr(value, "__wrapped__", None) if not isinstance(value, type) else None

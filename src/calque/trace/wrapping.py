@@ -7,11 +7,13 @@ the other way round.
 import builtins
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any, TypeVar
 
 from torch.fx import _symbolic_trace as _torch
+from torch.fx.node import _get_qualified_name
 
 from calque.trace.patching import Patches
 from calque.trace.proxy import proxies_in
@@ -55,8 +57,36 @@ def wrap(fn_or_name: F) -> F:
 def registered_identities() -> set[int]:
     """The ids of the functions that are registered, to find them under names of other modules."""
     registered = list(_torch._wrapped_fns_to_patch.items())
-    functions = (_unpatched(names.get(name)) for (_, name), names in registered)
+    functions = (unpatched(names.get(name)) for (_, name), names in registered)
     return {id(function) for function in functions if isinstance(function, FunctionType)}
+
+
+@functools.lru_cache(maxsize=1024)
+def nameable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or one that calls it, if generated code would mean another by its name.
+
+    `functools.wraps(torch.relu)` makes a function say that it is PyTorch's own; an object that can
+    be called may have no name at all.
+    """
+    home = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__name__", None)
+    if name is not None and not home.startswith("torch"):
+        return function
+    if name is not None and _found(_get_qualified_name(function)) is function:
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name or type(function).__name__
+    return call
+
+
+def _found(path: str) -> Any:
+    value: Any = sys.modules.get(path.partition(".")[0])
+    for part in path.split(".")[1:]:
+        value = getattr(value, part, None)
+    return value
 
 
 def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +95,8 @@ def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         for proxy in proxies_in((*args, *kwargs.values())):
-            result = proxy.tracer.create_proxy("call_function", function, args, kwargs)
+            target = nameable(function)
+            result = proxy.tracer.create_proxy("call_function", target, args, kwargs)
             result.node.meta["is_wrapped"] = True
             return result
         return function(*args, **kwargs)
@@ -116,11 +147,11 @@ class LeafFunctions:
             return
         self._visited.add(id(names))
         for name, value in list(names.items()):
-            if id(_unpatched(value)) in self._identities and not name.startswith("_"):
+            if id(unpatched(value)) in self._identities and not name.startswith("_"):
                 self._patches.hold(names, name, leaf_function)
 
 
-def _unpatched(value: Any) -> Any:
+def unpatched(value: Any) -> Any:
     """The function itself, where another trace has put its replacement."""
     if type(value) is FunctionType and getattr(value, "__fx_already_patched", False):
         return value.__wrapped__

@@ -1,0 +1,164 @@
+"""Where an interrupt would break something, and so has to wait.
+
+Python runs a signal's handler in the main thread between any two instructions, and wherever C code
+calls `PyErr_CheckSignals`; the handler may raise. In three places that must not be:
+
+- In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
+  but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
+  the process. While C++ holds the method there is one more reference to it: that is the test.
+- In a step that gives its inputs away and has not kept its results yet (`settles`).
+- In what the garbage collector calls back: it drops exceptions, so the interrupt would be lost.
+
+A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
+"""
+
+import dis
+import functools
+import gc
+import sys
+import time
+from _thread import interrupt_main, start_new_thread
+from collections.abc import Callable
+from operator import is_
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
+_STRAY_AFTER = 1.0  # seconds
+_STRAY_CALLS = 1000
+_SOON = 0.001  # seconds
+
+_settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
+
+
+def settles(function: _Function) -> _Function:
+    """Mark a function as one step: no signal's handler runs before it has returned.
+
+    A handler waits while a call of it is anywhere on the stack of the main thread, however long
+    that takes and however often the signal is sent. So nothing of the user's may be called in it.
+    The mark costs a call nothing. It concerns handlers only: an exception that another thread sets
+    (`PyThreadState_SetAsyncExc`) still arrives at the next instruction.
+
+    Args:
+        function: a function written in Python; a decorator beneath this one is not looked through.
+    """
+    code = function.__code__  # type: ignore[attr-defined]
+    _settling[id(code)] = code
+    return function
+
+
+def entered_unseen(function: FunctionType) -> FunctionType:
+    """Have a function entered without a look for signals or exceptions of other threads.
+
+    The first instruction of a function looks for them, before any `try` of it; not so that of a
+    coroutine after an `await`. Loops and calls in the function still look.
+    """
+    code = function.__code__
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RESUME":
+            written = bytearray(code.co_code)
+            written[instruction.offset + 1] = _AFTER_AWAIT
+            function.__code__ = code.replace(co_code=bytes(written))
+            break
+    return function
+
+
+class Held:
+    """A function that only C++ asks for, and that tells while C++ is at it.
+
+    Attributes:
+        function: what to hand out; nobody else may keep a reference to it.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        # Not the function itself: a traceback that ends in it would hold it.
+        self.function = functools.partial(function)
+        self._usual = sys.maxsize  # nobody waits before `count`
+        self._since = 0.0
+        self._times = 0
+
+    def count(self) -> None:
+        """Take the references that are there now as the usual ones."""
+        self._usual = sys.getrefcount(self.function)
+
+    def is_held(self) -> bool:
+        """Whether C++ is between looking the function up and the end of its call.
+
+        A reference that stays has another cause (a tool that holds all objects there are) and
+        must not hold up signals for ever.
+        """
+        if sys.getrefcount(self.function) <= self._usual:
+            self._times = 0
+            return False
+        if not self._times:
+            self._since = time.monotonic()
+        self._times += 1
+        # Both: the process may have been stopped meanwhile; a split in 10,000 asks as often.
+        return self._times < _STRAY_CALLS or time.monotonic() - self._since < _STRAY_AFTER
+
+
+_held: list[Held] = []
+
+
+def hold(function: FunctionType) -> Callable[[], Any]:
+    """A callable for a guard of C++ which may not see an exception; handlers wait meanwhile."""
+    held = Held(entered_unseen(function))
+    _held.append(held)
+    return held.function
+
+
+def be_ready() -> None:
+    """Begin to have handlers wait: what `hold` gave is where it belongs."""
+    for held in _held:
+        held.count()
+
+
+def _has_to_wait(frame: FrameType | None) -> bool:
+    """Whether a handler that interrupts this frame has to wait."""
+    for held in _held:
+        if held.is_held():
+            return True
+    waiting = _settling.keys() | {id(getattr(call, "__code__", None)) for call in gc.callbacks}
+    while frame is not None:
+        if id(frame.f_code) in waiting:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _make_pending_soon(signum: int) -> None:
+    time.sleep(_SOON)
+    interrupt_main(signum)
+
+
+class Handler:
+    """A signal's handler that waits where it has to.
+
+    Its `__call__` is a property, which says what is to be called. So the handler is called by the
+    interpreter itself, and tracebacks show the user's frames and none of this class.
+
+    Attributes:
+        handler: the user's.
+    """
+
+    __slots__ = ("_signum", "handler")
+
+    def __init__(self, signum: int, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self._signum = signum
+        self.handler = handler
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """What the interpreter calls: the user's handler, or what does nothing."""
+        if not _has_to_wait(sys._getframe().f_back):
+            return self.handler
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            # Python 3.11 looks for signals again before it goes on with the first instruction of a
+            # function that is traced, so that one which is pending at once would stop all else.
+            start_new_thread(_make_pending_soon, (self._signum,))
+            return is_
+        # The signal is made pending in the very last act, and not by a call of this function:
+        # after a call the interpreter looks for signals, and would be here again at once.
+        [*map(interrupt_main, (self._signum,))]
+        return is_

@@ -1,0 +1,154 @@
+"""What was compiled for eager calls, and how much of it is kept.
+
+Each shape that an operator meets costs a compiled program of two or three megabytes. The tables of
+them together hold a bounded number: when there are more, a quarter goes, first of what was not used
+since that happened last, and of that the oldest.
+"""
+
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, ParamSpec, TypeVar
+
+logger = logging.getLogger("calque.kept")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DEFAULT = 1024
+_REMEMBERED = 65536  # of what was thrown away, to notice that it comes back
+
+
+class Entry:
+    """One entry of a table.
+
+    Attributes:
+        value: what is kept.
+        used: set by whoever uses it again.
+    """
+
+    __slots__ = ("_key", "_serial", "_table", "used", "value")
+
+    def __init__(self, value: Any, table: "Table", key: Any, serial: int) -> None:
+        self.value = value
+        self.used = False
+        self._table, self._key, self._serial = table, key, serial
+
+    def drop(self) -> None:
+        """Take it out of its table."""
+        if self._table.pop(self._key, None) is not None:
+            _kept.gone.add(self._table.mark(self._key))
+
+
+class Table(dict[Any, Entry]):
+    """What is kept for one owner, by key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _kept.tables.append(weakref.ref(self))
+
+    def keep(self, key: Any, value: Any) -> Entry:
+        """Put a value in; others may go, of any table."""
+        entry = self[key] = _kept.entry(value, self, key)
+        return entry
+
+    def mark(self, key: Any) -> int:
+        """A number that tells a key among those of all tables."""
+        return hash((id(self), key))
+
+
+class _Kept:
+    """The tables, and the bound on what they hold together."""
+
+    def __init__(self) -> None:
+        self.tables: list[weakref.ref[Table]] = []
+        self.most = DEFAULT
+        self.gone: set[int] = set()
+        self._count = self._serial = self._again = 0
+        self._lock = threading.Lock()
+
+    def entry(self, value: Any, table: Table, key: Any) -> Entry:
+        with self._lock:
+            self._serial += 1
+            if self._count >= self.most:
+                self._sweep(self.most)
+            self._count += 1
+            if self.gone and table.mark(key) in self.gone:
+                self._again += 1
+                if self._again == self.most:
+                    logger.warning(
+                        "eager calls use more than %d programs in turn, and XLA compiles them "
+                        "again and again: raise torch.jax.set_max_programs, or jit the function",
+                        self.most,
+                    )
+            return Entry(value, table, key, self._serial)
+
+    def bound(self, most: int) -> None:
+        with self._lock:
+            self.most, self._again = most, 0
+            self._sweep(most)
+
+    def _sweep(self, most: int) -> None:
+        tables = [(reference, table) for reference in self.tables if (table := reference())]
+        entries = [entry for _, table in tables for entry in list(table.values())]
+        if len(entries) >= most:
+            if len(self.gone) > _REMEMBERED:
+                self.gone.clear()
+            entries.sort(key=attrgetter("used", "_serial"))
+            excess = len(entries) - most * 3 // 4
+            for entry in entries[:excess]:
+                entry.drop()
+            entries = entries[excess:]
+            for entry in entries:
+                entry.used = False
+        self._count = len(entries)
+        self.tables = [reference for reference in self.tables if reference() is not None]
+
+
+_kept = _Kept()
+
+
+def kept(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of hashable arguments that keeps what it gives, as `functools.lru_cache` does."""
+    table = Table()
+
+    @functools.wraps(function)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+        entry = table.get(args)
+        if entry is None:
+            return table.keep(args, function(*args, **kwargs)).value
+        entry.used = True
+        return entry.value
+
+    return remembered
+
+
+def set_max_programs(count: int) -> None:
+    """Bound the number of compiled programs that eager calls keep, two or three megabytes each.
+
+    Args:
+        count: at least 1; 1024 until it is set. Those used last are kept, about.
+
+    Raises:
+        ValueError: it is less than 1.
+
+    >>> import torch, calque
+    >>> torch.jax.set_max_programs(2048)
+    >>> torch.jax.get_max_programs()
+    2048
+    """
+    if count < 1:
+        raise ValueError(f"at least one program has to be kept, not {count}")
+    _kept.bound(count)
+
+
+def get_max_programs() -> int:
+    """How many compiled programs eager calls keep (see `set_max_programs`)."""
+    return _kept.most
+
+
+def count() -> int:
+    """How many compiled programs are kept."""
+    return sum(len(table) for reference in _kept.tables if (table := reference()) is not None)

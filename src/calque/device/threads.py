@@ -1,0 +1,33 @@
+"""The threads that use the device.
+
+Most programs use it from one thread. A call that knows that no other thread is there needs no locks
+for what it changes: it holds `turn` meanwhile, and a thread that comes to the device for the first
+time waits for that.
+"""
+
+import threading
+
+_PATIENCE = 1.0  # seconds
+
+turn = threading.RLock()
+"""Held by a call that counts on being alone, and for a moment by those that look after others."""
+
+present: set[int] = set()
+"""One member for each thread. With a single one, the calling thread is alone until it releases
+`turn`."""
+
+
+class Presence:
+    """That a thread uses the device; belongs in its local data, and ends with it."""
+
+    __slots__ = ()
+
+    def __init__(self, _present: set[int] = present) -> None:
+        _present.add(id(self))
+        # A thread of XLA's that calls back may be what the call waits for.
+        own = threading.get_ident() in threading._active  # type: ignore[attr-defined]
+        if turn.acquire(timeout=-1 if own else _PATIENCE):
+            turn.release()
+
+    def __del__(self, _present: set[int] = present) -> None:
+        _present.discard(id(self))

@@ -1,0 +1,64 @@
+"""Backwards of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and under
+`torch.func.vmap`.
+
+Such a gradient has an axis that it does not show. A program runs for one gradient after another.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+Tensor = torch.Tensor
+_functorch = torch._C._functorch
+_MOST_LEVELS = 64
+
+
+def is_batched(value: Any) -> bool:
+    """Whether a value is a tensor with a hidden axis."""
+    return isinstance(value, Tensor) and (
+        _functorch.is_batchedtensor(value) or _functorch.is_legacy_batchedtensor(value)
+    )
+
+
+def batched(
+    run: Callable[[tuple[Tensor | None, ...]], list[Tensor | None]],
+    incoming: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients for incoming ones of which some have a hidden axis.
+
+    Args:
+        run: the gradients for incoming ones without that axis.
+        incoming: the gradients that come in.
+    """
+    first = next(gradient for gradient in incoming if is_batched(gradient))
+    is_legacy = _functorch.is_legacy_batchedtensor(first)
+    level = _legacy_level(first) if is_legacy else _functorch.current_level()
+    stacks = [_stack(gradient, level) if is_batched(gradient) else None for gradient in incoming]
+    (count,) = {len(stack) for stack in stacks if stack is not None}
+    with nullcontext() if is_legacy else temporarily_pop_interpreter_stack():
+        rows = [
+            run(tuple(g if s is None else s[i] for g, s in zip(incoming, stacks, strict=True)))
+            for i in range(count)
+        ]
+        columns = [None if c[0] is None else torch.stack(c) for c in zip(*rows, strict=True)]
+    add = torch._add_batch_dim if is_legacy else _functorch._add_batch_dim
+    return [None if column is None else add(column, 0, level) for column in columns]
+
+
+def _legacy_level(gradient: Tensor) -> int:
+    """Which level of `is_grads_batched` made an axis: this may be another thread than its."""
+    for level in range(1, _MOST_LEVELS):
+        if not is_batched(torch._remove_batch_dim(gradient, level, 1, 0)):
+            return level
+    raise RuntimeError("calque.jit takes one batch of gradients, not batches of batches")
+
+
+def _stack(gradient: Tensor, level: int) -> Tensor:
+    """A gradient with its hidden axis in front."""
+    if _functorch.is_legacy_batchedtensor(gradient):
+        return torch._remove_batch_dim(gradient, level, 1, 0)
+    value, axis = _functorch._unwrap_batched(gradient, level)
+    return value.movedim(axis, 0)

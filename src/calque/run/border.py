@@ -1,0 +1,96 @@
+"""Where PyTorch's graph of a traced function ends: at the tensors that were there before it ran.
+
+A gradient flows from what the function computed back to them. Some are leaves; others were computed
+with a graph of their own, which is not the program's: the function's graph ends where theirs begin.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+Tensor = torch.Tensor
+Edge = tuple[Any, int]
+"""A node of PyTorch's graph, and the number of its output."""
+
+
+def node_of(tensor: Tensor) -> Any:
+    """The node behind a tensor; None if it has none, or one that PyTorch forbids to ask for.
+
+    So it does of a view made under no_grad whose base was written with gradients.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def has_graph(value: Any) -> bool:
+    """Whether a value is a tensor with a graph behind it."""
+    return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None
+
+
+class Border:
+    """The tensors from outside that have graphs of their own."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Edge, Tensor] = {}
+        self._edges: dict[int, GradientEdge] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        """Take note of a tensor as it is before the function changes it."""
+        if id(tensor) not in self._edges:
+            edge = self._edges[id(tensor)] = get_gradient_edge(tensor)
+            self.tensors.setdefault((edge.node, edge.output_nr), tensor)
+
+    def __contains__(self, tensor: object) -> bool:
+        return id(tensor) in self._edges
+
+    def edge(self, tensor: Tensor) -> GradientEdge:
+        """The edge of a tensor as it was when it was added."""
+        return self._edges[id(tensor)]
+
+    @contextmanager
+    def silent(self, others: Iterable[Tensor]) -> Iterator[None]:
+        """Within, hooks of tensors at the border do not run: they run when the gradient leaves.
+
+        Args:
+            others: the other tensors where a backward ends.
+        """
+        tensors = list({id(t): t for t in (*self.tensors.values(), *others)}.values())
+        hooks = [(t._backward_hooks, dict(t._backward_hooks)) for t in tensors if t._backward_hooks]
+        kept = [(t, t.grad) for t in self.tensors.values() if t.retains_grad]
+        for running, _ in hooks:
+            running.clear()
+        try:
+            yield
+        finally:
+            for running, known in hooks:
+                running.update(known)
+            for tensor, gradient in kept:
+                tensor.grad = gradient
+
+
+@contextmanager
+def blocked(edges: Iterable[Edge]) -> Iterator[None]:
+    """Within, no gradient gets past some edges."""
+    numbers: dict[Any, set[int]] = {}
+    for node, number in edges:
+        numbers.setdefault(node, set()).add(number)
+    handles = [node.register_prehook(_without(gone)) for node, gone in numbers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _without(gone: set[int]) -> Any:
+    return lambda gradients: tuple(None if i in gone else g for i, g in enumerate(gradients))
+
+
+def is_leaf_node(node: Any) -> bool:
+    """Whether a node of PyTorch's graph stands for a leaf."""
+    return type(node).__name__ == "AccumulateGrad"

@@ -1,0 +1,99 @@
+"""Whether there is memory for a program, before it is started."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NoReturn
+
+import jax
+import torch
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class Need:
+    """The memory that a program takes besides its arguments.
+
+    Attributes:
+        is_too_large: whether the device has less than that in all.
+        is_tight: tells whether there is less than that left now; None where nobody knows.
+    """
+
+    def __init__(self, compiled: jax.stages.Compiled) -> None:
+        self._bytes = _of(compiled)
+        self.is_too_large = self._bytes > _total()
+        left = _left()
+        self.is_tight: Callable[[], bool] | None = None
+        if left is not None:
+            self.is_tight = lambda: left() < self._bytes
+
+    def refuse(self, _: Any) -> NoReturn:
+        """Stands for the call of a program that is too large."""
+        raise torch.OutOfMemoryError(
+            f"jax out of memory. The program needs {spoken(self._bytes)} besides its arguments; "
+            f"the device has {spoken(_total())} in all."
+        )
+
+
+def _of(compiled: jax.stages.Compiled) -> int:
+    found: Any = compiled.memory_analysis()
+    if found is None:
+        return 0
+    return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+
+
+@cache
+def _total() -> float:
+    """The device's bytes; of a CPU, those of the machine."""
+    device = jax.local_devices()[0]
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit is None and device.platform == "cpu":
+        limit = _of_machine()
+    return limit or float("inf")
+
+
+def _of_machine() -> int | None:
+    try:
+        with open("/proc/meminfo") as lines:
+            sizes = dict(line.split(":", 1) for line in lines)
+        return sum(int(sizes[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _left() -> Callable[[], float] | None:
+    """Tells how many bytes can be had now; None where that has no limit that is known."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats and "bytes_in_use" in stats:
+
+        def of_device() -> float:
+            now = device.memory_stats() or stats
+            return now["bytes_limit"] - now["bytes_in_use"]
+
+        return of_device
+    if resource is None or device.platform != "cpu" or not os.path.exists("/proc/self/statm"):
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    page = os.sysconf("SC_PAGE_SIZE")
+
+    def of_process() -> float:
+        with open("/proc/self/statm") as line:
+            return limit - int(line.read().split()[0]) * page
+
+    return of_process
+
+
+def spoken(count: float) -> str:
+    """A number of bytes as PyTorch speaks of it."""
+    power = 0
+    while count >= 1024 and power < len(_UNITS) - 1:
+        count, power = count / 1024, power + 1
+    return f"{count:.2f} {_UNITS[power]}"

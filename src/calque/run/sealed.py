@@ -1,0 +1,50 @@
+"""Bytes that say what they are and that nothing is missing or changed: a seal after the bytes.
+
+JAX's reader of exported programs trusts what it reads: one wrong byte ends the process, or leaves
+it in a loop. The seal stands at the end, so that `jax.export.deserialize`, which leaves alone what
+follows a program, reads sealed bytes as well.
+"""
+
+import hashlib
+import struct
+
+_MAGIC = b"\x89calque\n"
+_VERSION = 1
+_SEAL = struct.Struct("<Q32sI8s")
+"""The length of what is sealed, the SHA-256 of it and of the version, the version, the magic."""
+
+
+def seal(content: bytes) -> bytes:
+    """The bytes with their seal."""
+    return content + _SEAL.pack(len(content), _digest(content, _VERSION), _VERSION, _MAGIC)
+
+
+def unseal(data: bytes | bytearray | memoryview) -> bytes:
+    """The bytes without their seal.
+
+    Raises:
+        ValueError: there is no seal, one of another version, or it does not fit the bytes.
+    """
+    data = bytes(data)
+    if len(data) < _SEAL.size or not data.endswith(_MAGIC):
+        raise ValueError(
+            f"these {len(data)} bytes are not a program that calque exported, or their end is "
+            "missing or damaged: export the program again (what jax.export wrote, "
+            "jax.export.deserialize reads)"
+        )
+    content, (length, digest, version, _) = data[: -_SEAL.size], _SEAL.unpack(data[-_SEAL.size :])
+    if length == len(content) and digest == _digest(content, version):
+        if version == _VERSION:
+            return content
+        raise ValueError(
+            f"this program has version {version} of calque's format, and this release reads "
+            f"version {_VERSION}: load it with the release that wrote it, or export it again"
+        )
+    raise ValueError(
+        f"the exported program is damaged: its {len(data)} bytes are not those that were written "
+        "(the checksum differs); copy the file again, in binary mode, or export the program again"
+    )
+
+
+def _digest(content: bytes, version: int) -> bytes:
+    return hashlib.sha256(content + version.to_bytes(4, "little")).digest()

@@ -1,0 +1,20 @@
+"""The Python state that a function reaches: found, compared, restored and guarded."""
+
+from calque.state.guard import StateGuard
+from calque.state.rows import Row
+from calque.state.running import Running, Suspension
+from calque.state.snapshot import Change, Snapshot
+from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
+
+__all__ = [
+    "ATOMIC",
+    "MISSING",
+    "SCALARS",
+    "Change",
+    "Row",
+    "Running",
+    "Snapshot",
+    "StateGuard",
+    "Suspension",
+    "same_value",
+]

@@ -1,0 +1,48 @@
+"""Builtin functions whose results differ from call to call, whatever they are given."""
+
+from types import BuiltinFunctionType
+from typing import Any
+
+_CLOCKS = (
+    *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+    *("process_time", "process_time_ns", "thread_time", "thread_time_ns", "clock_gettime"),
+    *("clock_gettime_ns", "localtime", "gmtime", "ctime", "strftime", "asctime"),
+)
+_SYSTEM = (
+    *("urandom", "getrandom", "getpid", "times", "stat", "lstat", "fstat", "access", "readlink"),
+    *("getcwd", "getloadavg", "cpu_count", "read", "get_terminal_size", "getppid"),
+)
+_DIFFERING = {
+    "time": frozenset(_CLOCKS),
+    "posix": frozenset(_SYSTEM),
+    "nt": frozenset(_SYSTEM),
+    "builtins": frozenset(("input",)),
+    "datetime": frozenset(("now", "utcnow", "today")),
+    "date": frozenset(("today",)),
+    "_uuid": frozenset(("generate_time_safe", "UuidCreate")),
+    "gc": frozenset(("get_count", "get_stats")),
+}
+"""The names, by the module or the class that has them."""
+
+
+def home_of(function: BuiltinFunctionType) -> str:
+    """The module or the class of a builtin function."""
+    owner = function.__self__
+    return getattr(owner, "__name__", type(owner).__name__)
+
+
+def differs(function: Any) -> bool:
+    """Whether a function is one of these.
+
+    >>> import time
+    >>> differs(time.time), differs(len)
+    (True, False)
+    """
+    if not isinstance(function, BuiltinFunctionType):
+        return False
+    names = _DIFFERING.get(home_of(function))
+    return names is not None and function.__name__ in names
+
+
+NAMES = frozenset(name for names in _DIFFERING.values() for name in names)
+"""All of the names."""

@@ -1,0 +1,147 @@
+"""Objects that show their state by a protocol only: random generators, iterators, open files.
+
+They are asked by Python's own reduction protocol, or by a method that says how far they are. Most
+of them move on when they are used, and cannot be put back: a program that moves one on is no
+program for another call.
+"""
+
+import io
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calque.state.values import ATOMIC
+
+_DEEPEST = 8
+_MOVING = (
+    random.Random,
+    np.random.RandomState,
+    np.random.Generator,
+    np.random.BitGenerator,
+    types.GeneratorType,
+    types.CoroutineType,
+    types.AsyncGeneratorType,
+    io.IOBase,
+)
+
+
+def moves(value: Any) -> bool:
+    """Whether an object moves on when it is used, whatever attributes it has."""
+    return isinstance(value, _MOVING)
+
+
+class Opaque(NamedTuple):
+    """How to deal with an object.
+
+    Attributes:
+        read: its state, as values that can be compared.
+        write: takes its state back; None if nothing does.
+        guarded: whether it matters to a program that does not change it: a generator that was not
+            drawn from has given nothing.
+        inner: objects that it stands on.
+    """
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], None] | None
+    guarded: bool
+    inner: tuple[Any, ...] = ()
+
+
+def opaque(value: Any) -> Opaque | None:
+    """How to deal with an object that has no attributes; None if nothing can be known of it."""
+    if isinstance(value, random.Random):
+        system = isinstance(value, random.SystemRandom)
+        return None if system else Opaque(_getstate, lambda o, s: o.setstate(s), False)
+    if isinstance(value, np.random.RandomState):
+        return Opaque(_numpy_state, _set_numpy_state, False)
+    if isinstance(value, np.random.Generator):
+        bits = value.bit_generator
+        return Opaque(lambda o: comparable(bits.state), None, False)
+    if isinstance(value, np.random.BitGenerator):
+        return Opaque(lambda o: comparable(o.state), None, False)
+    if isinstance(value, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        return Opaque(_progress, None, False)
+    if isinstance(value, io.IOBase):
+        return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
+    if isinstance(value, Iterator):
+        return Opaque(_reduced, None, False, _stands_on(value))
+    if _reduced(value) is None:
+        return None
+    return Opaque(_reduced, None, True)
+
+
+def comparable(value: Any, depth: int = _DEEPEST) -> Any:
+    """A state as nested tuples of plain values; of other objects, the objects themselves."""
+    kind = type(value)
+    if kind in ATOMIC or depth == 0:
+        return value
+    if isinstance(value, np.ndarray) and value.dtype != np.object_:
+        return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, np.generic):
+        return (value.dtype.str, value.tobytes())
+    if kind is tuple or kind is list:
+        return tuple(comparable(item, depth - 1) for item in value)
+    if kind is dict:
+        return tuple((k, comparable(v, depth - 1)) for k, v in value.items())
+    return value
+
+
+def _getstate(value: random.Random) -> Any:
+    return value.getstate()
+
+
+def _numpy_state(value: np.random.RandomState) -> Any:
+    return comparable(value.get_state(legacy=True))
+
+
+def _set_numpy_state(value: np.random.RandomState, state: Any) -> None:
+    name, (_, dtype, raw), *rest = state
+    value.set_state((name, np.frombuffer(raw, dtype), *rest))
+
+
+def _progress(value: Any) -> Any:
+    for name in ("gi_frame", "cr_frame", "ag_frame"):
+        frame = getattr(value, name, None)
+        if frame is not None:
+            # where it stands, and what its variables are: a loop comes back to the same place
+            return (frame.f_lasti, *((n, comparable(v)) for n, v in frame.f_locals.items()))
+    return None
+
+
+def _position(value: io.IOBase) -> Any:
+    if isinstance(value, io.StringIO | io.BytesIO):
+        return None if value.closed else (value.tell(), value.getvalue())
+    try:
+        return value.closed or value.tell()
+    except (OSError, ValueError):  # no telling where it is: a terminal, or within a line
+        return None if value is sys.stdout or value is sys.stderr else object()
+
+
+def _reduce(value: Any) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return value.__reduce_ex__(4)
+    except Exception:  # whatever somebody's protocol raises: then nothing is known of it
+        return None
+
+
+def _reduced(value: Any) -> Any:
+    found = _reduce(value)
+    return found if found is None or isinstance(found, str) else comparable(found)
+
+
+def _stands_on(value: Any) -> tuple[Any, ...]:
+    """The iterators that an iterator takes its items from."""
+    found = _reduce(value)
+    if not isinstance(found, tuple):
+        return ()
+    rest: list[Any] = list(found[1] or ())
+    if len(found) > 2 and isinstance(found[2], tuple):
+        rest += found[2]
+    return tuple(item for item in rest if isinstance(item, Iterator))

@@ -1,0 +1,234 @@
+"""See each piece of code that runs in this thread, just before it runs for the first time.
+
+On Python 3.12 and later by `sys.monitoring`, which costs nothing once a piece of code was seen;
+before that by a trace function that looks at calls only. A trace function that is there already (a
+debugger's, a coverage tool's) is still called.
+"""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+from calque.state.differing import NAMES, differs, home_of
+from calque.state.names import names_of
+from calque.state.snapshot import Snapshot
+from calque.state.whose import Owner, owner_of_code, owner_of_file
+
+_EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
+_active = threading.local()
+
+
+class Running:
+    """Tells a snapshot what runs.
+
+    Args:
+        snapshot: is told of each code object before it runs.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._seen: set[CodeType] = set()
+        self._resumed: set[CodeType] = set()
+        self._before: Any = None
+        self._calls_watched = False
+        snapshot.on_difference = self._watch_calls
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch this thread."""
+        outer = getattr(_active, "running", None)
+        _active.running = self
+        _install_audit()
+        try:
+            with _monitored(self) if hasattr(sys, "monitoring") else self._traced():
+                if self._snapshot.has_differing:
+                    self._watch_calls()
+                yield
+        finally:
+            _active.running = outer
+
+    # Before Python 3.12 -----------------------------------------------------------------------
+
+    @contextmanager
+    def _traced(self) -> Iterator[None]:
+        before, profile = sys.gettrace(), sys.getprofile()
+        by_trace = before is None or profile is not None
+        self._before = before if by_trace else None
+        if by_trace:
+            sys.settrace(self._on_call())
+        else:
+            sys.setprofile(self._on_profile)
+        try:
+            yield
+        finally:
+            if by_trace:
+                sys.settrace(before)
+            if sys.getprofile() is not profile:  # one in C cannot be set from Python
+                sys.setprofile(profile)
+
+    def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
+        """A trace function; it is called for every call of Python code, and so does very little."""
+        seen, meet, before = self._seen, self._meet, self._before
+
+        def on_call(frame: FrameType, event: str, argument: Any) -> Any:
+            code = frame.f_code
+            if code not in seen:
+                meet(code, frame)
+
+        def on_call_and_pass(frame: FrameType, event: str, argument: Any) -> Any:
+            on_call(frame, event, argument)
+            return before(frame, event, argument)
+
+        return on_call if before is None else on_call_and_pass
+
+    def _on_profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code not in self._seen:
+                self._meet(code, frame)
+        elif event == "c_call":
+            self.called(argument, frame.f_code, frame.f_lineno)
+
+    # What is seen -----------------------------------------------------------------------------
+
+    def _meet(self, code: CodeType, frame: FrameType) -> None:
+        self._seen.add(code)
+        if owner_of_file(code.co_filename) is Owner.ENGINE:
+            return
+        if _is_importing(frame):
+            self._seen.discard(code)
+            return
+        self.start(code, frame)
+
+    def start(self, code: CodeType, frame: FrameType) -> bool:
+        """A code object runs for the first time; gives whether it is looked at closely."""
+        if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
+            return False
+        if any(getattr(called, "__code__", None) is code for called in gc.callbacks):
+            return False  # the garbage collector calls it, whoever runs
+        caller = frame.f_back.f_code if frame.f_back is not None else None
+        if not self._snapshot.enter(code, frame.f_globals, caller):
+            return False
+        if not NAMES.isdisjoint(names_of(code).words):  # methods of classes are no values yet
+            self._watch_calls()
+        return self._calls_watched
+
+    def _watch_calls(self) -> None:
+        # What is met before or after the function runs must not leave a profile function behind.
+        if not self._calls_watched and getattr(_active, "running", None) is self:
+            self._calls_watched = True
+            if not hasattr(sys, "monitoring") and sys.getprofile() is None:
+                sys.setprofile(self._on_profile)
+
+    def called(self, function: Any, code: CodeType, line: int) -> None:
+        """A builtin function is called by a line of a code object."""
+        if code in self._snapshot.codes and differs(function):
+            self.note(f"{home_of(function)}.{function.__name__} is called", code, line)
+
+    def note(self, what: str, code: CodeType, line: int) -> None:
+        """Something happened whose result the next call may find different."""
+        frame = sys._getframe(1)
+        place = f"{code.co_filename}:{line}"
+        while frame is not None:  # the user's line, where a library's function does it
+            owner = self._snapshot.codes.get(frame.f_code)
+            if owner is Owner.USER:
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+                break
+            frame = frame.f_back
+        self._snapshot.unrepeatable.append(f"{place}: {what}")
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a frame runs because a module is imported."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def _monitored(running: Running) -> Iterator[None]:
+    """On Python 3.12 and later."""
+    monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
+    events = monitoring.events
+    tool = next((i for i in (4, 3, 5, 1, 0, 2) if monitoring.get_tool(i) is None), None)
+    if tool is None:
+        with running._traced():
+            yield
+        return
+    thread = threading.get_ident()
+
+    def on_start(code: CodeType, offset: int) -> Any:
+        frame = sys._getframe(1)
+        if threading.get_ident() != thread or _is_importing(frame):
+            return None
+        if running.start(code, frame):
+            monitoring.set_local_events(tool, code, events.CALL)
+        return monitoring.DISABLE
+
+    def on_call(code: CodeType, offset: int, function: Any, argument: Any) -> Any:
+        if threading.get_ident() == thread:
+            running.called(function, code, sys._getframe(1).f_lineno)
+
+    monitoring.use_tool_id(tool, "calque")
+    try:
+        monitoring.register_callback(tool, events.PY_START, on_start)
+        monitoring.register_callback(tool, events.CALL, on_call)
+        monitoring.restart_events()
+        monitoring.set_events(tool, events.PY_START)
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, events.PY_START, None)
+        monitoring.register_callback(tool, events.CALL, None)
+        monitoring.free_tool_id(tool)
+
+
+_installed = False
+
+
+def _install_audit() -> None:
+    """One hook for the process: Python has no way to take an audit hook back."""
+    global _installed
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_on_audit)
+
+
+def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
+    running = getattr(_active, "running", None)
+    if running is None or not event.startswith(_EVENTS):
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:  # the nearest code that is not Python's own
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_name in _READERS:
+            return
+        owner = owner_of_file(code.co_filename)
+        if owner is Owner.ENGINE:
+            return
+        if owner is not Owner.PYTHON:
+            if code in running._snapshot.codes:
+                running.note(f"{event.partition('.')[0]} is used", code, frame.f_lineno)
+            return
+        frame = frame.f_back
+
+
+_READERS = frozenset(("updatecache", "getlines", "getsourcelines", "findsource"))
+"""Functions of Python's that read source files, for a traceback or a warning."""
+
+
+class Suspension:
+    """Keeps the watching of this thread from seeing what calque itself runs."""
+
+    def __enter__(self) -> None:
+        self._running: Callable[..., Any] | None = getattr(_active, "running", None)
+        _active.running = None
+
+    def __exit__(self, *exception: object) -> None:
+        _active.running = self._running

@@ -1,0 +1,58 @@
+"""Settings of libraries that are kept in C, and told by a function without arguments."""
+
+import types
+from typing import Any
+
+from calque.state.opaque import comparable
+from calque.state.values import ATOMIC, MISSING
+
+_BEGINNINGS = ("get", "is_", "are_")
+_HOMES = frozenset(("torch", "numpy", "sys", "decimal", "_decimal", "locale", "jax"))
+_OTHERWISE = frozenset(
+    (
+        *(
+            "get_rng_state",
+            "getrefcount",
+            "getsizeof",
+            "gettrace",
+            "getprofile",
+            "getdefaultlocale",
+        ),
+        *("get_device_module", "getframemodulename", "getallocatedblocks", "is_compiling"),
+        *("get_asyncgen_hooks", "is_tensor", "is_storage", "getswitchinterval"),
+    )
+)
+
+
+def is_setting(value: Any, name: str) -> bool:
+    """Whether something that code names is a function that may tell a setting."""
+    if not name.startswith(_BEGINNINGS) or name in _OTHERWISE:
+        return False
+    if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+        return False
+    home = getattr(value, "__module__", None) or ""
+    return home.partition(".")[0] in _HOMES
+
+
+def setting_of(getter: Any) -> Any:
+    """What the function tells, as plain values; MISSING if it tells no such."""
+    try:
+        value = comparable(getter())
+    except Exception:  # it takes arguments, or has nothing to tell: then it is no setting
+        return MISSING
+    return value if _is_plain(value) else _of_attributes(value)
+
+
+def _of_attributes(value: Any) -> Any:
+    """A setting that is an object with plain attributes, the context of `decimal` for one."""
+    try:
+        found = comparable(value.__reduce_ex__(4)[1])
+    except Exception:
+        return MISSING
+    return tuple(item for item in found if _is_plain(item)) or MISSING
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return type(value) in ATOMIC

@@ -1,0 +1,719 @@
+"""The Python state that a traced function can reach, as it is before the function changes it.
+
+Where a value is met, what it holds is followed; which attributes of the user's own objects matter,
+and which global variables, is told by the code that runs (`running`), at the moment when it starts.
+So nothing is guarded that did not run, and what the code computes with is known before it does.
+"""
+
+import array
+import contextvars
+import enum
+import functools
+import gc
+import random
+import sys
+import types
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import Module
+from torch.nn.modules import module as module_of_torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_of_torch
+
+from calque.state.differing import differs
+from calque.state.names import names_of
+from calque.state.opaque import moves, opaque
+from calque.state.paths import Path
+from calque.state.rows import (
+    AttributeRow,
+    BytesRow,
+    CacheRow,
+    CellRow,
+    ClassRow,
+    ContextRow,
+    DictRow,
+    ListRow,
+    NamedRow,
+    Row,
+    SetRow,
+    StateRow,
+    function_row,
+    set_attribute,
+)
+from calque.state.settings import is_setting, setting_of
+from calque.state.values import ATOMIC, MISSING
+from calque.state.whose import (
+    Owner,
+    owner_of_class,
+    owner_of_code,
+    owner_of_module,
+    owner_of_name,
+)
+
+_MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
+_QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
+"""Modules whose objects serve the process, not the program."""
+_READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
+"""Names by which code asks how far something has moved on, without using it."""
+_IMPLIED = {"warnings": ("filters",)}
+"""What the functions of a library's module read, though no code names it."""
+_WRAPPERS = (staticmethod, classmethod)
+
+
+class Change(NamedTuple):
+    """What a key of a row has come to hold; MISSING for nothing."""
+
+    row: Row
+    key: Any
+    before: Any
+    after: Any
+
+    @property
+    def name(self) -> str:
+        """How the user's program names it."""
+        return self.row.name(self.key)
+
+
+class Snapshot:
+    """Rows for all that was met (see the module).
+
+    Args:
+        roots: what to begin with.
+        passes: says of an object that it is none of the program's.
+
+    Attributes:
+        rows: the rows, by the id of their container (and a mark, where one object has several).
+        known: every object met, by id; kept alive.
+        tensors: those among them that are tensors, by id.
+        codes: the code that has run, with whose it is.
+        unrepeatable: what the function did that cannot be seen in any state, in words.
+        has_differing: whether a builtin function was met whose results differ by nature.
+        on_difference: is called where one is met.
+    """
+
+    def __init__(self, *roots: Any, passes: Callable[[Any], bool] = lambda value: False) -> None:
+        self.rows: dict[Any, Row] = {}
+        self.known: dict[int, Any] = {}
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.codes: dict[types.CodeType, Owner] = {}
+        self.unrepeatable: list[str] = []
+        self.has_differing = False
+        self.on_difference: Callable[[], None] = lambda: None
+        self._passes = passes
+        self._words: set[str] = set()
+        self._whole = False
+        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._nested: set[types.CodeType] = set()
+        self._namespaces: list[NamedRow] = []
+        self._moving: list[Row] = []
+        self._libraries: list[tuple[types.ModuleType, Path]] = []
+        self._stack: list[tuple[Any, Path]] = []
+        for place, name in _GLOBAL_HOOKS:
+            self._hold_dict(place.__dict__[name], Path(name))
+        for root in roots:
+            self.visit(root, "")
+
+    # Values -------------------------------------------------------------------------------------
+
+    def visit(self, value: Any, path: "Path | str") -> None:
+        """Meet a value, and all that it holds."""
+        self._stack.append((value, Path(path) if isinstance(path, str) else path))
+        self._drain()
+
+    def _drain(self) -> None:
+        stack, known = self._stack, self.known
+        while stack:
+            value, path = stack.pop()
+            kind = type(value)
+            if kind in ATOMIC or id(value) in known:
+                continue
+            known[id(value)] = value
+            if self._passes(value):
+                continue
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                handler = next((h for k, h in _KINDS if isinstance(value, k)), Snapshot._object)
+            handler(self, value, path)
+
+    def _hold(self, row: Row, key: Any = None) -> Row:
+        self.rows[id(row.owner) if key is None else key] = row
+        return row
+
+    def _push_items(self, row: Row) -> None:
+        stack, path = self._stack, row.path
+        step = path.attribute if row.attribute else path.item
+        for key, value in row.before.items():
+            kind = type(value)
+            if kind not in ATOMIC and id(value) not in self.known:
+                stack.append((value, step(key)))
+
+    def _hold_dict(self, value: dict[Any, Any], path: Path, attribute: bool = False) -> None:
+        if id(value) in self.rows:
+            return
+        self.known[id(value)] = value
+        row = self._hold(DictRow(value, path, attribute))
+        self._push_items(row)
+        if not attribute:
+            for key in row.before:
+                if type(key) not in ATOMIC and id(key) not in self.known:
+                    self._stack.append((key, path.item("...")))
+
+    def _dict(self, value: dict[Any, Any], path: Path) -> None:
+        self._hold_dict(value, path)
+        if isinstance(value, defaultdict):
+            self._hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+        if type(value) is not dict:
+            self._attributes_of(value, path, is_container=True)
+
+    def _list(self, value: Any, path: Path) -> None:
+        self._push_items(self._hold(ListRow(value, path)))
+        if type(value) not in (list, deque):
+            self._attributes_of(value, path, is_container=True)
+
+    def _set(self, value: Any, path: Path) -> None:
+        self._push_items(self._hold(SetRow(value, path)))
+
+    def _tuple(self, value: Any, path: Path) -> None:
+        for index, item in enumerate(value):
+            if type(item) not in ATOMIC and id(item) not in self.known:
+                self._stack.append((item, path.item(index)))
+        if type(value) not in (tuple, frozenset, torch.Size):
+            self._class(type(value), Path(type(value).__name__))
+
+    def _buffer(self, value: Any, path: Path) -> None:
+        if isinstance(value, np.ndarray) and value.dtype == np.object_:
+            self._hold(StateRow(value, path, lambda o: tuple(o.flat)))
+            self._stack += [(item, path.item("...")) for item in value.flat]
+        else:
+            self._hold(BytesRow(value, path))
+
+    def _tensor(self, value: torch.Tensor, path: Path) -> None:
+        self.tensors[id(value)] = value
+        if value.requires_grad:
+            row = self._hold(AttributeRow(value, path, _HOOKS_OF_TENSORS, None), ("t", id(value)))
+            self._push_items(row)
+
+    def _cell(self, value: types.CellType, path: Path) -> None:
+        row = self._hold(CellRow(value, path))
+        for item in row.before.values():
+            self._stack.append((item, path))
+
+    # Code ---------------------------------------------------------------------------------------
+
+    def _function(self, value: types.FunctionType, path: Path) -> None:
+        code = value.__code__
+        self._functions.setdefault(code, []).append(value)
+        owner = owner_of_code(code, value.__globals__)
+        if owner is Owner.USER:
+            self._push_items(self._hold(function_row(value, path)))
+            self._hold_dict(value.__dict__, path, attribute=True)
+        if code in self.codes:
+            self._variables(value)
+        elif owner is Owner.ENGINE and "__wrapped__" in value.__dict__:
+            self._stack.append((value.__dict__["__wrapped__"], path))
+            self._variables(value)
+
+    def _variables(self, function: types.FunctionType) -> None:
+        """The closure and the defaults of a function that runs."""
+        if owner_of_code(function.__code__, function.__globals__) is not Owner.USER:
+            for cell in function.__closure__ or ():  # what a library's decorator holds
+                for value in _contents(cell):
+                    if _is_program(value):
+                        self._stack.append((value, Path(function.__name__)))
+                    elif isinstance(value, _CONTAINERS):
+                        self._stack.append((value, Path(function.__name__, foreign=True)))
+            return
+        name = Path(function.__name__)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+        self._stack += [(cell, Path(variable)) for variable, cell in cells]
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self._stack += [(default, name) for default in defaults]
+
+    def _method(self, value: types.MethodType, path: Path) -> None:
+        own = Path("self") if path.parent is None and not path.key else path
+        self._stack += [(value.__self__, own), (value.__func__, path)]
+
+    def _builtin(self, value: types.BuiltinFunctionType, path: Path) -> None:
+        owner = value.__self__
+        if differs(value):
+            self.has_differing = True
+            self.on_difference()
+        elif owner is not None and not isinstance(owner, types.ModuleType | type):
+            self._stack.append((owner, path))
+
+    def _partial(self, value: functools.partial, path: Path) -> None:
+        self._stack += [(value.func, path), (value.args, path), (value.keywords, path)]
+        self._hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
+
+    def _descriptor(self, value: Any, path: Path) -> None:
+        names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
+        self._stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
+
+    def _class(self, value: type, path: Path) -> None:
+        for base in value.__mro__:
+            owner = owner_of_class(base)
+            if owner is Owner.USER and ("c", id(base)) not in self.rows:
+                self._class_itself(base)
+            elif base is not object and ("c", id(base)) not in self.rows:
+                self.known[id(base)] = base
+                if owner is Owner.PACKAGE:
+                    self._functions_in(base)
+                self._namespace(vars(base), Path(base.__name__, foreign=True), ("c", id(base)))
+
+    def _class_itself(self, kind: type) -> None:
+        self.known[id(kind)] = kind
+        self._functions_in(kind)
+        path = Path(kind.__name__)
+        row = ClassRow(kind, path, self._words)
+        self._hold(row, ("c", id(kind)))
+        self._hold(AttributeRow(kind, path, _ORDER, None), ("o", id(kind)))
+        self._namespaces.append(row)
+        self._push_items(row)
+        if type(kind) is not type:
+            self._stack.append((type(kind), Path(type(kind).__name__)))
+
+    def _functions_in(self, kind: type) -> None:
+        for value in list(vars(kind).values()):
+            for function in _functions_of(value):
+                if owner_of_class(kind) is Owner.USER:
+                    self._stack.append((function, Path(kind.__name__).attribute(function.__name__)))
+                else:
+                    self._functions.setdefault(function.__code__, []).append(function)
+
+    def _module(self, value: types.ModuleType, path: Path) -> None:
+        if owner_of_module(value) is Owner.USER:
+            self._namespace(vars(value), path, ("m", id(value)))
+            return
+        path = Path(value.__name__, foreign=True)
+        self._namespace(vars(value), path, ("m", id(value)))
+        self._libraries.append((value, path))
+        self._look_in_library(value, path, self._words)
+
+    def _look_in_library(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
+        held = vars(module)
+        for name in (*words, *_IMPLIED.get(module.__name__, ())):
+            value = held.get(name)
+            if is_setting(value, name):
+                self._hold_setting(value, path.attribute(name))
+            elif name in vars(type(module)) and not hasattr(types.ModuleType, name):
+                read = functools.partial(_read_attribute, name=name)
+                self._hold(StateRow(module, path.attribute(name), read), ("p", id(module), name))
+            if value is None or type(value) in ATOMIC or id(value) in self.known:
+                continue
+            if _matters_in_library(value):
+                home = Path(name) if type(value).__module__ == "os" else path.attribute(name)
+                self._stack.append((value, home))
+
+    def _hold_setting(self, getter: Any, path: Path) -> None:
+        """A setting of a library's that a function without arguments tells."""
+        if ("v", id(getter)) not in self.rows and setting_of(getter) is not MISSING:
+            self.known[id(getter)] = getter
+            self._hold(StateRow(getter, path, setting_of), ("v", id(getter)))
+
+    def _namespace(self, held: dict[str, Any], path: Path, key: Any) -> None:
+        if key in self.rows:
+            return
+        row = NamedRow(held, path, self._words)
+        self._hold(row, key)
+        self._namespaces.append(row)
+        if not path.foreign:
+            self._push_items(row)
+
+    # Objects ------------------------------------------------------------------------------------
+
+    def _nn_module(self, value: Module, path: Path) -> None:
+        held = vars(value)
+        row = self._hold(DictRow(held, path, attribute=True))
+        self.known[id(held)] = held
+        for name, item in row.before.items():
+            if type(item) in ATOMIC:
+                continue
+            if name in _MEMBERS:
+                self._members(item, path.members(name))
+            else:
+                self._stack.append((item, path.attribute(name)))
+        self._kind_of(value, path)
+
+    def _members(self, held: dict[str, Any], path: Path) -> None:
+        if id(held) not in self.known:
+            self.known[id(held)] = held
+            row = self._hold(DictRow(held, path, attribute=True))
+            self._stack += [(item, path.attribute(name)) for name, item in row.before.items()]
+
+    def _optimizer(self, value: Optimizer, path: Path) -> None:
+        held = vars(value)
+        if id(held) not in self.known:
+            self._hold_dict(held, path, attribute=True)
+        self._kind_of(value, path)
+
+    def _object(self, value: Any, path: Path) -> None:
+        kind = type(value)
+        owner = owner_of_class(kind)
+        if owner is Owner.ENGINE and not _is_of_the_user(kind):
+            return self._engines(value, path)
+        if kind.__module__.partition(".")[0] in _QUIET:
+            return None
+        if moves(value):
+            return self._opaque(value, path)
+        self._attributes_of(value, path)
+        return None
+
+    def _engines(self, value: Any, path: Path) -> None:
+        inner = getattr(type(value), "__calque_state__", None)
+        if inner is not None:
+            self._stack.append((inner(value), path))
+
+    def _attributes_of(self, value: Any, path: Path, is_container: bool = False) -> None:
+        kind = type(value)
+        held = _instance_dict(value)
+        slots = _slots_of(kind)
+        if held is None and not slots and not is_container:
+            self._opaque(value, path)
+            return
+        self._kind_of(value, path)
+        if held is not None:
+            if owner_of_class(kind) is Owner.USER and not self._whole:
+                self.known[id(held)] = held
+                self._namespace(held, path, ("d", id(value)))
+            else:
+                self._hold_dict(held, path, attribute=True)
+        if slots:
+            row = AttributeRow(value, path, slots, set_attribute)
+            self._push_items(self._hold(row, ("s", id(value))))
+
+    def _kind_of(self, value: Any, path: Path) -> None:
+        kind = type(value)
+        if owner_of_class(kind) is Owner.USER:
+            self._hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
+        self._class(kind, Path(kind.__name__))
+
+    def _cache(self, value: Any, path: Path) -> None:
+        if not path.foreign:
+            self._hold(CacheRow(value, path))
+            self._stack.append((value.__wrapped__, path))
+
+    def _opaque(self, value: Any, path: Path) -> None:
+        if owner_of_class(type(value)) is Owner.ENGINE and not _is_random(value):
+            return
+        how = opaque(value)
+        if how is None:
+            self._stack += [(item, path) for item in _referents(value)]
+            return
+        row = self._hold(StateRow(value, path, how.read, how.write))
+        row.guarded = how.guarded or (moves(value) and not _READS_OF_STATE.isdisjoint(self._words))
+        if how.guarded is False and moves(value):
+            self._moving.append(row)
+        self._stack += [(item, path) for item in how.inner]
+
+    def _enum(self, value: Any, path: Path) -> None:
+        self._kind_of(value, path)
+        self._namespace(vars(value), path, ("d", id(value)))
+
+    def _weak(self, value: weakref.ref, path: Path) -> None:
+        target = value()
+        if target is not None:
+            self._stack.append((target, path))
+
+    def _context(self, value: contextvars.ContextVar[Any], path: Path) -> None:
+        row = self._hold(ContextRow(value, path))
+        self._stack += [(item, path) for item in row.before.values()]
+
+    def _nothing(self, value: Any, path: Path) -> None:
+        pass
+
+    # Code that runs -----------------------------------------------------------------------------
+
+    def enter(self, code: types.CodeType, held: dict[str, Any], caller: Any = None) -> bool:
+        """A code object starts for the first time, with these global variables.
+
+        Args:
+            caller: the code that called it, if that is known.
+
+        Returns:
+            Whether it is code of the program's, or code that the program has called of Python's.
+        """
+        owner = owner_of_code(code, held)
+        if owner is Owner.ENGINE:
+            return False
+        if owner is Owner.PYTHON and caller is not None and caller not in self.codes:
+            return False
+        self.codes[code] = owner
+        names = names_of(code)
+        self._nested.update(names.nested)
+        if owner is Owner.USER:
+            self._imports(code)
+        if owner is Owner.USER:
+            self._global_variables(names.globals, held)
+        else:
+            self._library_variables(names.globals, held, owner)
+        for function in self._functions_with(code):
+            self._variables(function)
+        self._use(names.words, names.whole and owner is Owner.USER)
+        self._drain()
+        return True
+
+    def _imports(self, code: types.CodeType) -> None:
+        """Modules that a statement in the code imports, as far as they have been."""
+        for name in code.co_names:
+            module = sys.modules.get(name)
+            if module is not None and owner_of_module(module) is Owner.USER:
+                self._stack.append((module, Path(name)))
+
+    def look_again(self) -> None:
+        """Meet the modules that were imported meanwhile."""
+        for code, owner in self.codes.items():
+            if owner is Owner.USER:
+                self._imports(code)
+        self._drain()
+
+    def _functions_with(self, code: types.CodeType) -> list[types.FunctionType]:
+        known = self._functions.get(code)
+        if known is not None or not code.co_freevars or code in self._nested:
+            return known or []
+        return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
+
+    def _global_variables(self, names: Iterable[str], held: dict[str, Any]) -> None:
+        key = ("g", id(held))
+        row = self.rows.get(key)
+        if not isinstance(row, NamedRow):
+            row = NamedRow(held, Path(""), set())
+            self._hold(row, key)
+        assert isinstance(row.names, set)
+        for name in names - row.names:  # pyright: ignore[reportOperatorIssue]
+            row.names.add(name)
+            if name in held:
+                value = row.before[name] = held[name]
+                self._stack.append((value, Path(name)))
+                if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
+                    self._hold_setting(value, Path(name))
+
+    def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
+        found = {name: held[name] for name in names if name in held}
+        for name, value in found.items():
+            if type(value) not in ATOMIC and _matters_in_library(value):
+                foreign = type(value).__module__ != "os"
+                self._stack.append((value, Path(name, foreign=foreign)))
+        scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
+        if not scalars:
+            return
+        key = ("g", id(held))
+        row = self.rows.get(key)
+        if not isinstance(row, NamedRow):
+            path = Path(str(held.get("__name__", "")), foreign=True)
+            row = self._hold(NamedRow(held, path, set()), key)
+        assert isinstance(row, NamedRow)
+        assert isinstance(row.names, set)
+        row.before |= {name: held[name] for name in scalars - row.names}
+        row.names |= scalars
+
+    def _use(self, words: frozenset[str], whole: bool) -> None:
+        """More names of attributes matter from now on."""
+        fresh = words - self._words
+        if not _READS_OF_STATE.isdisjoint(fresh):
+            for row in self._moving:
+                row.guarded = True
+        self._words |= fresh
+        for row in self._namespaces:
+            for name in fresh & row.owner.keys():
+                value = row.before.setdefault(name, row.owner[name])
+                if row.path.foreign:
+                    continue
+                if type(value) not in ATOMIC and id(value) not in self.known:
+                    self._stack.append((value, row.path.attribute(name)))
+        for module, path in self._libraries:
+            self._look_in_library(module, path, fresh)
+        if whole and not self._whole:
+            self._whole = True
+            self._widen()
+
+    def _widen(self) -> None:
+        """All attributes of the user's objects matter, whatever their names."""
+        for key, row in list(self.rows.items()):
+            if isinstance(key, tuple) and key[0] == "d" and isinstance(row, NamedRow):
+                before = row.before
+                self._namespaces = [r for r in self._namespaces if r is not row]
+                new = DictRow(row.owner, row.path, attribute=True)
+                new.before = {**new.before, **before}
+                self.rows[key] = new
+                self._push_items(new)
+
+    # Afterwards ---------------------------------------------------------------------------------
+
+    def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
+        """The rows that hold something else than they did, with what they hold."""
+        for row in list(self.rows.values()):
+            now = row.items()
+            if row.is_changed(now):
+                yield row, now
+
+    def accept_hooks(self) -> None:
+        """The global hooks of PyTorch that have been added since are none of the program's."""
+        for place, name in _GLOBAL_HOOKS:
+            row = self.rows[id(place.__dict__[name])]
+            row.ignored = row.items().keys() - row.before.keys()
+
+    def forget_hooks(self) -> None:
+        """They are taken away again."""
+        for place, name in _GLOBAL_HOOKS:
+            self.rows[id(place.__dict__[name])].ignored = ()
+
+    def restore(self) -> list[Row]:
+        """Put everything back; gives the rows that cannot be."""
+        left = []
+        for row, _ in list(self.changed()):
+            if row.restored:
+                row.restore()
+                if row.is_changed():
+                    left.append(row)
+        return left
+
+
+_KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
+_ORDER: dict[str, Callable[[Any], Any]] = {"__mro__": lambda kind: kind.__mro__}
+_FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
+_CONTAINERS = (dict, list, set, types.MappingProxyType)
+_HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
+    "_backward_hooks": lambda t: t._backward_hooks,
+    "_post_accumulate_grad_hooks": lambda t: t._post_accumulate_grad_hooks,
+}
+_GLOBAL_HOOKS = [
+    (place, name)
+    for place in (module_of_torch, optimizer_of_torch)
+    for name, value in vars(place).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+]
+
+
+def _is_of_the_user(kind: type) -> bool:
+    """Whether objects of an engine's class are the program's own (a scheduler, a distribution).
+
+    What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
+    are first called, and its dispatcher then holds pointers to these that own no reference.
+    """
+    return kind.__module__.startswith(("torch", "numpy.random")) and "._" not in kind.__module__
+
+
+def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
+    owner.default_factory = value
+
+
+def _read_attribute(owner: Any, name: str) -> Any:
+    value = getattr(owner, name, None)
+    return value if type(value) in ATOMIC else None
+
+
+def _contents(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _is_program(value: Any) -> bool:
+    """Whether something that a library holds is of the program's own code."""
+    if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
+        return True
+    return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
+
+
+def _matters_in_library(value: Any) -> bool:
+    """Whether something that a library's module holds may be state of the program's."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
+    if isinstance(value, types.ModuleType):
+        return True
+    if isinstance(value, types.MethodType):
+        return _is_random(value.__self__)
+    home = type(value).__module__
+    if isinstance(value, list) and len(value) < 1000:
+        return True
+    if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):
+        return True
+    return _is_random(value) or isinstance(value, contextvars.ContextVar)
+
+
+def _is_random(value: Any) -> bool:
+    kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
+    return isinstance(value, kinds)
+
+
+def _functions_of(value: Any) -> Iterator[types.FunctionType]:
+    """The functions in an entry of a class: itself, or those of a descriptor."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, _WRAPPERS):
+        yield from _functions_of(value.__func__)
+    elif isinstance(value, property):
+        for part in (value.fget, value.fset, value.fdel):
+            yield from _functions_of(part)
+    elif isinstance(value, functools.cached_property | functools.partialmethod):
+        yield from _functions_of(value.func)
+
+
+def _instance_dict(value: Any) -> dict[str, Any] | None:
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """What reads each slot of a class's objects."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, types.MemberDescriptorType) and owner_of_class(base) is Owner.USER:
+                found.setdefault(name, lambda o, get=value.__get__: get(o))
+    return found
+
+
+def _referents(value: Any) -> list[Any]:
+    found = gc.get_referents(value)
+    return [item for item in found if not isinstance(item, type | types.ModuleType)]
+
+
+_HANDLERS: dict[type, Callable[[Snapshot, Any, Path], None]] = {
+    dict: Snapshot._dict,
+    list: Snapshot._list,
+    tuple: Snapshot._tuple,
+    set: Snapshot._set,
+    frozenset: Snapshot._tuple,
+    types.CellType: Snapshot._cell,
+    types.FunctionType: Snapshot._function,
+    types.MethodType: Snapshot._method,
+    types.BuiltinFunctionType: Snapshot._builtin,
+    types.ModuleType: Snapshot._module,
+    torch.Tensor: Snapshot._tensor,
+    torch.nn.Parameter: Snapshot._tensor,
+}
+_KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
+    (torch.Tensor, Snapshot._tensor),
+    (Module, Snapshot._nn_module),
+    (Optimizer, Snapshot._optimizer),
+    (enum.Enum, Snapshot._enum),
+    (type, Snapshot._class),
+    (dict, Snapshot._dict),
+    (list | deque, Snapshot._list),
+    (tuple, Snapshot._tuple),
+    (set, Snapshot._set),
+    (frozenset, Snapshot._tuple),
+    (bytearray | array.array | np.ndarray, Snapshot._buffer),
+    (types.ModuleType, Snapshot._module),
+    (functools.partial, Snapshot._partial),
+    (functools._lru_cache_wrapper, Snapshot._cache),
+    (
+        (property, functools.cached_property, functools.partialmethod, *_WRAPPERS),
+        Snapshot._descriptor,
+    ),
+    (weakref.ref, Snapshot._weak),
+    (contextvars.ContextVar, Snapshot._context),
+    (np.generic | torch._C.Generator | types.CodeType | types.FrameType, Snapshot._nothing),
+    (types.MappingProxyType, lambda s, v, p: s._stack.extend((i, p) for i in _referents(v))),
+]

@@ -1,0 +1,119 @@
+"""Values that a trace has made, to be made anew by each call.
+
+Written down by Python's own serialization, in which everything that was there before, and every
+tensor, stands for itself: so cycles, shared parts and objects of any class come out as they were.
+"""
+
+import io
+import pickle
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from calque.state.values import ATOMIC
+
+_BY_REFERENCE = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    torch.Generator,
+)
+
+
+class Template:
+    """A list of values, made anew by each `build`.
+
+    Args:
+        values: the values.
+        known: objects that are to stay what they are, by id.
+        tensor: what a tensor is to be made of at each call.
+
+    Attributes:
+        unmade: what cannot be made anew, and is the same object in each call.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        known: Mapping[int, Any],
+        tensor: Callable[[torch.Tensor], Any],
+    ) -> None:
+        self.unmade: list[Any] = []
+        self._kept: list[Any] = []
+        self._tensors: list[Any] = []
+        self._places: dict[int, Any] = {}
+        self._known = known
+        self._describe = tensor
+        if all(type(value) in ATOMIC for value in values):
+            self._plain: list[Any] | None = list(values)
+            self._text = b""
+        else:
+            self._plain = None
+            self._text = self._written(list(values))
+        del self._known, self._describe, self._places
+
+    def _written(self, values: list[Any]) -> bytes:
+        try:
+            return self._dumped(values)
+        except Exception:  # somebody's class refuses: find out which value it is
+            for value in values:
+                try:
+                    self._dumped(value)
+                except Exception:
+                    self.unmade.append(value)
+                    self._places[id(value)] = self._keep(value)
+            return self._dumped(values)
+
+    def _dumped(self, value: Any) -> bytes:
+        file = io.BytesIO()
+        _Pickler(file, self._place).dump(value)
+        return file.getvalue()
+
+    def _keep(self, value: Any) -> tuple[str, int]:
+        self._kept.append(value)
+        return ("kept", len(self._kept) - 1)
+
+    def _place(self, value: Any) -> Any:
+        if type(value) in ATOMIC:
+            return None
+        place = self._places.get(id(value))
+        if place is not None:
+            return place
+        if id(value) in self._known or isinstance(value, _BY_REFERENCE):
+            place = self._keep(value)
+        elif isinstance(value, torch.Tensor):
+            self._tensors.append(self._describe(value))
+            place = ("tensor", len(self._tensors) - 1)
+        else:
+            return None
+        self._places[id(value)] = place
+        return place
+
+    def build(self, make: Callable[[Any], Any]) -> list[Any]:
+        """The values; `make` gives a tensor for what `tensor` gave."""
+        if self._plain is not None:
+            return self._plain
+        made = [make(description) for description in self._tensors]
+        return _Unpickler(io.BytesIO(self._text), {"kept": self._kept, "tensor": made}).load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: Any, place: Callable[[Any], Any]) -> None:
+        super().__init__(file, protocol=5)
+        self._place_of = place
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._place_of(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, places: dict[str, list[Any]]) -> None:
+        super().__init__(file)
+        self._places = places
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, index = pid
+        return self._places[kind][index]

@@ -1,0 +1,82 @@
+"""Values that are compared as values; everything else is compared as an object."""
+
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_SCALARS = frozenset(SCALARS)
+
+
+class _Missing:
+    """Stands for what a name does not have."""
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+"""What a name holds that has no value."""
+
+ATOMIC = frozenset(
+    (
+        *SCALARS,
+        type(Ellipsis),
+        type(NotImplemented),
+        range,
+        slice,
+        types.CodeType,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        _Missing,
+    )
+)
+"""Types whose objects never change, and hold nothing that does."""
+
+_TUPLES = frozenset((tuple, torch.Size, frozenset))
+_EQUAL = frozenset((torch.dtype, torch.device, range, slice))
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two values are one object, or equal values that cannot change.
+
+    >>> same_value(1, 1.0), same_value(0.0, -0.0), same_value((1, "a"), (1, "a"))
+    (False, False, True)
+    """
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind in _SCALARS:
+        return repr(a) == repr(b)  # -0.0 is not 0.0, nan is nan
+    if kind in _EQUAL:
+        return bool(a == b)
+    if kind is frozenset:
+        return len(a) == len(b) and {(type(i), i) for i in a} == {(type(i), i) for i in b}
+    if kind in _TUPLES or isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, np.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if kind is types.MethodType:
+        return a.__self__ is b.__self__ and a.__func__ is b.__func__
+    return False
+
+
+def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
+    """Whether keys are the same in the same order; 1 is another key than True."""
+    a, b = list(a), list(b)
+    return len(a) == len(b) and all(x is y or same_value(x, y) for x, y in zip(a, b))
+
+
+def spoken(value: Any) -> str:
+    """A value in a message."""
+    return "not there" if value is MISSING else repr(value)

@@ -1,0 +1,85 @@
+"""Whose code, class or module something is: the user's, a package's, Python's, or the engine's.
+
+The engine is what runs a traced program: PyTorch, JAX, numpy and calque itself. What it keeps for
+itself is no state of the program's.
+"""
+
+import enum
+import functools
+import os
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from calque.diagnostics.frames import is_library
+
+
+class Owner(enum.IntEnum):
+    """Who wrote something; larger is nearer to the user."""
+
+    ENGINE = 0
+    PYTHON = 1
+    PACKAGE = 2
+    USER = 3
+
+
+_ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
+_SERVING = frozenset(
+    ("filelock", "fsspec", "ml_dtypes", "mpmath", "networkx", "opt_einsum", "sympy")
+)
+"""Packages that PyTorch and JAX call for themselves."""
+_ROOTS = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (os.path.dirname(os.path.dirname(__file__)) + os.sep, torch.__file__, np.__file__)
+)
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in sorted(_ENGINE | _SERVING))
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+@functools.lru_cache(maxsize=16384)
+def owner_of_file(file: str) -> Owner:
+    """Who wrote a file of source."""
+    if file.startswith("<frozen") or file.startswith(_ROOTS):
+        return Owner.PYTHON if file.startswith("<frozen") else Owner.ENGINE
+    if any(part in file for part in _SITE):
+        return Owner.ENGINE if any(part in file for part in _PACKAGES) else Owner.PACKAGE
+    return Owner.PYTHON if is_library(file) else Owner.USER
+
+
+def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
+    """Who wrote a code object; of one made from text, whose global variables it uses."""
+    file = code.co_filename
+    if held is None or not file.startswith("<") or file.startswith("<frozen"):
+        return owner_of_file(file)
+    name = held.get("__name__")
+    return owner_of_name(name) if isinstance(name, str) else Owner.ENGINE
+
+
+@functools.lru_cache(maxsize=16384)
+def owner_of_name(module: str) -> Owner:
+    """Who wrote a module, by its name."""
+    root = module.partition(".")[0]
+    if root in _ENGINE or root in _SERVING:
+        return Owner.ENGINE
+    if module == "__main__":
+        return Owner.USER
+    if root in sys.builtin_module_names or root == "builtins":
+        return Owner.PYTHON
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if isinstance(file, str):
+        return owner_of_file(file)
+    return Owner.PYTHON if root in sys.stdlib_module_names else Owner.USER
+
+
+def owner_of_class(kind: type) -> Owner:
+    """Who wrote a class."""
+    module = kind.__dict__.get("__module__")
+    return owner_of_name(module) if isinstance(module, str) else Owner.PYTHON
+
+
+def owner_of_module(module: ModuleType) -> Owner:
+    """Who wrote a module."""
+    return owner_of_name(module.__name__)

@@ -1,0 +1,234 @@
+"""Handlers of signals wait where they would break something, and for no longer."""
+
+import _thread
+import ctypes
+import dis
+import functools
+import gc
+import operator
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import pytest
+import torch
+from torch import nn
+
+import calque
+from calque.device import interrupts, module, raised
+from calque.device.cell import x64
+from tests.faults.interrupting import in_process
+
+SIGNAL = signal.SIGUSR1
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupt(signum, frame):
+    raise Interrupt
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    before = signal.signal(SIGNAL, interrupt)
+    yield
+    signal.signal(SIGNAL, before)
+
+
+def moment(_: object = None) -> None:
+    """A call: after it the interpreter looks for interrupts."""
+
+
+def sender(kind: str) -> Callable[[], object]:
+    """What makes an interrupt pending: a function of C, after which no instruction comes."""
+    if kind == "signal":
+        return functools.partial(_thread.interrupt_main, SIGNAL)
+    thread, error = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Interrupt)
+    return functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, error)
+
+
+class Asked:
+    """Stands where PyTorch's guard looks up what says the device's type.
+
+    Attributes:
+        times: how often it did.
+        moment: at which time an interrupt is made pending; None for never.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.times = 0
+        self.moment: int | None = None
+        send = sender(kind)
+        # The staticmethod stays alive here, and so the count of references is the usual one.
+        usual = self.usual = module.Guard.__dict__["type_"]
+
+        def look_up(guard: module.Guard) -> Callable[[], Any]:
+            try:  # as in `device_type`: the engine asks with an exception set, too
+                for _ in raised._NOTHING:
+                    pass
+            except BaseException as error:
+                raised._taken[:] = [error]
+            self.times += 1
+            if self.times == self.moment:
+                [*map(operator.call, [send])]  # C++ goes on with it pending
+            return usual.__wrapped__
+
+        module.Guard.type_ = property(  # type: ignore[assignment]
+            interrupts.entered_unseen(look_up)  # type: ignore[arg-type]
+        )
+
+
+def train() -> list[float]:
+    """A step with views, writes, and backwards in both kinds of thread; always the same one."""
+    w = torch.linspace(-1, 1, 4, device="jax").requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    loss = ((w * 2).view(2, 2).t()[1].add_(1) ** 2).sum()
+    loss.backward()
+    with torch.autograd.set_multithreading_enabled(False):
+        w.tanh().sum().backward()
+    optimizer.step()
+    return [loss.item(), *w.tolist()]
+
+
+def check_guard() -> None:
+    """Interrupt a program at each of the moments at which C++ is in the guard."""
+    signal.signal(SIGNAL, interrupt)
+    for kind in ("signal", "thread"):
+        asked = Asked(kind)
+        expected = train()
+        asked.times = 0
+        assert train() == expected
+        moments = asked.times
+        assert moments > 20, moments
+        for number in range(1, moments + 1):
+            asked.times, asked.moment = 0, number
+            with pytest.raises(Interrupt):
+                moment(train())
+            assert asked.times >= number
+            torch.set_grad_enabled(True)
+            asked.moment = None
+            assert train() == expected
+        module.Guard.type_ = asked.usual
+
+
+def test_an_interrupt_while_pytorch_asks_the_guard_comes_afterwards():
+    in_process(__name__, "check_guard()")
+
+
+@pytest.mark.parametrize("kind", ["signal", "thread"])
+def test_what_the_guard_calls_is_entered_and_left_before_an_interrupt(kind):
+    with pytest.raises(Interrupt) as caught:
+        moment([*map(operator.call, [sender(kind), raised.device_type])])
+    assert "device_type" not in [one.name for one in traceback.extract_tb(caught.tb)]
+
+
+def test_nothing_in_what_the_guard_calls_looks_for_interrupts():
+    instructions = list(dis.get_instructions(raised.device_type))
+    entry = next(one for one in instructions if one.opname == "RESUME")
+    assert entry.arg is not None and entry.arg >= 2
+    assert not any("CALL" in one.opname.split("_")[0] for one in instructions)
+
+
+@interrupts.settles
+def one_step(done: list[int], fail: bool = False) -> None:
+    signal.raise_signal(SIGNAL)
+    for number in range(30):
+        if number == 20:
+            signal.raise_signal(SIGNAL)
+        done.extend(map(deeper, [number]))
+    if fail:
+        raise ValueError("of the step")
+
+
+def deeper(number: int) -> int:
+    return sorted([number])[0]
+
+
+def test_a_step_that_settles_is_not_cut_in_two():
+    done: list[int] = []
+    with pytest.raises(Interrupt) as caught:
+        moment(one_step(done))
+    assert done == list(range(30))
+    frames = traceback.extract_tb(caught.tb)
+    assert not any(one.filename == interrupts.__file__ for one in frames)
+
+
+def test_a_handler_runs_once_for_a_signal_that_had_to_wait():
+    frames = []
+    signal.signal(SIGNAL, lambda signum, frame: frames.append((signum, frame.f_code.co_name)))
+    moment(one_step([]))
+    assert frames == [(SIGNAL, "moment")]
+
+
+def test_an_error_of_a_step_and_an_interrupt_are_both_seen():
+    def run() -> None:
+        try:
+            one_step([], fail=True)
+        finally:
+            moment()
+
+    with pytest.raises(Interrupt) as caught:
+        run()
+    assert str(caught.value.__context__) == "of the step"
+
+
+def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
+    def called(phase, info):
+        signal.raise_signal(SIGNAL)
+        moment(phase)
+
+    gc.callbacks.append(called)
+    try:
+        with pytest.raises(Interrupt):
+            moment(gc.collect())
+    finally:
+        gc.callbacks.remove(called)
+
+
+def test_a_reference_that_somebody_keeps_does_not_hold_up_signals_for_ever(monkeypatch):
+    monkeypatch.setattr(interrupts, "_STRAY_AFTER", 0.05)
+    kept = module.Guard.type_
+
+    def run() -> None:
+        signal.raise_signal(SIGNAL)
+        for _ in range(10_000_000):
+            moment(kept)
+
+    with pytest.raises(Interrupt):
+        run()
+
+
+def test_nothing_keeps_a_reference_after_a_backward_an_error_or_a_trace():
+    def fail(grad):
+        raise ValueError("of the hook")
+
+    (held,) = interrupts._held
+    model = nn.Linear(2, 2).to("jax")
+    x = torch.ones(2, 2, device="jax")
+    model(x).sum().backward()
+    assert not held.is_held()
+    y = model(x)
+    y.register_hook(fail)
+    with pytest.raises(ValueError, match="of the hook") as caught:
+        y.sum().backward()
+    assert not held.is_held(), caught
+    calque.jit(lambda: model(x).sum().backward())()
+    assert not held.is_held()
+
+
+@pytest.mark.parametrize("entering", [True, False])
+def test_an_interrupt_leaves_no_setting_of_jax_behind(entering):
+    context = x64()
+    leave = functools.partial(context.__exit__, None, None, None)
+    steps = [sender("signal"), context.__enter__, leave]
+    if not entering:
+        context.__enter__()
+        steps = [sender("signal"), leave]
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, steps)])
+    assert not jax.config.jax_enable_x64

@@ -1,0 +1,238 @@
+"""L7: results are what eager returns: types, identity, containers."""
+
+import collections
+import dataclasses
+import enum
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from tests.laws.state.case import Case
+from tests.laws.state.table import group
+
+program = group("results", "eager jit rows trace")
+Seen = Iterator[Any]
+
+
+def calls(case: Case, f: Any) -> Seen:
+    """Four calls, the last of which repeats the first."""
+    f = case.fn(f)
+    for i in (0, 1, 2, 0):
+        yield f(case.x + i)
+
+
+@program
+def shape_of_a_tensor(case: Case) -> Seen:
+    yield from calls(case, lambda x: (x.shape, x[None].size(), torch.Size([1, 2])))
+
+
+@program
+def shape_alone(case: Case) -> Seen:
+    yield from calls(case, lambda x: x.unsqueeze(0).shape)
+
+
+@program
+def named_tuples_of_sort_and_max(case: Case) -> Seen:
+    yield from calls(case, lambda x: (x.sort(descending=True), x[None].max(dim=1)))
+
+
+@program
+def field_of_a_named_tuple_result(case: Case) -> Seen:
+    f = case.fn(lambda x: torch.topk(x, 2))
+    for i in range(3):
+        y = f(case.x + i)
+        yield y, y.values, y.indices, type(y).__name__
+
+
+@program
+def named_tuple_of_a_decomposition(case: Case) -> Seen:
+    f = case.fn(lambda x: torch.linalg.slogdet(torch.eye(3, device=x.device) * x))
+    for i in range(3):
+        y = f(case.x + i)
+        yield y, y.logabsdet
+
+
+@program
+def one_object_returned_twice(case: Case) -> Seen:
+    def f(x):
+        y = x * 2
+        return y, y
+
+    f = case.fn(f)
+    for i in range(3):
+        a, b = f(case.x + i)
+        yield a is b
+        a.add_(1)
+        yield a, b
+
+
+@program
+def argument_returned(case: Case) -> Seen:
+    f = case.fn(lambda x: x)
+    for i in range(3):
+        x = case.x + i
+        yield f(x) is x
+
+
+@program
+def argument_returned_in_a_dict(case: Case) -> Seen:
+    f = case.fn(lambda batch: {**batch, "y": batch["x"] * 2})
+    for i in range(3):
+        batch = {"x": case.x + i}
+        made = f(batch)
+        yield made, made["x"] is batch["x"]
+
+
+@program
+def parameter_returned(case: Case) -> Seen:
+    m = case.linear()
+    f = case.fn(lambda x: (m.weight, m(x), m.bias))
+    for i in range(3):
+        weight, y, bias = f(case.x + i)
+        yield weight is m.weight, bias is m.bias, type(weight) is nn.Parameter, y
+
+
+@program
+def global_tensor_returned(case: Case) -> Seen:
+    table = {"a": case.x, "b": case.x * 2}
+    f = case.fn(lambda x: (table["a"], x + table["b"]))
+    for i in range(3):
+        a, y = f(case.x + i)
+        yield a is table["a"], y
+        table["a"].add_(1)
+
+
+@program
+def shared_list_in_a_result(case: Case) -> Seen:
+    def f(x):
+        part = [x * 2, "a"]
+        return {"first": part, "second": part}
+
+    f = case.fn(f)
+    for i in range(3):
+        made = f(case.x + i)
+        yield made["first"] is made["second"]
+        made["first"].append(1)
+        yield made
+
+
+@program
+def list_of_the_caller_in_a_result(case: Case) -> Seen:
+    shared = ["a", "b"]
+    f = case.fn(lambda x: (x * 2, shared))
+    for i in range(3):
+        y, got = f(case.x + i)
+        yield y, got is shared, got
+
+
+@program(states=3, modes="eager jit rows")
+def list_of_the_caller_that_changes(case: Case) -> Seen:
+    s = types.SimpleNamespace(names=["a"])
+    f = case.fn(lambda x: (x * len(s.names), s.names, tuple(s.names)))
+    for name in ("b", "c"):
+        yield f(case.x)
+        s.names.append(name)
+    yield f(case.x)
+
+
+@program
+def list_argument_returned(case: Case) -> Seen:
+    f = case.fn(lambda parts: parts)
+    for i in range(3):
+        parts = [case.x + i, "a", {"b": case.x}]
+        made = f(parts)
+        yield made, made is parts, made[0] is parts[0], made[2] is parts[2]
+
+
+@program
+def nothing_returned(case: Case) -> Seen:
+    yield from calls(case, lambda x: None)
+
+
+@program
+def nested_containers(case: Case) -> Seen:
+    def f(x):
+        return [{"a": (x, [x * 2, None]), 3: {"empty": {}, "no": [], "none": ()}}, "text", 2, 1.5]
+
+    yield from calls(case, f)
+
+
+@program
+def containers_of_the_library(case: Case) -> Seen:
+    def f(x):
+        return (
+            collections.OrderedDict(b=x, a=x * 2),
+            collections.defaultdict(list, k=[x]),
+            collections.deque([x, x + 1], maxlen=2),
+            {"a", "b"},
+            types.SimpleNamespace(x=x * 3, name="n"),
+        )
+
+    yield from calls(case, f)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any = None
+
+
+@program
+def named_tuple_of_the_user(case: Case) -> Seen:
+    yield from calls(case, lambda x: Pair(x * 2, Pair(x, "end")))
+
+
+@dataclasses.dataclass
+class Output:
+    logits: Any
+    loss: Any = None
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@program
+def data_class_result(case: Case) -> Seen:
+    yield from calls(case, lambda x: Output(x * 2, x.sum(), {"n": x.shape[0]}))
+
+
+@program
+def data_class_result_is_new_at_each_call(case: Case) -> Seen:
+    f = case.fn(lambda x: Output(x * 2))
+    a = f(case.x)
+    a.extra["seen"] = True
+    b = f(case.x)
+    yield a is b, b
+    b.logits = None
+    yield f(case.x)
+    yield a
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenOutput:
+    y: Any
+    name: str = "out"
+
+
+@program
+def frozen_data_class_result(case: Case) -> Seen:
+    yield from calls(case, lambda x: FrozenOutput(x * 2))
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@program
+def values_that_are_no_tensors(case: Case) -> Seen:
+    def f(x):
+        return x.dtype, x.ndim, x.numel(), str(x.dtype), Color.RED, 1 + 2j, b"b", ..., None, True
+
+    yield from calls(case, f)
+
+
+@program
+def integers_of_shapes(case: Case) -> Seen:
+    f = case.fn(lambda x: (x.shape[0], len(x), x.shape[0] / 2, f"{x.shape[0]} rows"))
+    for n in (3, 2, 3):
+        yield f(case.x[:n])

@@ -1,0 +1,94 @@
+"""Signs of zeros, infinities and NaN in complex functions, as the CPU has them."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import calque  # noqa: F401  (registers the device)
+from calque.ops.common import names
+
+PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, math.inf, -math.inf, math.nan)
+POINTS = [complex(x, y) for x, y in itertools.product(PARTS, PARTS)]
+FUNCTIONS = names(
+    "abs angle exp exp2 log log10 log2 sqrt sgn tan tanh asin asinh atan atanh acosh acos"
+)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Where both are NaN, or equal to rounding with the same sign."""
+    close = torch.isclose(found, expected, rtol=1e-4, atol=0)
+    signs = torch.signbit(found) == torch.signbit(expected)
+    return (found.isnan() & expected.isnan()) | (close & signs)
+
+
+def parts(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_complex_functions_of_special_values(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(POINTS, dtype=dtype)
+    function = getattr(torch, name)
+    expected, found = function(x), function(x.to("jax")).cpu()
+    agree = same(parts(found), parts(expected))
+    wrong = [
+        f"{name}({x[i].item()}) is {found[i].item()}, not {expected[i].item()}"
+        for i in {int(place[0]) for place in (~agree).nonzero()}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("name", ["sin", "cos", "sinh", "cosh", "rsqrt"])
+def test_complex_functions_of_zeros_and_numbers(name: str, dtype: torch.dtype) -> None:
+    finite = [z for z in POINTS if math.isfinite(z.real) and math.isfinite(z.imag)]
+    x = torch.tensor(finite, dtype=dtype)
+    function = getattr(torch, name)
+    expected, found = function(x), function(x.to("jax")).cpu()
+    close = torch.isclose(found, expected, rtol=1e-4, atol=1e-7, equal_nan=True)
+    assert close.all()
+
+
+def test_the_square_root_as_a_power() -> None:
+    x = torch.tensor(POINTS)
+    assert same(parts((x.to("jax") ** 0.5).cpu()), parts(x**0.5)).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.histc(x, 4),
+        lambda x: torch.histc(x, 4, 0, math.inf),
+        lambda x: torch.histogram(x, 4),
+        lambda x: torch.histogram(x, 4, range=(2.0, 1.0)),
+    ],
+)
+def test_histograms_refuse_ranges_that_are_not_finite(call) -> None:
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError, match="is not finite|should not exceed"):
+            call(torch.tensor([1.0, math.nan, 3.0]).to(device))
+
+
+def test_a_tensor_set_beyond_its_storage_makes_it_grow() -> None:
+    for device in ("cpu", "jax"):
+        x = torch.arange(4.0, device=device)
+        x.set_(x.untyped_storage(), 2, (2, 3))
+        assert x.untyped_storage().nbytes() == 32
+        assert x[0, :2].tolist() == [2, 3]
+        with pytest.raises(RuntimeError):
+            x.set_(x.untyped_storage(), 0, (2, 2), (1,))
+        with pytest.raises(RuntimeError):
+            x.set_(x.untyped_storage(), 0, (2,), (-1,))
+
+
+def test_reductions_of_more_than_64_dimensions_raise_as_on_the_cpu() -> None:
+    x = torch.ones((1,) * 65)
+    for reduce in (torch.sum, torch.amax, torch.amin, torch.argmax):
+        assert reduce(x.to("jax")).cpu() == reduce(x)
+        for dim, error in ((0, RuntimeError), (-66, IndexError)):
+            for device in ("cpu", "jax"):
+                with pytest.raises(error):
+                    reduce(x.to(device), dim)

@@ -1,0 +1,72 @@
+"""`calque.lightning`, where Lightning is installed."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PROGRAM = """
+from tests.conformance.torchvision_stub import make_importable
+make_importable()
+import warnings
+warnings.simplefilter("ignore")
+import lightning, torch
+import calque.lightning
+from lightning.pytorch.plugins import MixedPrecision
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.seen = torch.nn.Linear(4, 1), set()
+    def training_step(self, batch, index):
+        x, y = batch
+        found = self.linear(x)
+        self.seen.add((found.dtype, found.device.type))
+        return (found.float() - y).square().mean()
+    validation_step = training_step
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+x = torch.randn(32, 4)
+batches = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16)
+
+def fit(**settings):
+    trainer = lightning.Trainer(
+        strategy="jax", accelerator="jax", max_epochs=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, gradient_clip_val=1.0, **settings
+    )
+    model = Model()
+    before = model.linear.weight.detach().clone()
+    trainer.fit(model, batches, batches)
+    assert model.linear.weight.dtype == torch.float32
+    assert not torch.equal(model.linear.weight.cpu(), before)
+    ((dtype, device),) = model.seen
+    assert device == "jax"
+    return dtype, getattr(trainer.precision_plugin, "scaler", None)
+
+assert fit(precision="32-true") == (torch.float32, None)
+assert fit(precision="bf16-mixed") == (torch.bfloat16, None)
+own = torch.amp.GradScaler("jax", init_scale=64.0)
+dtype, scaler = fit(plugins=MixedPrecision("16-mixed", "cuda", own))
+assert dtype == torch.float16 and scaler is own and scaler.get_scale() == 64.0
+plugin = lightning.Trainer(
+    strategy="jax", accelerator="jax", precision="16-mixed", logger=False,
+    enable_checkpointing=False,
+).precision_plugin
+assert plugin.device == "jax" and plugin.scaler.is_enabled()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_mixed_precision_is_that_of_the_device() -> None:
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("needs lightning")
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT
+    )
+    assert found.returncode == 0, found.stderr[-4000:]

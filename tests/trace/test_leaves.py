@@ -1,0 +1,237 @@
+"""Leaf modules that the program changes before it calls them."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+import calque
+from calque import TraceError
+
+X = torch.arange(12.0).reshape(4, 3).cos()
+OUTSIDE = nn.BatchNorm1d(3).eval()
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bn, self.drop, self.lin = nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 3)
+
+
+class OtherMode(Parts):
+    def forward(self, x):
+        self.bn.train()
+        y = self.bn(x)
+        self.bn.eval()
+        return y + self.bn(x)
+
+
+class OtherModeOfChildren(Parts):
+    def forward(self, x):
+        for child in self.children():
+            child.train(True)
+        return self.drop(self.bn(x))
+
+
+class OneMode(Parts):
+    def forward(self, x):
+        self.drop.train()  # as for Monte Carlo dropout
+        return self.drop(x)
+
+
+class OtherProbability(Parts):
+    def forward(self, x):
+        before, self.drop.p = self.drop.p, 0.9
+        y = nn.functional.dropout(x, self.drop.p) + self.drop.train()(x)
+        self.drop.p = before
+        return y
+
+
+class OtherMomentum(Parts):
+    def forward(self, x):
+        self.bn.train()
+        self.bn.momentum = 0.5
+        y = self.bn(x)
+        self.bn.momentum = 0.1
+        self.bn.eval()
+        return y
+
+
+class Hooked(Parts):
+    def forward(self, x):
+        hook = self.lin.register_forward_hook(lambda module, given, result: result * 2)
+        before = self.lin.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+        y = self.lin(x)
+        hook.remove()
+        before.remove()
+        return y + self.lin(x)
+
+
+class HookedEverywhere(Parts):
+    def forward(self, x):
+        hook = register_module_forward_hook(lambda module, given, result: result * 2)
+        y = self.lin(x)
+        hook.remove()
+        return y + self.lin(x)
+
+
+class OtherWeight(Parts):
+    def forward(self, x):
+        weight = self.lin.weight
+        del self.lin.weight
+        self.lin.weight = weight * 2
+        y = self.lin(x)
+        del self.lin.weight
+        self.lin.weight = weight
+        return y + self.lin(x)
+
+
+class OtherWeightInItsDict(Parts):
+    def forward(self, x):
+        weight = self.lin.weight
+        self.lin._parameters["weight"] = weight * 2
+        y = self.lin(x)
+        self.lin._parameters["weight"] = weight
+        return y + self.lin(x)
+
+
+class Functional(Parts):
+    def forward(self, x):
+        return torch.func.functional_call(self.lin, {"weight": self.lin.weight * 2}, (x,))
+
+
+class OtherForward(Parts):
+    def forward(self, x):
+        self.lin.forward = lambda y: y + 1
+        y = self.lin(x)
+        del self.lin.forward
+        return y + self.lin(x)
+
+
+class OtherClass(Parts):
+    def forward(self, x):
+        self.lin.__class__ = nn.Identity
+        y = self.lin(x)
+        self.lin.__class__ = nn.Linear
+        return y + self.lin(x)
+
+
+class Outside(Parts):
+    def forward(self, x):
+        OUTSIDE.train()
+        y = OUTSIDE(x)
+        OUTSIDE.eval()
+        return y + OUTSIDE(x)
+
+
+class Padded(Parts):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 2, 2)
+
+    def forward(self, x):
+        self.conv.padding = (2,)
+        wide = self.conv(x)
+        self.conv.padding = (0,)
+        return wide, self.conv(x)
+
+
+def parts_of(model: nn.Module) -> list[Any]:
+    """All that a trace may not change of a model, in order."""
+    found: list[Any] = []
+    for module in model.modules():
+        found.append(type(module))
+        for name, value in vars(module).items():
+            found += [name, *(value.items() if isinstance(value, dict) else [value])]
+    return found
+
+
+PROGRAMS = [
+    OtherMode, OneMode, OtherProbability, OtherMomentum, Hooked, HookedEverywhere, OtherWeight,
+    OtherWeightInItsDict, Functional, OtherForward, OtherClass, Outside, OtherModeOfChildren,
+    Padded,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("known", [True, False], ids=["examples", "symbolic"])
+def test_a_call_is_made_in_the_state_that_the_program_gives(kind: Any, known: bool) -> None:
+    OUTSIDE.reset_running_stats()
+    model = kind().eval()
+    eager = copy.deepcopy(model)
+    try:
+        graph = calque.trace(model, X) if known else calque.symbolic_trace(model)
+    except TraceError:
+        assert not known  # the check of its input's shape is then one of values, and may raise
+        return
+    for step in range(3):
+        torch.manual_seed(step)
+        statistics = copy.deepcopy(OUTSIDE.state_dict())
+        found = graph(X + step)
+        OUTSIDE.load_state_dict(statistics)
+        torch.manual_seed(step)
+        torch.testing.assert_close(found, eager(X + step))
+    torch.testing.assert_close(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_trace_leaves_the_model_as_a_call_does(kind: Any) -> None:
+    model, eager = kind().eval(), kind().eval()
+    calque.trace(model, X)
+    eager(X)
+    for a, b in zip(parts_of(model), parts_of(eager), strict=True):
+        assert isinstance(a, type(b)), (a, b)
+        assert isinstance(a, (tuple, nn.Module)) or isinstance(b, torch.Tensor) or a == b
+
+
+def test_a_graph_is_one_node_where_nothing_was_changed() -> None:
+    class Plain(Parts):
+        def forward(self, x):
+            return self.drop(self.bn(self.lin(x)))
+
+    graph = calque.trace(Plain(), X)
+    assert [n.target for n in graph.graph.nodes if n.op == "call_module"] == ["lin", "bn", "drop"]
+
+
+@pytest.mark.parametrize("change", ["self.lin.register_forward_hook(print)", "self.lin = None"])
+def test_what_stays_changed_is_refused_and_taken_back(change: str) -> None:
+    class Changes(Parts):
+        def forward(self, x):
+            if change.startswith("self.lin.reg"):
+                self.lin.register_forward_hook(lambda module, given, result: result * 2)
+                return self.lin(x)
+            y = self.lin(x)
+            self.lin = None
+            return y
+
+    model = Changes()
+    before = parts_of(model)
+    with pytest.raises(TraceError, match=r"test_leaves.py:\d+ in forward|test_leaves.py in"):
+        calque.trace(model, X)
+    assert len(before) == len(parts_of(model))
+    assert model.lin is not None
+    assert not model.lin._forward_hooks
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, lambda: nn.BatchNorm1d(3)])
+def test_a_module_of_pytorchs_as_the_root_is_checked_for_its_mode(kind: Any) -> None:
+    model = kind().train()
+    graph = calque.trace(model, X)
+    graph.eval()
+    with pytest.raises(TraceError, match="traced in training mode"):
+        graph(X)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_a_recurrent_layer_may_be_the_root(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = kind(3, 4, 2, bidirectional=True)
+    x = torch.randn(5, 2, 3)
+    graph = calque.trace(model, x)
+    torch.testing.assert_close(graph(-x), model(-x))
+    graph(x)[0].sum().backward()
+    assert model.weight_ih_l0.grad is not None

@@ -11,8 +11,6 @@ import torch
 
 PROGRAM = """
 import os, sys, torch, calque
-
-pytestmark = pytest.mark.conformance  # minutes of interrupts: `make faults`
 model = torch.nn.Linear(64, 64).to("jax")
 optimizer = torch.optim.Adam(model.parameters())
 count = torch.zeros((), device="jax")

@@ -105,8 +105,6 @@ def test_a_smaller_batch_after_too_large_a_one(door):
 
 LIMITED = """
 import resource, sys, torch, calque
-
-pytestmark = pytest.mark.conformance  # minutes of interrupts: `make faults`
 state, x = torch.zeros(4, device="jax"), torch.ones(1, device="jax")
 SIZE = 2**29  # bytes
 

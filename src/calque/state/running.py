@@ -31,8 +31,7 @@ class Running:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._seen: set[CodeType] = set()
-        self._resumed: set[CodeType] = set()
+        self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
         self._before: Any = None
         self._calls_watched = False
         snapshot.on_difference = self._watch_calls
@@ -76,7 +75,7 @@ class Running:
 
         def on_call(frame: FrameType, event: str, argument: Any) -> Any:
             code = frame.f_code
-            if code not in seen:
+            if id(code) not in seen:
                 meet(code, frame)
 
         def on_call_and_pass(frame: FrameType, event: str, argument: Any) -> Any:
@@ -88,7 +87,7 @@ class Running:
     def _on_profile(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if code not in self._seen:
+            if id(code) not in self._seen:
                 self._meet(code, frame)
         elif event == "c_call":
             self.called(argument, frame.f_code, frame.f_lineno)
@@ -96,11 +95,11 @@ class Running:
     # What is seen -----------------------------------------------------------------------------
 
     def _meet(self, code: CodeType, frame: FrameType) -> None:
-        self._seen.add(code)
+        self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             return
         if _is_importing(frame):
-            self._seen.discard(code)
+            del self._seen[id(code)]
             return
         self.start(code, frame)
 

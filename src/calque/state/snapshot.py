@@ -214,6 +214,7 @@ class Snapshot:
             self._hold_dict(value.__dict__, path, attribute=True)
         if code in self.codes:
             self._variables(value)
+            self._variables_of(names_of(code).globals, value.__globals__, owner)
         elif owner is Owner.ENGINE and "__wrapped__" in value.__dict__:
             self._stack.append((value.__dict__["__wrapped__"], path))
             self._variables(value)
@@ -447,15 +448,21 @@ class Snapshot:
         self._nested.update(names.nested)
         if owner is Owner.USER:
             self._imports(code)
-        if owner is Owner.USER:
-            self._global_variables(names.globals, held)
-        else:
-            self._library_variables(names.globals, held, owner)
+        self._variables_of(names.globals, held, owner)
         for function in self._functions_with(code):
             self._variables(function)
+            if function.__globals__ is not held:  # the same text, executed in two namespaces
+                self._variables_of(names.globals, function.__globals__, owner)
         self._use(names.words, names.whole and owner is Owner.USER)
         self._drain()
         return True
+
+    def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
+        """The global variables that code names."""
+        if owner is Owner.USER:
+            self._global_variables(names, held)
+        else:
+            self._library_variables(names, held, owner)
 
     def _imports(self, code: types.CodeType) -> None:
         """Modules that a statement in the code imports, as far as they have been."""
@@ -477,14 +484,14 @@ class Snapshot:
             return known or []
         return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
 
-    def _global_variables(self, names: Iterable[str], held: dict[str, Any]) -> None:
+    def _global_variables(self, names: frozenset[str], held: dict[str, Any]) -> None:
         key = ("g", id(held))
         row = self.rows.get(key)
         if not isinstance(row, NamedRow):
             row = NamedRow(held, Path(""), set())
             self._hold(row, key)
         assert isinstance(row.names, set)
-        for name in names - row.names:  # pyright: ignore[reportOperatorIssue]
+        for name in names.difference(row.names):
             row.names.add(name)
             if name in held:
                 value = row.before[name] = held[name]

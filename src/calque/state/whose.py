@@ -55,7 +55,7 @@ def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
     if held is None or not file.startswith("<") or file.startswith("<frozen"):
         return owner_of_file(file)
     name = held.get("__name__")
-    return owner_of_name(name) if isinstance(name, str) else Owner.ENGINE
+    return owner_of_name(name) if isinstance(name, str) else Owner.USER
 
 
 @functools.lru_cache(maxsize=16384)

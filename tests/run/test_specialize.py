@@ -13,10 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks as global_step_hooks
 
 import calque
 from calque.device.fallback import FallbackWarning
 from calque.diagnostics import EagerWarning
+from calque.run.assumptions import Observer
 
 _SITE = "/nowhere/site-packages/somebodys"
 _files = itertools.count()
@@ -583,6 +585,33 @@ def test_threads():
     assert not torch.compiler.is_compiling()
 
 
+def test_a_trace_does_not_take_hooks_of_another_threads_call_for_state():
+    began, called = threading.Event(), threading.Event()
+
+    def watched():  # as a call that runs eagerly: calque has hooks on all optimizers meanwhile
+        with Observer().watching():
+            began.set()
+            assert called.wait(60)
+
+    thread = threading.Thread(target=watched)
+
+    def function(x):
+        if not began.is_set():
+            thread.start()
+            assert began.wait(60)
+        return x + 1
+
+    before = dict(global_step_hooks)
+    jitted = calque.jit(function, verify=False)
+    assert plain(jitted(values(1.0))) == plain(values(2.0))
+    assert len(global_step_hooks) > len(before)
+    called.set()
+    thread.join()
+    assert plain(jitted(values(2.0))) == plain(values(3.0))
+    assert dict(global_step_hooks) == before
+    assert not torch.compiler.is_compiling()
+
+
 def test_results_of_numpy_are_each_calls_own():
     f = library("def f(x):\n    return x.cpu().numpy(), x.tolist()")["f"]
     jitted = calque.jit(lambda x: f(x))
@@ -638,9 +667,6 @@ def test_hooks_in_a_training_step():
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.xfail(
-    reason="a scaler's containers are guarded, and it replaces them at each call", strict=False
-)
 def test_a_scaler_of_losses():
     results = []
     for device, run in (("jax", calque.jit), ("cpu", lambda f: f)):
@@ -667,7 +693,6 @@ def test_a_scaler_of_losses():
     assert results[0] == pytest.approx(results[1])
 
 
-@pytest.mark.xfail(reason="what a scaler's containers get is part of the program now", strict=False)
 def test_an_object_of_a_library_is_left_as_it_was():
     source = """
 class Cache:

@@ -86,8 +86,8 @@ class Observer:
         before, active.observer, active.inlining = active.observer, self, True
         handles = [
             # In the step of an optimizer a trace lends it numbers: that is no branch of its code.
-            register_optimizer_step_pre_hook(lambda *_: told_to_compile(False)),
-            register_optimizer_step_post_hook(lambda *_: told_to_compile(True)),
+            register_optimizer_step_pre_hook(lambda *_: self._tell(False)),
+            register_optimizer_step_post_hook(lambda *_: self._tell(True)),
         ]
         try:
             with torch.autograd.set_multithreading_enabled(False), announced_as_compiling():
@@ -96,6 +96,10 @@ class Observer:
             active.observer, active.inlining = before, before is not None
             for handle in handles:
                 handle.remove()
+
+    def _tell(self, told: bool) -> None:
+        if active.observer is self:  # and not the step of another thread
+            told_to_compile(told)
 
 
 class Assumptions:

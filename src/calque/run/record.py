@@ -203,8 +203,6 @@ class _Trace:
             handle = register_module_forward_pre_hook(self._on_module)
             stack.callback(handle.remove)
             stack.enter_context(self.witness)
-            self.state.snapshot.accept_hooks()
-            stack.callback(self.state.snapshot.forget_hooks)
             traced = jax.make_jaxpr(lambda: self._body(fn, args, kwargs))()
         self.late = late_equations(traced, self.lifting.inputs)
         return close(traced, self.lifting.inputs)

@@ -16,6 +16,7 @@ from calque.state.rows import (
     CellRow,
     ClassRow,
     DictRow,
+    HooksRow,
     ListRow,
     NamedRow,
     Row,
@@ -29,6 +30,7 @@ _hooks = attrgetter("_backward_hooks")
 _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
+_FILLED = (DictRow, HooksRow, ListRow)
 _MOST_ADOPTED = 64
 """How many objects may have been made anew before it is cheaper to trace."""
 
@@ -55,7 +57,7 @@ class StateGuard:
         self._sort()
 
     def _is_empty(self, row: Row) -> bool:
-        return not row.before and type(row) in (DictRow, ListRow) and row not in self._free
+        return not row.before and type(row) in _FILLED and row not in self._free
 
     def _place(self, row: Row) -> list[Any]:
         kind = type(row)

@@ -137,6 +137,24 @@ class DictRow(Row):
             self.put(key, value)
 
 
+class HooksRow(DictRow):
+    """A dict of hooks that holds for the process: calque's own, of any thread, are not seen."""
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return {key: hook for key, hook in super().items().items() if not is_own_hook(hook)}
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        own = {key: hook for key, hook in super().items().items() if is_own_hook(hook)}
+        super().assign({**items, **own})
+
+
+def is_own_hook(hook: Any) -> bool:
+    """Whether a hook was registered by calque itself, for as long as a function is traced."""
+    return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
+
+
 class NamedRow(Row):
     """Some names of a namespace: of a module, of an object, of the globals of a function."""
 

@@ -37,6 +37,7 @@ from calque.state.rows import (
     ClassRow,
     ContextRow,
     DictRow,
+    HooksRow,
     ListRow,
     NamedRow,
     Row,
@@ -114,7 +115,7 @@ class Snapshot:
         self._libraries: list[tuple[types.ModuleType, Path]] = []
         self._stack: list[tuple[Any, Path]] = []
         for place, name in _GLOBAL_HOOKS:
-            self._hold_dict(place.__dict__[name], Path(name))
+            self._push_items(self._hold(HooksRow(place.__dict__[name], Path(name))))
         for root in roots:
             self.visit(root, "")
 
@@ -557,17 +558,6 @@ class Snapshot:
             now = row.items()
             if row.is_changed(now):
                 yield row, now
-
-    def accept_hooks(self) -> None:
-        """The global hooks of PyTorch that have been added since are none of the program's."""
-        for place, name in _GLOBAL_HOOKS:
-            row = self.rows[id(place.__dict__[name])]
-            row.ignored = row.items().keys() - row.before.keys()
-
-    def forget_hooks(self) -> None:
-        """They are taken away again."""
-        for place, name in _GLOBAL_HOOKS:
-            self.rows[id(place.__dict__[name])].ignored = ()
 
     def restore(self) -> list[Row]:
         """Put everything back; gives the rows that cannot be."""

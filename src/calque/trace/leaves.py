@@ -13,6 +13,8 @@ from typing import Any
 from torch.nn import Module
 from torch.nn.modules import module as module_of_torch
 
+from calque.state.rows import is_own_hook
+
 _GLOBAL_HOOKS = tuple(
     value
     for name, value in vars(module_of_torch).items()
@@ -30,7 +32,7 @@ class Leaves:
     def __init__(self, modules: Iterable[Module]) -> None:
         self._kinds: dict[type, list[Any]] = {}
         self._before = {module: self._parts(module) for module in modules}
-        self._hooks = [dict(hooks) for hooks in _GLOBAL_HOOKS]
+        self._hooks = _global_hooks()
         self._assigned: set[Module] = set()
         self._made: set[Module] = set()
 
@@ -57,7 +59,7 @@ class Leaves:
 
     def is_changed(self, leaf: Module) -> bool:
         """Whether a call does not do what it would have done before the run."""
-        if any(not _alike(a, b) for a, b in zip(_GLOBAL_HOOKS, self._hooks)):
+        if any(not _alike(a, b) for a, b in zip(_global_hooks(), self._hooks)):
             return True
         return any(map(self._differs, leaf.modules()))
 
@@ -85,6 +87,11 @@ class Leaves:
         if kind not in self._kinds:
             self._kinds[kind] = dict(vars(kind))
         return self._kinds[kind]
+
+
+def _global_hooks() -> list[dict[int, Any]]:
+    """The user's hooks of all modules."""
+    return [{k: h for k, h in hooks.items() if not is_own_hook(h)} for hooks in _GLOBAL_HOOKS]
 
 
 _CONTAINERS = frozenset((dict, list, set, OrderedDict))

@@ -7,7 +7,9 @@ import functools
 import gc
 import operator
 import signal
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -163,6 +165,24 @@ def test_a_handler_runs_once_for_a_signal_that_had_to_wait():
     signal.signal(SIGNAL, lambda signum, frame: frames.append((signum, frame.f_code.co_name)))
     moment(one_step([]))
     assert frames == [(SIGNAL, "moment")]
+
+
+@pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])
+def test_a_step_goes_on_while_a_tool_traces_it(install):
+    """A debugger, a coverage tool, or calque itself while it traces a function."""
+    came, done = [], []
+    signal.signal(SIGNAL, lambda signum, frame: came.append(frame.f_code.co_name))
+    install(lambda frame, event, argument: None)
+    try:
+        one_step(done)
+    finally:
+        install(None)
+    assert done == list(range(30))
+    assert "one_step" not in came
+    until = time.monotonic() + 10
+    while not came and time.monotonic() < until:
+        moment()
+    assert came[0] in ("moment", "test_a_step_goes_on_while_a_tool_traces_it")
 
 
 def test_an_error_of_a_step_and_an_interrupt_are_both_seen():

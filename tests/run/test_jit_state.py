@@ -1,5 +1,7 @@
 """State that a jitted function reads, writes, makes or that is rebound around it."""
 
+import contextlib
+import functools
 import gc
 import weakref
 
@@ -379,3 +381,28 @@ def test_a_counter_beside_the_function_does_not_retrace():
     assert len(Trainer.update.history) == 1
     trainer.factor = 3
     assert trainer.update(ones(2)).item() == 30
+
+
+def test_a_trace_does_not_look_through_the_heap(monkeypatch):
+    def look(*objects):
+        raise AssertionError("a trace would take longer, the more objects there are")
+
+    @contextlib.contextmanager
+    def doubling():
+        yield 2
+
+    @functools.lru_cache
+    def factor():
+        return 3
+
+    def scale(x, add):
+        with doubling() as two:
+            return add(x) * two * factor()
+
+    state = {"add": functools.partial(torch.add, 1)}
+    function = calque.jit(functools.wraps(scale)(lambda x: scale(x, state["add"])))
+    monkeypatch.setattr(gc, "get_referrers", look)
+    x = torch.ones(2, device="jax")
+    assert [function(x).tolist() for _ in range(3)] == [[12.0, 12.0]] * 3
+    state["add"] = torch.neg
+    assert function(x).tolist() == [-6.0, -6.0]

@@ -110,7 +110,7 @@ class Running:
         if any(getattr(called, "__code__", None) is code for called in gc.callbacks):
             return False  # the garbage collector calls it, whoever runs
         caller = frame.f_back.f_code if frame.f_back is not None else None
-        if not self._snapshot.enter(code, frame.f_globals, caller):
+        if not self._snapshot.enter(code, frame.f_globals, caller, lambda: _closure(frame)):
             return False
         if not NAMES.isdisjoint(names_of(code).words):  # methods of classes are no values yet
             self._watch_calls()
@@ -139,6 +139,12 @@ class Running:
                 break
             frame = frame.f_back
         self._snapshot.unrepeatable.append(f"{place}: {what}")
+
+
+def _closure(frame: FrameType) -> dict[str, Any]:
+    """The values of the free variables of a call."""
+    held = frame.f_locals
+    return {name: held[name] for name in frame.f_code.co_freevars if name in held}
 
 
 def _is_importing(frame: FrameType | None) -> bool:

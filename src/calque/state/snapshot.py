@@ -223,18 +223,22 @@ class Snapshot:
     def _variables(self, function: types.FunctionType) -> None:
         """The closure and the defaults of a function that runs."""
         if owner_of_code(function.__code__, function.__globals__) is not Owner.USER:
-            for cell in function.__closure__ or ():  # what a library's decorator holds
-                for value in _contents(cell):
-                    if _is_program(value):
-                        self._stack.append((value, Path(function.__name__)))
-                    elif isinstance(value, _CONTAINERS):
-                        self._stack.append((value, Path(function.__name__, foreign=True)))
+            cells = function.__closure__ or ()
+            self._wrapped([v for cell in cells for v in _contents(cell)], function.__name__)
             return
         name = Path(function.__name__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
         self._stack += [(cell, Path(variable)) for variable, cell in cells]
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._stack += [(default, name) for default in defaults]
+
+    def _wrapped(self, values: Iterable[Any], name: str) -> None:
+        """What a library's function holds in its closure, as a decorator does."""
+        for value in values:
+            if _is_program(value):
+                self._stack.append((value, Path(name)))
+            elif isinstance(value, _CONTAINERS):
+                self._stack.append((value, Path(name, foreign=True)))
 
     def _method(self, value: types.MethodType, path: Path) -> None:
         own = Path("self") if path.parent is None and not path.key else path
@@ -430,11 +434,18 @@ class Snapshot:
 
     # Code that runs -----------------------------------------------------------------------------
 
-    def enter(self, code: types.CodeType, held: dict[str, Any], caller: Any = None) -> bool:
+    def enter(
+        self,
+        code: types.CodeType,
+        held: dict[str, Any],
+        caller: Any = None,
+        closure: Callable[[], dict[str, Any]] = dict,
+    ) -> bool:
         """A code object starts for the first time, with these global variables.
 
         Args:
             caller: the code that called it, if that is known.
+            closure: gives the values of its free variables.
 
         Returns:
             Whether it is code of the program's, or code that the program has called of Python's.
@@ -450,7 +461,10 @@ class Snapshot:
         if owner is Owner.USER:
             self._imports(code)
         self._variables_of(names.globals, held, owner)
-        for function in self._functions_with(code):
+        functions = self._functions_with(code, owner)
+        if not functions and owner is not Owner.USER and code.co_freevars:
+            self._wrapped(closure().values(), code.co_name)
+        for function in functions:
             self._variables(function)
             if function.__globals__ is not held:  # the same text, executed in two namespaces
                 self._variables_of(names.globals, function.__globals__, owner)
@@ -479,10 +493,12 @@ class Snapshot:
                 self._imports(code)
         self._drain()
 
-    def _functions_with(self, code: types.CodeType) -> list[types.FunctionType]:
-        known = self._functions.get(code)
-        if known is not None or not code.co_freevars or code in self._nested:
-            return known or []
+    def _functions_with(self, code: types.CodeType, owner: Owner) -> list[types.FunctionType]:
+        known = self._functions.get(code, [])
+        if known or owner is not Owner.USER or not code.co_freevars or code in self._nested:
+            return known
+        # The program's own, and reached by nothing that was met. This looks at all objects there
+        # are; the values of its variables would be at hand, but not the cells that hold them.
         return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
 
     def _global_variables(self, names: frozenset[str], held: dict[str, Any]) -> None:

@@ -61,11 +61,11 @@ class _Snapshot(Snapshot):
                     self.empty.append((Path(f"{type(value).__name__}.{name}"), item))
         return False
 
-    def enter(self, code: CodeType, held: dict[str, Any], caller: Any = None) -> bool:
+    def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
         """As `Snapshot.enter`."""
         known = set(self.rows) if current_trace() is None else None
         with suspended(), torch._C.DisableTorchFunction():
-            entered = super().enter(code, held, caller)
+            entered = super().enter(code, held, *how)
         if known is not None:
             self.of_leaves |= self.rows.keys() - known
         return entered

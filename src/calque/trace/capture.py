@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
+from calque.state import unwatched
 from calque.trace.assignments import Owner
 from calque.trace.branching import Branch
 from calque.trace.changes import Change, first_difference, install
@@ -93,7 +94,7 @@ class Capture:
         gradients = torch.is_grad_enabled()
         try:
             with watch.running():
-                tracer.trace(self._root, self._concrete)
+                unwatched(tracer.trace)(self._root, self._concrete)
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
             if error is raised and not is_deliberate(raised):

@@ -14,6 +14,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
+from calque.state import call_watched
 from calque.trace import checks
 from calque.trace.constants import is_constant
 from calque.trace.refusals import refuse_because
@@ -151,7 +152,7 @@ def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
-        result = program(*args)
+        result = call_watched(program, *args)
         write_back(tracer)
         tracer.assignments.record()
         return result

@@ -21,6 +21,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node
 
+from calque.state import unwatched
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
 from calque.trace.assignments import Assignments
@@ -204,6 +205,7 @@ class SymbolicTracer(NamingTracer):
             )
         return node
 
+    @unwatched
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> Any:

@@ -75,6 +75,13 @@ def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
         sys.settrace(None)
 
 
+def watched(function: F) -> F:
+    """`function`, which is the program's although the engine calls it."""
+    if _MONITORS:
+        return function
+    return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore
+
+
 class Running:
     """Tells a snapshot what runs.
 

@@ -18,7 +18,7 @@ from torch.fx.graph import magic_methods, reflectable_magic_methods
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
-from calque.state import call_watched
+from calque.state import call_watched, unwatched
 from calque.trace.base import GraphAppendingTracer, TracerBase
 from calque.trace.bytecode import is_assertion, unpacked_length
 
@@ -151,6 +151,7 @@ def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
     return next(iter(found))
 
 
+@unwatched
 def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) -> Any:
     """The node for a call that PyTorch hands over: a method, a property or a function."""
     if isinstance(function, torch._C.ScriptMethod):

@@ -371,6 +371,7 @@ class SymbolicTracer(NamingTracer):
         """The parameter or buffer that a proxy stands for; any other value itself."""
         return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
 
+    @unwatched
     def _proxy_of_member(self, name: str, value: Any) -> Any:
         proxy = super()._proxy_of_member(name, value)
         self._members[proxy.node] = value

@@ -107,6 +107,7 @@ class Snapshot:
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
         self._words: set[str] = set()
+        self._classes: dict[int, type] = {}
         self._whole = False
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
@@ -196,7 +197,7 @@ class Snapshot:
     def _tensor(self, value: torch.Tensor, path: Path) -> None:
         self.tensors[id(value)] = value
         if value.requires_grad:
-            row = self._hold(AttributeRow(value, path, _HOOKS_OF_TENSORS, None), ("t", id(value)))
+            row = self._hold(AttributeRow(value, path, HOOKS_OF_TENSORS, None), ("t", id(value)))
             self._push_items(row)
 
     def _cell(self, value: types.CellType, path: Path) -> None:
@@ -261,6 +262,9 @@ class Snapshot:
         self._stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
     def _class(self, value: type, path: Path) -> None:
+        if id(value) in self._classes:
+            return
+        self._classes[id(value)] = value
         for base in value.__mro__:
             owner = owner_of_class(base)
             if owner is Owner.USER and ("c", id(base)) not in self.rows:
@@ -590,7 +594,7 @@ _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
 _ORDER: dict[str, Callable[[Any], Any]] = {"__mro__": lambda kind: kind.__mro__}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
-_HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
+HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
     "_backward_hooks": lambda t: t._backward_hooks,
     "_post_accumulate_grad_hooks": lambda t: t._post_accumulate_grad_hooks,
 }
@@ -708,7 +712,7 @@ _HANDLERS: dict[type, Callable[[Snapshot, Any, Path], None]] = {
 }
 _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (torch.Tensor, Snapshot._tensor),
-    (Module, Snapshot._nn_module),
+    (Module, lambda snapshot, value, path: snapshot._nn_module(value, path)),
     (Optimizer, Snapshot._optimizer),
     (enum.Enum, Snapshot._enum),
     (type, Snapshot._class),

@@ -90,6 +90,7 @@ class Capture:
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
         watch = Watch(self._root, tracer.traced_func_name, tracer.examples)
+        tracer.modules = watch.modules
         error: Exception | None = None
         gradients = torch.is_grad_enabled()
         try:

@@ -14,7 +14,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from calque.trace.errors import SymbolicTraceError
 from calque.trace.fakes import hold_log
 from calque.trace.inputs import make_placeholder, order_inputs, writing_back
 from calque.trace.kinds import gives_tensor
-from calque.trace.leaves import Leaves
+from calque.trace.leaves import Held, Leaves
 from calque.trace.modes import reads_training
 from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
@@ -85,6 +85,7 @@ class SymbolicTracer(NamingTracer):
         self.containers: list[tuple[Node, Any, Any]] = []
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
+        self.modules: Mapping[int, Held] = {}
         self.ended = False
         self.gradients: bool | None = None
         self.refusal: Exception | None = None
@@ -108,7 +109,7 @@ class SymbolicTracer(NamingTracer):
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
             self.assumed.modes[""] = root.training
-        self.leaves = Leaves(root.modules() if isinstance(root, torch.nn.Module) else ())
+        self.leaves = Leaves(self.modules)
         with Patches() as patches:
             for hold in _HOLDS:
                 hold(patches)

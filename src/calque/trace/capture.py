@@ -22,7 +22,7 @@ from calque.trace.joining import Fork, Joiner, Steps, Way
 from calque.trace.memory import forget
 from calque.trace.raised import Raised, is_deliberate
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
-from calque.trace.templates import Template
+from calque.trace.templates import Outside, Template
 from calque.trace.watching import Watch, refusal
 
 
@@ -90,7 +90,7 @@ class Capture:
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
         watch = Watch(self._root, tracer.traced_func_name, tracer.examples)
-        tracer.modules = watch.modules
+        tracer.modules, tracer.outside = watch.modules, watch.known
         error: Exception | None = None
         gradients = torch.is_grad_enabled()
         try:
@@ -276,7 +276,7 @@ def _are_alike(a: Any, b: Any) -> bool:
         return a == b
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
-    return isinstance(a, (Branch, Owner)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
+    return isinstance(a, (Branch, Owner, Outside)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
 
 
 def _is_check(node: Node) -> bool:

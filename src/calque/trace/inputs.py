@@ -14,7 +14,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
-from calque.state import call_watched
+from calque.state import ATOMIC, call_watched
 from calque.trace import checks
 from calque.trace.constants import is_constant
 from calque.trace.refusals import refuse_because
@@ -121,6 +121,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _watched(tracer: Any, node: Node, container: Any) -> Any:
+    tracer.nodes_of[id(container)] = node, container
     if not isinstance(container, tuple):
         tracer.containers.append((node, container, copy.copy(container)))
     return container
@@ -168,6 +169,8 @@ def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
 
 def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
     tracer.deferred.append((checks.expect_value, (node, value, name)))
+    if type(value) not in ATOMIC and not isinstance(value, tuple):
+        tracer.nodes_of[id(value)] = node, value
     return value
 
 

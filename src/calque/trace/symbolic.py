@@ -46,7 +46,7 @@ from calque.trace.questions import ASPECTS, OF_PYTORCH, REFUSED
 from calque.trace.randomness import hold_randomness
 from calque.trace.refusals import current_step, refuse, refuse_because
 from calque.trace.settings import hold_settings
-from calque.trace.templates import result_argument
+from calque.trace.templates import Results
 from calque.trace.truth import truth
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
@@ -86,6 +86,8 @@ class SymbolicTracer(NamingTracer):
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
         self.modules: Mapping[int, Held] = {}
+        self.outside: Mapping[int, Any] = {}
+        self.nodes_of: dict[int, tuple[Node, Any]] = {}
         self.ended = False
         self.gradients: bool | None = None
         self.refusal: Exception | None = None
@@ -136,7 +138,7 @@ class SymbolicTracer(NamingTracer):
 
     def result_argument(self, value: Any) -> Argument:
         """What the program returns; objects of classes that graphs do not know are rebuilt."""
-        return result_argument(self, value)
+        return Results(self).argument(value)
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict

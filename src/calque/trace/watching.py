@@ -60,6 +60,11 @@ class Watch:
         """The modules that the program was seen to have, by id, as they were."""
         return self._snapshot.modules
 
+    @property
+    def known(self) -> Mapping[int, Any]:
+        """The objects that the program was seen to reach, by id."""
+        return self._snapshot.known
+
     def running(self) -> AbstractContextManager[None]:
         """Within, each piece of code that runs is looked at for what it could change."""
         return self._running.watching()

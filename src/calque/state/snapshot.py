@@ -10,6 +10,7 @@ import contextvars
 import enum
 import functools
 import gc
+import logging
 import random
 import sys
 import types
@@ -92,6 +93,7 @@ class Snapshot:
         known: every object met, by id; kept alive.
         tensors: those among them that are tensors, by id.
         codes: the code that has run, with whose it is.
+        moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
@@ -112,7 +114,7 @@ class Snapshot:
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
         self._namespaces: list[NamedRow] = []
-        self._moving: list[Row] = []
+        self.moving: list[Row] = []
         self._libraries: list[tuple[types.ModuleType, Path]] = []
         self._stack: list[tuple[Any, Path]] = []
         for place, name in _GLOBAL_HOOKS:
@@ -367,11 +369,18 @@ class Snapshot:
         if owner is Owner.ENGINE and not _is_of_the_user(kind):
             return self._engines(value, path)
         if kind.__module__.partition(".")[0] in _QUIET:
-            return None
+            return self._handlers(value, path) if isinstance(value, logging.Logger) else None
         if moves(value):
             return self._opaque(value, path)
         self._attributes_of(value, path)
         return None
+
+    def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
+        """The program's own handlers of what is logged."""
+        while logger is not None:
+            own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
+            self._stack += [(handler, path.attribute("handlers")) for handler in own]
+            logger = logger.parent if logger.propagate else None
 
     def _engines(self, value: Any, path: Path) -> None:
         inner = getattr(type(value), "__calque_state__", None)
@@ -417,7 +426,7 @@ class Snapshot:
         row = self._hold(StateRow(value, path, how.read, how.write))
         row.guarded = how.guarded or (moves(value) and not _READS_OF_STATE.isdisjoint(self._words))
         if how.guarded is False and moves(value):
-            self._moving.append(row)
+            self.moving.append(row)
         self._stack += [(item, path) for item in how.inner]
 
     def _enum(self, value: Any, path: Path) -> None:
@@ -543,7 +552,7 @@ class Snapshot:
         """More names of attributes matter from now on."""
         fresh = words - self._words
         if not _READS_OF_STATE.isdisjoint(fresh):
-            for row in self._moving:
+            for row in self.moving:
                 row.guarded = True
         self._words |= fresh
         for row in self._namespaces:

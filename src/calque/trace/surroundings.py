@@ -4,6 +4,7 @@ As `Snapshot`, but lighter where most of a model is: a module has one record, wh
 of the trace use as well, and no rows until something about it has changed.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import attrgetter, is_
@@ -14,7 +15,7 @@ import torch
 
 from calque.state import ATOMIC, Row, Snapshot
 from calque.state.paths import Path
-from calque.state.rows import AttributeRow, DictRow
+from calque.state.rows import AttributeRow, CacheRow, DictRow
 from calque.state.snapshot import HOOKS_OF_TENSORS
 from calque.trace.active import current_trace, suspended
 from calque.trace.leaves import Held
@@ -66,6 +67,11 @@ class Surroundings(Snapshot):
                 self._bare.append((item, path, name))
             else:
                 stack.append((item, path.attribute(name)))
+
+    def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
+        if logger is not None:
+            self._hold(_LevelsRow(logger, path))
+        super()._handlers(logger, path)
 
     def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
         """As `Snapshot.enter`."""
@@ -124,6 +130,19 @@ class Surroundings(Snapshot):
             row = self.rows[id(held)] = DictRow(held, path, attribute)
             row.before = before
         return row
+
+
+class _LevelsRow(CacheRow):
+    """The levels that a logger has looked up."""
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return {"misses": len(self.owner._cache)}
+
+    def restore(self) -> None:
+        if self.is_changed():
+            self.owner._cache.clear()
 
 
 def _is_ours(value: Any) -> bool:

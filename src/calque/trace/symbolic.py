@@ -39,6 +39,7 @@ from calque.trace.leaves import Held, Leaves
 from calque.trace.modes import reads_training
 from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
+from calque.trace.origins import origin_of_code
 from calque.trace.patching import Patches
 from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
@@ -167,11 +168,23 @@ class SymbolicTracer(NamingTracer):
             self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
         made = super().create_args_for_root(root_fn, is_module, concrete_args)
         for check, arguments in self.deferred:
-            lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            try:
+                lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            except NotImplementedError as error:
+                raise self._unheld(arguments) from error
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
+
+    def _unheld(self, arguments: tuple) -> SymbolicTraceError:
+        """The error for an argument that a graph cannot compare with what it is called with."""
+        _, value, name = arguments
+        return SymbolicTraceError(
+            f"{origin_of_code(self.graph._co_fields)}: the argument {name} is a "
+            f"{type(value).__name__}, which a graph cannot hold.\n"
+            "Let the function find the object by itself, or pass tensors, numbers and strings."
+        )
 
     def _proxy_placeholder(
         self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from calque.state import MISSING, Row, Running, same_value
+from calque.state.names import names_of
 from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
-from calque.state.whose import Owner
+from calque.state.whose import Owner, owner_of_class
 from calque.trace.changes import Change, spoken
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.leaves import Held
@@ -32,6 +33,7 @@ _CHANGE = (
 )
 
 
+_STATES = frozenset(("getstate", "get_state", "bit_generator"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
 
@@ -90,6 +92,7 @@ class Watch:
                 refused = refused or change
         seen = self._snapshot.unrepeatable
         unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
+        unrepeatable += self._asked_how_far()
         self._restore(bool(changed))
         if refused is not None:
             raise refusal(refused)
@@ -152,7 +155,8 @@ class Watch:
         elif len(now) == len(row.before):
             what = "has its members changed"
         change = self._change(row, None, what, row.before, now, name)
-        yield change._replace(write=row.assign), not has_proxy(values)
+        filled = not row.before and not has_proxy(values)
+        yield change._replace(write=row.assign), filled
 
     def _changed_names(
         self, row: Row, now: dict, member_of: Callable[[Any], Any]
@@ -170,7 +174,21 @@ class Watch:
             else:
                 what = f"changes from {spoken(before)} to {spoken(after)}"
             if not has_proxy((before,)):
-                yield self._change(row, key, what, before, after), not has_proxy((after,))
+                change = self._change(row, key, what, before, after)
+                yield change, not has_proxy((after,)) and self._may_stay(row, before)
+        if row.ordered and now.keys() == row.before.keys() and [*now] != [*row.before]:
+            what, name = "has its keys in another order", str(row.path)
+            yield self._change(row, None, what, row.before, now, name), False
+
+    def _may_stay(self, row: Row, before: Any) -> bool:
+        """Whether a call that finds what the first one has left, and does the same, is enough.
+
+        So it is of what a first call fills in, and of what a library notes about its objects.
+        """
+        if before is MISSING or before is None:
+            return True
+        objects = (o for o in self._snapshot.known.values() if _instance_dict(o) is row.owner)
+        return any(owner_of_class(type(o)) is Owner.PACKAGE for o in objects)
 
     def _change(
         self, row: Row, key: Any, what: str, before: Any, after: Any, name: str = ""
@@ -179,6 +197,15 @@ class Watch:
         inner = name if row.attribute else str(row.path)
         place = self._place(inner.rpartition(".")[2], _CHANGE)
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
+
+    def _asked_how_far(self) -> Iterator[str]:
+        """That the program has read the state of what moves on, such as random numbers."""
+        if not self._snapshot.moving:
+            return
+        for code, owner in self._snapshot.codes.items():
+            found = names_of(code).words & _STATES if owner is Owner.USER else ()
+            for word in found:
+                yield f"{self._place(word)}{word} reads how far random numbers are"
 
     def _place(self, name: str, pattern: str = "") -> str:
         """The line that changes what has this name, as well as the source shows it."""
@@ -191,6 +218,13 @@ class Watch:
                     if search.search(line):
                         return f"{code.co_filename}:{number} in {code.co_name}: "
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+
+def _instance_dict(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # it has slots only
+        return None
 
 
 def _source(code: CodeType) -> Iterator[tuple[int, str]]:

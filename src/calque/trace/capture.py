@@ -59,6 +59,7 @@ class Capture:
         self._make, self._root, self._concrete = make, root, concrete_args
         self._budget = Budget()
         self._runs: list[Run] = []
+        self._watched: list[tuple[Watch, Any]] = []
         self.tracer: Any = None
 
     def graph(self) -> Graph:
@@ -68,6 +69,14 @@ class Capture:
             TraceError: the program does what no graph can repeat, has too many ways, or returns
                 different kinds of values on them.
         """
+        try:
+            return self._graph()
+        finally:
+            for watch, tracer in self._watched:
+                watch.forget()
+                tracer.leaves.forget()
+
+    def _graph(self) -> Graph:
         first = self._run(())
         way = self._way(first, 0) if first.path.decisions else None
         self._settle(first.left)
@@ -89,7 +98,8 @@ class Capture:
             mode = self.tracer.abstract.mode
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
-        watch = Watch(self._root, tracer.traced_func_name, tracer.examples)
+        watch = Watch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
+        self._watched.append((watch, tracer))
         tracer.modules, tracer.outside = watch.modules, watch.known
         error: Exception | None = None
         gradients = torch.is_grad_enabled()

@@ -110,6 +110,10 @@ class Leaves:
         self._assigned: dict[int, Module] = {}
         self._made: dict[int, Module] = {}
 
+    def forget(self) -> None:
+        """Hold none of them any more: the run has ended."""
+        self._before.clear()
+
     def made(self, module: Module) -> None:
         """The program makes a module, which is no leaf of it with a state of its own."""
         self._made[id(module)] = module

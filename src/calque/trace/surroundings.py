@@ -5,7 +5,7 @@ of the trace use as well, and no rows until something about it has changed.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter, is_
 from types import CodeType
@@ -17,6 +17,7 @@ from calque.state import ATOMIC, Row, Snapshot
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, CacheRow, DictRow
 from calque.state.snapshot import HOOKS_OF_TENSORS
+from calque.state.whose import Owner
 from calque.trace.active import current_trace, suspended
 from calque.trace.leaves import Held
 
@@ -28,13 +29,17 @@ _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 class Surroundings(Snapshot):
     """Looks at what runs without being seen by the trace.
 
+    Args:
+        starts: is told of code of the program's, and its global variables, before it first runs.
+
     Attributes:
         modules: the modules that were met, by id.
         of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
             graph, and once for the abstract value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Callable[[CodeType, dict[str, Any]], None]) -> None:
+        self._starts = starts
         self.modules: dict[int, Held] = {}
         self.of_leaves: set[Any] = set()
         self._paths: dict[int, Path] = {}
@@ -78,6 +83,8 @@ class Surroundings(Snapshot):
         rows, modules = len(self.rows), len(self.modules)
         with suspended(), torch._C.DisableTorchFunction():
             entered = super().enter(code, held, *how)
+        if entered and self.codes[code] is Owner.USER:
+            self._starts(code, held)
         if current_trace() is None:
             self.of_leaves.update(islice(self.rows, rows, None))
             self._modules_of_leaves.update(islice(self.modules, modules, None))

@@ -15,6 +15,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ from calque.trace.refusals import current_step, refuse, refuse_because
 from calque.trace.settings import hold_settings
 from calque.trace.templates import Results
 from calque.trace.truth import truth
+from calque.trace.types import hold_type
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
@@ -86,6 +88,7 @@ class SymbolicTracer(NamingTracer):
         self.containers: list[tuple[Node, Any, Any]] = []
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
+        self._patches: Patches | None = None
         self.modules: Mapping[int, Held] = {}
         self.outside: Mapping[int, Any] = {}
         self.nodes_of: dict[int, tuple[Node, Any]] = {}
@@ -97,6 +100,7 @@ class SymbolicTracer(NamingTracer):
         self.contexts = Contexts(self)
         self.constants = Constants(self)
         self.assignments = Assignments(self)
+        self.leaves = Leaves({})
 
     # Running the program
 
@@ -114,6 +118,7 @@ class SymbolicTracer(NamingTracer):
             self.assumed.modes[""] = root.training
         self.leaves = Leaves(self.modules)
         with Patches() as patches:
+            self._patches = patches
             for hold in _HOLDS:
                 hold(patches)
             try:
@@ -123,7 +128,7 @@ class SymbolicTracer(NamingTracer):
                     raise
                 raise self.refusal.with_traceback(error.__traceback__) from None
             finally:
-                self.ended = True
+                self.ended, self._patches = True, None
             if self.refusal is not None:
                 raise self.refusal  # the program has caught it
         if self.path is None or not self.path.decisions:
@@ -132,6 +137,11 @@ class SymbolicTracer(NamingTracer):
                     graph.erase_node(node)
             self.assumed.insert_checks(graph)
         return graph
+
+    def starts(self, code: CodeType, held: dict[str, Any]) -> None:
+        """Code of the program's starts for the first time, with these global variables."""
+        if self._patches is not None:
+            hold_type(self._patches, code, held)
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
         with CallCatcher(self):

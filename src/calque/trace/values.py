@@ -13,6 +13,7 @@ from torch.fx.node import Node
 from calque.trace.proxy import Attribute, Proxy, tracer_of
 from calque.trace.refusals import describe, refuse_because
 from calque.trace.strict import Strict
+from calque.trace.types import type_of
 
 _NO_DATA = torch.empty(0, device="meta")
 _NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
@@ -74,6 +75,10 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("'Tensor' object is not callable")
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return type_of(self)
 
     @property
     def keys(self) -> Any:

@@ -25,6 +25,7 @@ from calque.trace.leaves import Held
 from calque.trace.proxy import has_proxy
 from calque.trace.settings import AMBIENT
 from calque.trace.surroundings import Surroundings
+from calque.trace.types import TYPE
 from calque.trace.wrapping import unpatched
 
 _CHANGE = (
@@ -44,10 +45,11 @@ class Watch:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
         given: what else the program is given.
+        starts: is told of code of the program's, and its global variables, before it first runs.
     """
 
-    def __init__(self, root: Any, method: str, given: Any) -> None:
-        self._snapshot = Surroundings()
+    def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
+        self._snapshot = Surroundings(starts)
         self._running = Running(self._snapshot)
         if isinstance(root, torch.nn.Module):
             self._snapshot.visit(root, "self")
@@ -103,6 +105,11 @@ class Watch:
             )
         return changes
 
+    def forget(self) -> None:
+        """Hold nothing of the program's any more."""
+        for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
+            held.clear()
+
     def restore(self) -> None:
         """Change back what was changed."""
         self._forget_patches()
@@ -123,8 +130,11 @@ class Watch:
     def _forget_patches(self) -> None:
         """Leaf functions stood in the place of variables while the code was looked at."""
         for row in self._snapshot.rows.values():
-            for key, value in row.before.items() if isinstance(row, NamedRow) else ():
-                row.before[key] = unpatched(value)
+            for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
+                if value is TYPE:
+                    del row.before[key]
+                else:
+                    row.before[key] = unpatched(value)
 
     def _changes(
         self, changed: list[tuple[Row, dict]], member_of: Callable[[Any], Any]
@@ -176,7 +186,7 @@ class Watch:
             if not has_proxy((before,)):
                 change = self._change(row, key, what, before, after)
                 yield change, not has_proxy((after,)) and self._may_stay(row, before)
-        if row.ordered and now.keys() == row.before.keys() and [*now] != [*row.before]:
+        if row.ordered and not row.attribute and now.keys() == row.before.keys() and [*now] != [*row.before]:
             what, name = "has its keys in another order", str(row.path)
             yield self._change(row, None, what, row.before, now, name), False
 

@@ -5,7 +5,6 @@ KNOWN_GAPS: dict[tuple[str, str], str] = {
     ("argument_that_is_also_state", "jit"): "differs from eager",
     ("attribute_getter_of_operator_with_dots", "jit"): "differs from eager",
     ("boolean_options_of_a_group_changed", "jit"): "differs from eager",
-    ("booleans_of_types", "trace"): "differs from eager",
     ("cache_passed_as_an_argument", "jit"): "is traced too often",
     ("class_registered_as_a_virtual_subclass", "jit"): "differs from eager",
     ("containers_of_arguments_kept", "jit"): "differs from eager",
@@ -34,8 +33,6 @@ KNOWN_GAPS: dict[tuple[str, str], str] = {
     ("setdefault_of_a_dict", "trace"): "differs from eager",
     ("swallowed_by_the_caller_of_a_nested_function", "trace"): "names no line",
     ("text_formatted_with_attributes", "jit"): "differs from eager",
-    ("type_decides_what_is_computed", "trace"): "raises KeyError",
-    ("type_of_a_parameter", "trace"): "differs from eager",
     ("value_computed_in_another_thread", "jit"): "differs from eager",
     ("value_local_to_a_thread", "jit"): "differs from eager",
 }

@@ -79,7 +79,7 @@ def watched(function: F) -> F:
     """`function`, which is the program's although the engine calls it."""
     if _MONITORS:
         return function
-    return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore
+    return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore[reportReturnType]
 
 
 class Running:

@@ -65,7 +65,7 @@ def _traced_parameter(original: Any) -> Any:
         if trace is None or cls is not torch.nn.Parameter or not isinstance(data, torch.fx.Proxy):
             return original(cls, data, requires_grad)
         made = trace.tracer.create_proxy("call_function", cls, (data, requires_grad), {})
-        made._is_param = True  # what isinstance looks at
+        made._is_param, made.type_of_value = True, cls
         return made
 
     return new

@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 from calque.state import ATOMIC, call_watched
 from calque.trace import checks
 from calque.trace.constants import is_constant
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.origins import origin_of_code
 from calque.trace.refusals import refuse_because
 
 _FIXED = (bool, str, type(None), torch.Tensor)
@@ -172,6 +174,15 @@ def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
     if type(value) not in ATOMIC and not isinstance(value, tuple):
         tracer.nodes_of[id(value)] = node, value
     return value
+
+
+def unheld(tracer: Any, node: Node, value: Any, name: str) -> SymbolicTraceError:
+    """The error for an argument that a graph cannot compare with what it is called with."""
+    return SymbolicTraceError(
+        f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
+        f"{type(value).__name__}, which a graph cannot hold.\n"
+        "Let the function find the object by itself, or pass tensors, numbers and strings."
+    )
 
 
 def order_inputs(graph: Graph, code: CodeType) -> None:

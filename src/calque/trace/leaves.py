@@ -7,7 +7,7 @@ then; such a call is followed into the module instead, where each of these thing
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, starmap
 from operator import is_
 from typing import Any
 
@@ -70,10 +70,7 @@ class Held:
             return False
         if not all(map(is_, now, before)) and list(now) != list(before):
             return False
-        for _, container, held in self.full:
-            if not alike(container, held):
-                return False
-        return True
+        return all(starmap(_is_held, self.full))
 
 
 class _Classes:
@@ -181,3 +178,7 @@ def alike(a: Any, b: Any) -> bool:
             return False
         a, b = a.values(), b.values()
     return all(map(is_, a, b))
+
+
+def _is_held(name: str, container: Any, held: Any) -> bool:
+    return alike(container, held)

@@ -34,13 +34,12 @@ from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.fakes import hold_log
-from calque.trace.inputs import make_placeholder, order_inputs, writing_back
+from calque.trace.inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.trace.kinds import gives_tensor
 from calque.trace.leaves import Held, Leaves
 from calque.trace.modes import reads_training
 from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
-from calque.trace.origins import origin_of_code
 from calque.trace.patching import Patches
 from calque.trace.proxy import has_proxy, record_call
 from calque.trace.purity import TracedGraph, has_effect
@@ -181,20 +180,11 @@ class SymbolicTracer(NamingTracer):
             try:
                 lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
             except NotImplementedError as error:
-                raise self._unheld(arguments) from error
+                raise unheld(self, *arguments) from error
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         return made
-
-    def _unheld(self, arguments: tuple) -> SymbolicTraceError:
-        """The error for an argument that a graph cannot compare with what it is called with."""
-        _, value, name = arguments
-        return SymbolicTraceError(
-            f"{origin_of_code(self.graph._co_fields)}: the argument {name} is a "
-            f"{type(value).__name__}, which a graph cannot hold.\n"
-            "Let the function find the object by itself, or pass tensors, numbers and strings."
-        )
 
     def _proxy_placeholder(
         self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
@@ -401,6 +391,7 @@ class SymbolicTracer(NamingTracer):
     def _proxy_of_member(self, name: str, value: Any) -> Any:
         proxy = super()._proxy_of_member(name, value)
         self._members[proxy.node] = value
+        proxy.type_of_value = type(value)
         return proxy
 
     def make_module(self, module: torch.nn.Module) -> None:

@@ -168,7 +168,7 @@ class Results:
         if isinstance(value, dict):
             found: Any = {key: self._of(part) for key, part in value.items()}
         else:
-            found = type(value)(self._parts(value))
+            found = type(value)(self._parts(value))  # pyright: ignore[reportCallIssue]
         if id(value) in self._shared:
             found = tracer.create_node("call_function", one_object, (found,), {})
             self._made[id(value)] = value, found

@@ -60,7 +60,7 @@ class _Type:
 TYPE = _Type()
 
 
-def type_of(proxy: Any) -> type:
+def type_of(proxy: Any) -> Any:
     """The type of the value that a proxy stands for.
 
     Raises:
@@ -72,11 +72,7 @@ def type_of(proxy: Any) -> type:
             f"{describe(proxy)} is asked for its type, which is not known",
             "Use isinstance(x, torch.Tensor), or give example inputs: calque.trace(f, x).",
         )
-    member_of = getattr(proxy.tracer, "member_of", None)
-    member = proxy if member_of is None else member_of(proxy)
-    if member is not proxy:
-        return type(member)
-    return torch.nn.Parameter if "_is_param" in vars(proxy) else torch.Tensor
+    return proxy.type_of_value
 
 
 def hold_type(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:

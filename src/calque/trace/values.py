@@ -5,6 +5,7 @@ tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatche
 every operation on it reaches the trace, and whatever would get past that raises.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch.fx.node import Node
 from calque.trace.proxy import Attribute, Proxy, tracer_of
 from calque.trace.refusals import describe, refuse_because
 from calque.trace.strict import Strict
-from calque.trace.types import type_of
 
 _NO_DATA = torch.empty(0, device="meta")
 _NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
@@ -63,6 +63,8 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     """
 
     is_tensor = True
+    type_of_value: type = torch.Tensor
+    __class__ = property(attrgetter("type_of_value"))  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
     def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
@@ -75,10 +77,6 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("'Tensor' object is not callable")
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return type_of(self)
 
     @property
     def keys(self) -> Any:

@@ -186,7 +186,12 @@ class Watch:
             if not has_proxy((before,)):
                 change = self._change(row, key, what, before, after)
                 yield change, not has_proxy((after,)) and self._may_stay(row, before)
-        if row.ordered and not row.attribute and now.keys() == row.before.keys() and [*now] != [*row.before]:
+        if (
+            row.ordered
+            and not row.attribute
+            and now.keys() == row.before.keys()
+            and [*now] != [*row.before]
+        ):
             what, name = "has its keys in another order", str(row.path)
             yield self._change(row, None, what, row.before, now, name), False
 

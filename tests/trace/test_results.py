@@ -1,6 +1,7 @@
 """What a graph returns is what the program returns: types, identity, containers."""
 
 import gc
+import sys
 import types
 import weakref
 from typing import Any, NamedTuple
@@ -131,3 +132,18 @@ def test_nothing_of_the_program_is_kept_when_the_trace_has_ended() -> None:
     finally:
         gc.enable()
     torch.testing.assert_close(graph(X), X * 3)
+
+
+def test_what_the_engine_calls_of_the_program_is_watched() -> None:
+    seen: list[Any] = []
+
+    class Noting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(sys.gettrace())
+            return x.relu()
+
+    before = sys.gettrace()
+    with pytest.raises(TraceError, match="seen changes"):
+        calque.trace(nn.Sequential(Noting()), X)
+    assert seen == []
+    assert sys.gettrace() is before

@@ -24,6 +24,7 @@ from calque.device.composites import cotangent, pullback_of
 from calque.device.dtypes import to_numpy, to_torch
 from calque.ops import registry
 from calque.ops.registry import RULES, Rule
+from calque.state import watched
 
 F = TypeVar("F", bound=Callable[..., Any])
 Schema = torch._C.FunctionSchema
@@ -74,7 +75,7 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
         schema = _schema(registry.canonical(name))
         _check_parameters(schema, function, random)
         mutates = tuple(a.name for a in schema.arguments if binding.is_written(a))
-        registry.op(name, static=tuple(static), mutates=mutates, random=random)(function)
+        registry.op(name, static=tuple(static), mutates=mutates, random=random)(watched(function))
         rule = RULES[registry.canonical(name)]
         binding.forget_derived()
         if _is_composite(rule.name):

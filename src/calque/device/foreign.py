@@ -14,6 +14,7 @@ from calque.device.cell import active, read, write
 from calque.device.fallback import call_back, written
 from calque.diagnostics import TraceError, noting_refusals
 from calque.ops.registry import RULES
+from calque.state import call_watched
 
 _TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
 _met: set[str] = set()
@@ -29,11 +30,11 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
         return op(*args, **kwargs)
     prepare(op)
     if active.trace is None:
-        return op(*args, **kwargs)
+        return call_watched(op, *args, **kwargs)
     before = [(tensor, read(tensor)) for tensor in written(op, args, kwargs)]
     try:
         with active.trace.unassuming(), noting_refusals():
-            return op(*args, **kwargs)
+            return call_watched(op, *args, **kwargs)
     except TraceError:
         for tensor, array in before:
             write(tensor, array)

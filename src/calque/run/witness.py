@@ -15,6 +15,7 @@ from calque.device import foreign
 from calque.device.cell import Cell, set_geometry, view_of
 from calque.diagnostics import unrepeatable
 from calque.run.lifting import Lifting
+from calque.state import unwatched
 
 _LARGEST_GUARD = 4096
 _aten = torch.ops.aten
@@ -71,6 +72,7 @@ class Witness(TorchDispatchMode):
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
         return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
 
+    @unwatched
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._on_operator(func, args, kwargs)

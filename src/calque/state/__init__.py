@@ -2,7 +2,7 @@
 
 from calque.state.guard import StateGuard
 from calque.state.rows import Row
-from calque.state.running import Running, Suspension
+from calque.state.running import Running, Suspension, call_watched, unwatched, watched
 from calque.state.snapshot import Change, Snapshot
 from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
 
@@ -16,5 +16,8 @@ __all__ = [
     "Snapshot",
     "StateGuard",
     "Suspension",
+    "call_watched",
     "same_value",
+    "unwatched",
+    "watched",
 ]

@@ -1,7 +1,7 @@
 """The guard over rows: whether all that a program was compiled for is still there."""
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -20,6 +20,7 @@ from calque.state.rows import (
     ListRow,
     NamedRow,
     Row,
+    SetRow,
 )
 from calque.state.values import MISSING, SCALARS, same_keys, same_value, spoken
 
@@ -30,7 +31,7 @@ _hooks = attrgetter("_backward_hooks")
 _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
-_FILLED = (DictRow, HooksRow, ListRow)
+_FILLED = (DictRow, HooksRow, ListRow, SetRow)
 _MOST_ADOPTED = 64
 """How many objects may have been made anew before it is cheaper to trace."""
 
@@ -65,8 +66,8 @@ class StateGuard:
             return self._others
         if self._is_empty(row):
             return self._empty
-        if kind is DictRow and type(row.owner) is dict and set(map(type, row.before)) == {str}:
-            return self._dicts
+        if kind is DictRow and type(row.owner) in (dict, defaultdict):
+            return self._dicts if set(map(type, row.before)) == {str} else self._mixed
         if kind is ListRow and type(row.owner) is list:
             return self._lists
         if kind is CellRow and row.before:
@@ -84,6 +85,7 @@ class StateGuard:
     def _sort(self) -> None:
         self._empty: list[Any] = []
         self._dicts: list[Row] = []
+        self._mixed: list[Row] = []
         self._lists: list[Row] = []
         self._cells: list[Row] = []
         self._named: list[Row] = []
@@ -100,6 +102,11 @@ class StateGuard:
         self._dict_owners = [row.owner for row in rows]
         self._dict_keys = [tuple(row.before) for row in rows]
         self._dict_values = [v for row in rows for v in row.before.values()]
+        rows = self._mixed
+        self._mixed_owners = [row.owner for row in rows]
+        self._mixed_lengths = [len(row.before) for row in rows]
+        self._mixed_keys = [key for row in rows for key in row.before]
+        self._mixed_values = [v for row in rows for v in row.before.values()]
         self._list_owners = [row.owner for row in self._lists]
         self._list_lengths = [len(row.before) for row in self._lists]
         self._list_values = [v for row in self._lists for v in row.before.values()]
@@ -132,6 +139,8 @@ class StateGuard:
             return False
         if list(map(tuple, self._dict_owners)) != self._dict_keys:
             return False
+        if self._mixed_owners and not self._are_mixed_identical():
+            return False
         if self._list_owners and not (
             list(map(len, self._list_owners)) == self._list_lengths
             and all(map(is_, chain.from_iterable(self._list_owners), self._list_values))
@@ -156,6 +165,15 @@ class StateGuard:
                     return False
                 self._spaces[index] = owner, len(owner), row
         return not any(map(self._difference, self._others))
+
+    def _are_mixed_identical(self) -> bool:
+        """The same of dicts whose keys are no strings, which are compared by identity."""
+        owners = self._mixed_owners
+        return (
+            list(map(len, owners)) == self._mixed_lengths
+            and all(map(is_, chain.from_iterable(owners), self._mixed_keys))
+            and all(map(is_, chain.from_iterable(map(_values, owners)), self._mixed_values))
+        )
 
     def _is_equal(self) -> bool:
         """Whether what is not the same object is an equal value."""

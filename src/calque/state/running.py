@@ -3,15 +3,20 @@
 On Python 3.12 and later by `sys.monitoring`, which costs nothing once a piece of code was seen;
 before that by a trace function that looks at calls only. A trace function that is there already (a
 debugger's, a coverage tool's) is still called.
+
+Where there is a trace function, Python slows down on every line, whatever the function does. So it
+is taken away while calque's own code runs (`unwatched`), and put back for what that calls of the
+program's (`call_watched`).
 """
 
+import functools
 import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
@@ -19,7 +24,62 @@ from calque.state.snapshot import Snapshot
 from calque.state.whose import Owner, owner_of_code, owner_of_file
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
-_active = threading.local()
+_MONITORS = hasattr(sys, "monitoring")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Active(threading.local):
+    """What watches this thread.
+
+    Attributes:
+        running: is told of what runs; None where nobody is to be.
+        hook: the trace function, where there is one that may be taken away for a while.
+    """
+
+    def __init__(self) -> None:
+        self.running: Running | None = None
+        self.hook: Any = None
+
+
+_active = _Active()
+
+
+def unwatched(function: F) -> F:
+    """`function`, a part of the engine's, in which no code of the program's runs."""
+    if _MONITORS:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        hook = _active.hook
+        if hook is None or sys.gettrace() is not hook:
+            return function(*args, **kwargs)
+        sys.settrace(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.settrace(hook)
+
+    return call  # pyright: ignore[reportReturnType]
+
+
+def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call what is the program's, or may be, from within an `unwatched` function."""
+    hook = _active.hook
+    if hook is None or sys.gettrace() is not None:
+        return function(*args, **kwargs)
+    sys.settrace(hook)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        sys.settrace(None)
+
+
+def watched(function: F) -> F:
+    """`function`, which is the program's although the engine calls it."""
+    if _MONITORS:
+        return function
+    return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore[reportReturnType]
 
 
 class Running:
@@ -39,11 +99,11 @@ class Running:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch this thread."""
-        outer = getattr(_active, "running", None)
+        outer = _active.running
         _active.running = self
         _install_audit()
         try:
-            with _monitored(self) if hasattr(sys, "monitoring") else self._traced():
+            with _monitored(self) if _MONITORS else self._traced():
                 if self._snapshot.has_differing:
                     self._watch_calls()
                 yield
@@ -57,13 +117,16 @@ class Running:
         before, profile = sys.gettrace(), sys.getprofile()
         by_trace = before is None or profile is not None
         self._before = before if by_trace else None
+        outer, hook = _active.hook, self._on_call()
+        _active.hook = hook if before is None else None
         if by_trace:
-            sys.settrace(self._on_call())
+            sys.settrace(hook)
         else:
             sys.setprofile(self._on_profile)
         try:
             yield
         finally:
+            _active.hook = outer
             if by_trace:
                 sys.settrace(before)
             if sys.getprofile() is not profile:  # one in C cannot be set from Python
@@ -118,9 +181,9 @@ class Running:
 
     def _watch_calls(self) -> None:
         # What is met before or after the function runs must not leave a profile function behind.
-        if not self._calls_watched and getattr(_active, "running", None) is self:
+        if not self._calls_watched and _active.running is self:
             self._calls_watched = True
-            if not hasattr(sys, "monitoring") and sys.getprofile() is None:
+            if not _MONITORS and sys.getprofile() is None:
                 sys.setprofile(self._on_profile)
 
     def called(self, function: Any, code: CodeType, line: int) -> None:
@@ -206,7 +269,7 @@ def _install_audit() -> None:
 
 
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
-    running = getattr(_active, "running", None)
+    running = _active.running
     if running is None or not event.startswith(_EVENTS):
         return
     frame: FrameType | None = sys._getframe(1)
@@ -232,7 +295,7 @@ class Suspension:
     """Keeps the watching of this thread from seeing what calque itself runs."""
 
     def __enter__(self) -> None:
-        self._running: Callable[..., Any] | None = getattr(_active, "running", None)
+        self._running = _active.running
         _active.running = None
 
     def __exit__(self, *exception: object) -> None:

@@ -10,6 +10,7 @@ import contextvars
 import enum
 import functools
 import gc
+import logging
 import random
 import sys
 import types
@@ -92,6 +93,7 @@ class Snapshot:
         known: every object met, by id; kept alive.
         tensors: those among them that are tensors, by id.
         codes: the code that has run, with whose it is.
+        moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
@@ -107,11 +109,12 @@ class Snapshot:
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
         self._words: set[str] = set()
+        self._classes: dict[int, type] = {}
         self._whole = False
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
         self._namespaces: list[NamedRow] = []
-        self._moving: list[Row] = []
+        self.moving: list[Row] = []
         self._libraries: list[tuple[types.ModuleType, Path]] = []
         self._stack: list[tuple[Any, Path]] = []
         for place, name in _GLOBAL_HOOKS:
@@ -196,7 +199,7 @@ class Snapshot:
     def _tensor(self, value: torch.Tensor, path: Path) -> None:
         self.tensors[id(value)] = value
         if value.requires_grad:
-            row = self._hold(AttributeRow(value, path, _HOOKS_OF_TENSORS, None), ("t", id(value)))
+            row = self._hold(AttributeRow(value, path, HOOKS_OF_TENSORS, None), ("t", id(value)))
             self._push_items(row)
 
     def _cell(self, value: types.CellType, path: Path) -> None:
@@ -261,6 +264,9 @@ class Snapshot:
         self._stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
     def _class(self, value: type, path: Path) -> None:
+        if id(value) in self._classes:
+            return
+        self._classes[id(value)] = value
         for base in value.__mro__:
             owner = owner_of_class(base)
             if owner is Owner.USER and ("c", id(base)) not in self.rows:
@@ -363,11 +369,18 @@ class Snapshot:
         if owner is Owner.ENGINE and not _is_of_the_user(kind):
             return self._engines(value, path)
         if kind.__module__.partition(".")[0] in _QUIET:
-            return None
+            return self._handlers(value, path) if isinstance(value, logging.Logger) else None
         if moves(value):
             return self._opaque(value, path)
         self._attributes_of(value, path)
         return None
+
+    def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
+        """The program's own handlers of what is logged."""
+        while logger is not None:
+            own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
+            self._stack += [(handler, path.attribute("handlers")) for handler in own]
+            logger = logger.parent if logger.propagate else None
 
     def _engines(self, value: Any, path: Path) -> None:
         inner = getattr(type(value), "__calque_state__", None)
@@ -413,7 +426,7 @@ class Snapshot:
         row = self._hold(StateRow(value, path, how.read, how.write))
         row.guarded = how.guarded or (moves(value) and not _READS_OF_STATE.isdisjoint(self._words))
         if how.guarded is False and moves(value):
-            self._moving.append(row)
+            self.moving.append(row)
         self._stack += [(item, path) for item in how.inner]
 
     def _enum(self, value: Any, path: Path) -> None:
@@ -539,7 +552,7 @@ class Snapshot:
         """More names of attributes matter from now on."""
         fresh = words - self._words
         if not _READS_OF_STATE.isdisjoint(fresh):
-            for row in self._moving:
+            for row in self.moving:
                 row.guarded = True
         self._words |= fresh
         for row in self._namespaces:
@@ -590,7 +603,7 @@ _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
 _ORDER: dict[str, Callable[[Any], Any]] = {"__mro__": lambda kind: kind.__mro__}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
-_HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
+HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
     "_backward_hooks": lambda t: t._backward_hooks,
     "_post_accumulate_grad_hooks": lambda t: t._post_accumulate_grad_hooks,
 }
@@ -708,7 +721,7 @@ _HANDLERS: dict[type, Callable[[Snapshot, Any, Path], None]] = {
 }
 _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (torch.Tensor, Snapshot._tensor),
-    (Module, Snapshot._nn_module),
+    (Module, lambda snapshot, value, path: snapshot._nn_module(value, path)),
     (Optimizer, Snapshot._optimizer),
     (enum.Enum, Snapshot._enum),
     (type, Snapshot._class),

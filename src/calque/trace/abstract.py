@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.node import Node, map_arg
 from torch.utils import _pytree as pytree
 
+from calque.state import call_watched
 from calque.trace.active import suspended
 from calque.trace.interning import Uncertain, geometry, key_of_call, key_of_module
 from calque.trace.memory import remembered
@@ -158,6 +159,8 @@ class AbstractValues:
             return self._from_elements(run, args, dict(kwargs))
         try:
             with torch._C.DisableTorchFunction(), suspended(), self.mode:
+                if hasattr(run, "runs_abstractly"):
+                    return call_watched(run, *args, **kwargs)
                 return run(*args, **kwargs)
         except _UNKNOWABLE:
             return UNKNOWN

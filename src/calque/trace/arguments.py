@@ -16,6 +16,8 @@ from torch._library.opaque_object import is_opaque_value_type
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Argument, base_types, map_arg
 
+from calque.state import call_watched
+
 Lower = Callable[[Any, Any], Any]
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
@@ -36,7 +38,7 @@ def lower(tracer: Any, a: Any) -> Argument:
         return row(tracer, a)
     if isinstance(a, torch.fx.Proxy):
         return a.node
-    return _by_protocol(tracer, a)
+    return call_watched(_by_protocol, tracer, a)  # a class of the program's, perhaps
 
 
 def _by_protocol(tracer: Any, a: Any) -> Any:

@@ -4,6 +4,9 @@ import dis
 import functools
 from bisect import bisect_left
 from types import CodeType, FrameType
+from typing import Any
+
+from calque.trace.origins import is_engine
 
 
 @functools.lru_cache(maxsize=256)
@@ -22,6 +25,23 @@ def unpacked_length(frame: FrameType) -> int | None:
     at, instructions = _running(frame)
     step = instructions[at]
     return step.argval if step.opname == "UNPACK_SEQUENCE" else None
+
+
+@functools.lru_cache(maxsize=256)
+def _handled(code: CodeType) -> list[tuple[int, int]]:
+    """The instructions whose exceptions the code handles, as ranges of offsets."""
+    entries: Any = dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
+    return [(entry.start, entry.end) for entry in entries]
+
+
+def is_handled(frame: FrameType | None, root: str) -> bool:
+    """Whether an exception that is raised here may be caught, before it is at the `root` file's."""
+    while frame is not None and frame.f_code.co_filename != root:
+        if not is_engine(frame.f_code.co_filename):
+            if any(start <= frame.f_lasti < end for start, end in _handled(frame.f_code)):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
+from calque.state import unwatched
 from calque.trace.assignments import Owner
 from calque.trace.branching import Branch
 from calque.trace.changes import Change, first_difference, install
@@ -21,7 +22,7 @@ from calque.trace.joining import Fork, Joiner, Steps, Way
 from calque.trace.memory import forget
 from calque.trace.raised import Raised, is_deliberate
 from calque.trace.steps import Block, Mismatch, Step, Value, equal_constants, same, unified
-from calque.trace.templates import Template
+from calque.trace.templates import Outside, Template
 from calque.trace.watching import Watch, refusal
 
 
@@ -58,6 +59,7 @@ class Capture:
         self._make, self._root, self._concrete = make, root, concrete_args
         self._budget = Budget()
         self._runs: list[Run] = []
+        self._watched: list[tuple[Watch, Any]] = []
         self.tracer: Any = None
 
     def graph(self) -> Graph:
@@ -67,6 +69,14 @@ class Capture:
             TraceError: the program does what no graph can repeat, has too many ways, or returns
                 different kinds of values on them.
         """
+        try:
+            return self._graph()
+        finally:
+            for watch, tracer in self._watched:
+                watch.forget()
+                tracer.leaves.forget()
+
+    def _graph(self) -> Graph:
         first = self._run(())
         way = self._way(first, 0) if first.path.decisions else None
         self._settle(first.left)
@@ -88,12 +98,14 @@ class Capture:
             mode = self.tracer.abstract.mode
             mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
             tracer.abstract.mode = mode
-        watch = Watch(self._root, tracer.traced_func_name, tracer.examples)
+        watch = Watch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
+        self._watched.append((watch, tracer))
+        tracer.modules, tracer.outside = watch.modules, watch.known
         error: Exception | None = None
         gradients = torch.is_grad_enabled()
         try:
             with watch.running():
-                tracer.trace(self._root, self._concrete)
+                unwatched(tracer.trace)(self._root, self._concrete)
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
             if error is raised and not is_deliberate(raised):
@@ -274,7 +286,7 @@ def _are_alike(a: Any, b: Any) -> bool:
         return a == b
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
-    return isinstance(a, (Branch, Owner)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
+    return isinstance(a, (Branch, Owner, Outside)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
 
 
 def _is_check(node: Node) -> bool:

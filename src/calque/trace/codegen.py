@@ -167,6 +167,8 @@ class _Written:
 
 def _written(node: Node, writer: _Writer) -> Any:
     """The node itself where torch.fx prints what it does."""
+    if not node.kwargs and all(type(arg) is Node for arg in node.args):
+        return node
     target, args, kwargs = node.target, node.args, dict(node.kwargs)
     name = getattr(target, "__name__", "")
     write = [writer.argument] * len(args)

@@ -75,6 +75,8 @@ def _attribute(tracer: Any, a: Any) -> str:
 
 def is_constant(a: Any) -> bool:
     """Whether `a` is no literal, but the same whenever a graph hands it on."""
+    if type(a) in _PLAIN:
+        return False
     if isinstance(a, FunctionType):
         return not has_proxy(map(read_cell, a.__closure__ or ()))
     if isinstance(a, (enum.Enum, np.generic)):

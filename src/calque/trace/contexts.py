@@ -58,11 +58,25 @@ class Contexts:
             self._node(torch.amp._exit_autocast, node)
 
 
+def _traced_parameter(original: Any) -> Any:
+    @functools.wraps(original)
+    def new(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+        trace = current_trace()
+        if trace is None or cls is not torch.nn.Parameter or not isinstance(data, torch.fx.Proxy):
+            return original(cls, data, requires_grad)
+        made = trace.tracer.create_proxy("call_function", cls, (data, requires_grad), {})
+        made._is_param, made.type_of_value = True, cls
+        return made
+
+    return new
+
+
 def hold_contexts(patches: Patches) -> None:
     """Let the trace see what PyTorch hides from a mode: autocast, and autograd functions."""
     patches.hold(torch.amp.autocast, "__enter__", _traced_enter)
     patches.hold(torch.amp.autocast, "__exit__", _traced_exit)
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
+    patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
     patches.hold(torch.inference_mode, "__enter__", _refused_enter)
 
 

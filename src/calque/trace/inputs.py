@@ -14,8 +14,11 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
+from calque.state import ATOMIC, call_watched
 from calque.trace import checks
 from calque.trace.constants import is_constant
+from calque.trace.errors import SymbolicTraceError
+from calque.trace.origins import origin_of_code
 from calque.trace.refusals import refuse_because
 
 _FIXED = (bool, str, type(None), torch.Tensor)
@@ -120,6 +123,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _watched(tracer: Any, node: Node, container: Any) -> Any:
+    tracer.nodes_of[id(container)] = node, container
     if not isinstance(container, tuple):
         tracer.containers.append((node, container, copy.copy(container)))
     return container
@@ -151,7 +155,7 @@ def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
-        result = program(*args)
+        result = call_watched(program, *args)
         write_back(tracer)
         tracer.assignments.record()
         return result
@@ -167,7 +171,18 @@ def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
 
 def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
     tracer.deferred.append((checks.expect_value, (node, value, name)))
+    if type(value) not in ATOMIC and not isinstance(value, tuple):
+        tracer.nodes_of[id(value)] = node, value
     return value
+
+
+def unheld(tracer: Any, node: Node, value: Any, name: str) -> SymbolicTraceError:
+    """The error for an argument that a graph cannot compare with what it is called with."""
+    return SymbolicTraceError(
+        f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
+        f"{type(value).__name__}, which a graph cannot hold.\n"
+        "Let the function find the object by itself, or pass tensors, numbers and strings."
+    )
 
 
 def order_inputs(graph: Graph, code: CodeType) -> None:

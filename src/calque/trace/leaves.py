@@ -6,13 +6,15 @@ then; such a call is followed into the module instead, where each of these thing
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import chain, starmap
 from operator import is_
 from typing import Any
 
 from torch.nn import Module
 from torch.nn.modules import module as module_of_torch
 
+from calque.state import ATOMIC
 from calque.state.rows import is_own_hook
 
 _GLOBAL_HOOKS = tuple(
@@ -22,23 +24,96 @@ _GLOBAL_HOOKS = tuple(
 )
 
 
+class Held:
+    """A module and all that a call of it depends on, as it is now.
+
+    Attributes:
+        module: the module.
+        kind: its class.
+        held: what it holds, by name.
+        full: those containers among it that are not empty, by name, with what they hold.
+        empty: those that are.
+        names: their names.
+        others: what else it holds that may change by itself, by name.
+    """
+
+    __slots__ = ("empty", "full", "held", "kind", "module", "names", "others")
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.kind = type(module)
+        self.held = held = dict(vars(module))
+        self.full: list[tuple[str, Any, Any]] = []
+        self.empty: list[Any] = []
+        self.names: list[str] = []
+        self.others: list[tuple[str, Any]] = []
+        for name, value in held.items():
+            kind = type(value)
+            if kind in ATOMIC:
+                continue
+            if kind not in _CONTAINERS:
+                self.others.append((name, value))
+            elif value:
+                self.full.append((name, value, _copied(value)))
+            else:
+                self.empty.append(value)
+                self.names.append(name)
+                if kind is list or kind is set:
+                    self.others.append((name, value))
+
+    def is_same(self) -> bool:
+        """Whether the module still is and holds what it was and held."""
+        now, before = vars(self.module), self.held
+        if type(self.module) is not self.kind or any(self.empty) or len(now) != len(before):
+            return False
+        if not all(map(is_, now.values(), before.values())):
+            return False
+        if not all(map(is_, now, before)) and list(now) != list(before):
+            return False
+        return all(starmap(_is_held, self.full))
+
+
+class _Classes:
+    """The classes of a kind of module below `Module`, as they are now."""
+
+    def __init__(self, kind: type) -> None:
+        spaces = [vars(base) for base in kind.__mro__[: kind.__mro__.index(Module)]]
+        self._keys, self._values = spaces, [space.values() for space in spaces]
+        self._names = list(chain.from_iterable(self._keys))
+        self._held = list(chain.from_iterable(self._values))
+
+    def are_same(self) -> bool:
+        """Whether they hold what they held."""
+        if sum(map(len, self._keys)) != len(self._held):
+            return False
+        if not all(map(is_, chain.from_iterable(self._values), self._held)):
+            return False
+        return all(map(is_, chain.from_iterable(self._keys), self._names))
+
+
 class Leaves:
     """Modules as they were before a run of the program.
 
     Args:
-        modules: those of the root.
+        known: those that have been looked at, by id.
     """
 
-    def __init__(self, modules: Iterable[Module]) -> None:
-        self._kinds: dict[type, list[Any]] = {}
-        self._before = {module: self._parts(module) for module in modules}
+    def __init__(self, known: Mapping[int, Held]) -> None:
+        self._before = dict(known)
+        self._kinds: dict[type, _Classes] = {}
+        for held in known.values():
+            self._know_class(held.kind)
         self._hooks = _global_hooks()
-        self._assigned: set[Module] = set()
-        self._made: set[Module] = set()
+        self._assigned: dict[int, Module] = {}
+        self._made: dict[int, Module] = {}
+
+    def forget(self) -> None:
+        """Hold none of them any more: the run has ended."""
+        self._before.clear()
 
     def made(self, module: Module) -> None:
         """The program makes a module, which is no leaf of it with a state of its own."""
-        self._made.add(module)
+        self._made[id(module)] = module
 
     def assigned(self, module: Module) -> bool:
         """The program assigns an attribute; returns whether it is one that others may see.
@@ -46,47 +121,40 @@ class Leaves:
         That counts even where the attribute has this value already: `self.dropout.train()` says
         how the module is to be called, also when the graph runs in evaluation mode.
         """
-        if module in self._made:
+        if id(module) in self._made:
             return False
-        self._assigned.add(module)
+        self._assigned[id(module)] = module
         return True
 
     def add(self, root: Module) -> None:
-        """A module that is no part of the root, and is called."""
+        """A module that is called, and perhaps no part of the root."""
+        if id(root) in self._before and not root._modules:
+            return
         for module in root.modules():
-            if module not in self._before:
-                self._before[module] = self._parts(module)
+            if id(module) not in self._before:
+                self._before[id(module)] = Held(module)
+                self._know_class(type(module))
 
     def is_changed(self, leaf: Module) -> bool:
         """Whether a call does not do what it would have done before the run."""
-        if any(not _alike(a, b) for a, b in zip(_global_hooks(), self._hooks)):
-            return True
+        if any(_GLOBAL_HOOKS) or any(self._hooks):
+            if not all(map(alike, _global_hooks(), self._hooks)):
+                return True
+        if not leaf._modules:
+            return self._differs(leaf)
         return any(map(self._differs, leaf.modules()))
 
     def _differs(self, module: Module) -> bool:
-        if module in self._assigned:
+        if id(module) in self._assigned:
             return True
-        before = self._before.get(module)
+        before = self._before.get(id(module))
         if before is None:
-            return module not in self._made
-        now = self._parts(module, known=False)
-        return len(now) != len(before) or not all(map(_alike, now, before))
+            return id(module) not in self._made
+        return not (before.is_same() and self._kinds[before.kind].are_same())
 
-    def _parts(self, module: Module, known: bool = True) -> list[Any]:
-        """All that a call of a module depends on, container by container."""
-        held = vars(module)
-        parts = [(type(module),), dict(held)]
-        parts += [_copied(v) for v in held.values() if v.__class__ in _CONTAINERS and v]
-        for kind in type(module).__mro__:
-            if kind is Module:
-                break
-            parts.append(self._class(kind) if known else vars(kind))
-        return parts
-
-    def _class(self, kind: type) -> Any:
+    def _know_class(self, kind: type) -> None:
         if kind not in self._kinds:
-            self._kinds[kind] = dict(vars(kind))
-        return self._kinds[kind]
+            self._kinds[kind] = _Classes(kind)
 
 
 def _global_hooks() -> list[dict[int, Any]]:
@@ -101,12 +169,16 @@ def _copied(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else list(value)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def alike(a: Any, b: Any) -> bool:
     """Whether two containers hold the same objects, in the same order."""
     if len(a) != len(b):
         return False
-    if not isinstance(a, (tuple, list)):
+    if not isinstance(b, list):
         if not all(map(is_, a, b)) and list(a) != list(b):
             return False
         a, b = a.values(), b.values()
     return all(map(is_, a, b))
+
+
+def _is_held(name: str, container: Any, held: Any) -> bool:
+    return alike(container, held)

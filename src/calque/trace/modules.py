@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from calque.state import call_watched, unwatched
 from calque.trace.active import current_trace, suspended
 from calque.trace.patching import Patches
 from calque.trace.wrapping import LeafFunctions
@@ -32,13 +33,15 @@ class ModuleHooks:
         self._leaves = leaves
         self.proxies: dict[str, Any] = {}
 
+    @unwatched
     def call(
         self, original: Callable[..., Any], module: torch.nn.Module, args: tuple, kwargs: dict
     ) -> Any:
         """A module is called."""
         forward = getattr(module, "forward", module)
         self._leaves.hold_in(getattr(forward, "__globals__", {}))
-        return self.tracer.call_module(module, functools.partial(original, module), args, kwargs)
+        call = functools.partial(call_watched, original, module)
+        return self.tracer.call_module(module, call, args, kwargs)
 
     def getattr(self, name: str, value: Any) -> Any:
         """A parameter, buffer or submodule of a module was found."""

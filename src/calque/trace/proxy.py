@@ -18,6 +18,7 @@ from torch.fx.graph import magic_methods, reflectable_magic_methods
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
+from calque.state import call_watched, unwatched
 from calque.trace.base import GraphAppendingTracer, TracerBase
 from calque.trace.bytecode import is_assertion, unpacked_length
 
@@ -127,7 +128,7 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, slice):
             yield from proxies_in((value.start, value.stop, value.step))
         elif type(value) in pytree.SUPPORTED_NODES:
-            yield from proxies_in(pytree.tree_leaves(value))
+            yield from proxies_in(call_watched(pytree.tree_leaves, value))
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
@@ -150,6 +151,7 @@ def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
     return next(iter(found))
 
 
+@unwatched
 def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) -> Any:
     """The node for a call that PyTorch hands over: a method, a property or a function."""
     if isinstance(function, torch._C.ScriptMethod):

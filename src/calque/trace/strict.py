@@ -13,12 +13,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from calque.trace import checks
-from calque.trace.bytecode import is_assertion, unpacked_length
+from calque.trace import checks, inputs
+from calque.trace.bytecode import is_assertion, is_handled, unpacked_length
 from calque.trace.proxy import assert_fn
 from calque.trace.refusals import describe, refuse
 from calque.trace.statements import raises
 
+_ROOT = inputs.__file__
+"""The file whose function calls the program."""
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
     "iand", "ior", "ixor", "ilshift", "irshift",
@@ -34,7 +36,9 @@ class Strict:
 
     def __bool__(self) -> bool:
         follows = getattr(self.tracer, "path", None) is not None
-        if self.tracer.trace_asserts and is_assertion(sys._getframe(1), bare=follows):
+        frame = sys._getframe(1)
+        kept = self.tracer.trace_asserts and is_assertion(frame, bare=follows)
+        if kept and not (follows and is_handled(frame, _ROOT)):
             self.tracer.create_proxy("call_function", assert_fn, (self,), {})
             return True
         return self.tracer.to_bool(self)

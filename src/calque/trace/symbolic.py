@@ -14,13 +14,15 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node
 
+from calque.state import unwatched
 from calque.trace import checks
 from calque.trace.abstract import UNKNOWN, AbstractValues
 from calque.trace.assignments import Assignments
@@ -32,9 +34,9 @@ from calque.trace.contexts import Contexts, hold_contexts
 from calque.trace.decisions import Path
 from calque.trace.errors import SymbolicTraceError
 from calque.trace.fakes import hold_log
-from calque.trace.inputs import make_placeholder, order_inputs, writing_back
+from calque.trace.inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.trace.kinds import gives_tensor
-from calque.trace.leaves import Leaves
+from calque.trace.leaves import Held, Leaves
 from calque.trace.modes import reads_training
 from calque.trace.naming import NamingTracer
 from calque.trace.operators import hold_operators
@@ -45,8 +47,9 @@ from calque.trace.questions import ASPECTS, OF_PYTORCH, REFUSED
 from calque.trace.randomness import hold_randomness
 from calque.trace.refusals import current_step, refuse, refuse_because
 from calque.trace.settings import hold_settings
-from calque.trace.templates import result_argument
+from calque.trace.templates import Results
 from calque.trace.truth import truth
+from calque.trace.types import hold_type
 from calque.trace.values import TensorProxy, ValueProxy
 from calque.trace.wrapping import registered_identities
 
@@ -84,6 +87,10 @@ class SymbolicTracer(NamingTracer):
         self.containers: list[tuple[Node, Any, Any]] = []
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
+        self._patches: Patches | None = None
+        self.modules: Mapping[int, Held] = {}
+        self.outside: Mapping[int, Any] = {}
+        self.nodes_of: dict[int, tuple[Node, Any]] = {}
         self.ended = False
         self.gradients: bool | None = None
         self.refusal: Exception | None = None
@@ -92,6 +99,7 @@ class SymbolicTracer(NamingTracer):
         self.contexts = Contexts(self)
         self.constants = Constants(self)
         self.assignments = Assignments(self)
+        self.leaves = Leaves({})
 
     # Running the program
 
@@ -107,8 +115,9 @@ class SymbolicTracer(NamingTracer):
         """
         if isinstance(root, torch.nn.Module) and reads_training(type(root)):
             self.assumed.modes[""] = root.training
-        self.leaves = Leaves(root.modules() if isinstance(root, torch.nn.Module) else ())
+        self.leaves = Leaves(self.modules)
         with Patches() as patches:
+            self._patches = patches
             for hold in _HOLDS:
                 hold(patches)
             try:
@@ -118,7 +127,7 @@ class SymbolicTracer(NamingTracer):
                     raise
                 raise self.refusal.with_traceback(error.__traceback__) from None
             finally:
-                self.ended = True
+                self.ended, self._patches = True, None
             if self.refusal is not None:
                 raise self.refusal  # the program has caught it
         if self.path is None or not self.path.decisions:
@@ -128,13 +137,18 @@ class SymbolicTracer(NamingTracer):
             self.assumed.insert_checks(graph)
         return graph
 
+    def starts(self, code: CodeType, held: dict[str, Any]) -> None:
+        """Code of the program's starts for the first time, with these global variables."""
+        if self._patches is not None:
+            hold_type(self._patches, code, held)
+
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
         with CallCatcher(self):
             super()._run(writing_back(self, fn), args)
 
     def result_argument(self, value: Any) -> Argument:
         """What the program returns; objects of classes that graphs do not know are rebuilt."""
-        return result_argument(self, value)
+        return Results(self).argument(value)
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
@@ -163,7 +177,10 @@ class SymbolicTracer(NamingTracer):
             self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
         made = super().create_args_for_root(root_fn, is_module, concrete_args)
         for check, arguments in self.deferred:
-            lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            try:
+                lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            except NotImplementedError as error:
+                raise unheld(self, *arguments) from error
             self.create_node("call_function", check, lowered, {})
         order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
@@ -204,6 +221,7 @@ class SymbolicTracer(NamingTracer):
             )
         return node
 
+    @unwatched
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> Any:
@@ -369,9 +387,11 @@ class SymbolicTracer(NamingTracer):
         """The parameter or buffer that a proxy stands for; any other value itself."""
         return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
 
+    @unwatched
     def _proxy_of_member(self, name: str, value: Any) -> Any:
         proxy = super()._proxy_of_member(name, value)
         self._members[proxy.node] = value
+        proxy.type_of_value = type(value)
         return proxy
 
     def make_module(self, module: torch.nn.Module) -> None:

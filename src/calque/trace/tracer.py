@@ -1,6 +1,7 @@
 """`Tracer`: runs a program on proxies and keeps what it did as a graph, as torch.fx's does."""
 
 import copy
+import functools
 import inspect
 import math
 from collections import OrderedDict
@@ -26,6 +27,11 @@ from calque.trace.scope import Scope, ScopeContextManager
 from calque.trace.wrapping import LeafFunctions
 
 _CONSTANTS = get_args(_ConstantAttributeType)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_factory(create_proxy: Callable[..., Any]) -> bool:
+    return "proxy_factory_fn" in inspect.signature(create_proxy).parameters
 
 
 class Tracer(TracerBase):
@@ -185,7 +191,7 @@ class Tracer(TracerBase):
 
     def _proxy_of_member(self, name: str, value: Any) -> Any:
         options: dict[str, Any] = {}
-        if "proxy_factory_fn" in inspect.signature(self.create_proxy).parameters:
+        if _takes_factory(type(self).create_proxy):
             options["proxy_factory_fn"] = (
                 (lambda node: ParameterProxy(self, node, name, value))
                 if self.param_shapes_constant and isinstance(value, torch.nn.Parameter)

@@ -5,6 +5,7 @@ tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatche
 every operation on it reaches the trace, and whatever would get past that raises.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     """
 
     is_tensor = True
+    type_of_value: type = torch.Tensor
+    __class__ = property(attrgetter("type_of_value"))  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
     def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":

@@ -7,24 +7,25 @@ a change would happen once for each way that is traced, and never when the graph
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from operator import is_
 from types import CodeType
 from typing import Any
 
 import torch
 
-from calque.state import MISSING, Row, Running, Snapshot, same_value
-from calque.state.paths import Path
-from calque.state.rows import CacheRow, DictRow, ListRow, NamedRow, SetRow, StateRow
-from calque.state.whose import Owner
-from calque.trace.active import current_trace, suspended
+from calque.state import MISSING, Row, Running, same_value
+from calque.state.names import names_of
+from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
+from calque.state.whose import Owner, owner_of_class
 from calque.trace.changes import Change, spoken
 from calque.trace.errors import SymbolicTraceError
+from calque.trace.leaves import Held
 from calque.trace.proxy import has_proxy
 from calque.trace.settings import AMBIENT
+from calque.trace.surroundings import Surroundings
+from calque.trace.types import TYPE
 from calque.trace.wrapping import unpatched
 
 _CHANGE = (
@@ -33,65 +34,8 @@ _CHANGE = (
 )
 
 
+_STATES = frozenset(("getstate", "get_state", "bit_generator"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
-
-
-class _Snapshot(Snapshot):
-    """Looks at what runs without being seen by the trace.
-
-    Attributes:
-        of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
-            graph, and once for the abstract value.
-        empty: the dicts of modules that held nothing, and their names.
-    """
-
-    def __init__(self) -> None:
-        self.of_leaves: set[Any] = set()
-        self.empty: list[tuple[Path, dict[Any, Any]]] = []
-        super().__init__(passes=self._leave_out)
-
-    def _leave_out(self, value: Any) -> bool:
-        """Whether there is no row for an object; nor for the many empty dicts of a module."""
-        if isinstance(value, torch.fx.Proxy) or type(value).__module__.startswith("calque."):
-            return True
-        if isinstance(value, torch.nn.Module):
-            for name, item in vars(value).items():
-                if isinstance(item, dict) and not item and id(item) not in self.known:
-                    self.known[id(item)] = item
-                    self.empty.append((Path(f"{type(value).__name__}.{name}"), item))
-        return False
-
-    def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
-        """As `Snapshot.enter`."""
-        known = set(self.rows) if current_trace() is None else None
-        with suspended(), torch._C.DisableTorchFunction():
-            entered = super().enter(code, held, *how)
-        if known is not None:
-            self.of_leaves |= self.rows.keys() - known
-        return entered
-
-    def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """As `changed`, without what leaf functions have changed."""
-        rows = [row for key, row in self.rows.items() if key not in self.of_leaves]
-        for row in rows:
-            if type(row) is DictRow and _is_untouched(row.owner, row.before):
-                continue
-            now = row.items()
-            if row.is_changed(now):
-                yield row, now
-        for path, held in self.empty:
-            if held:
-                row = DictRow(held, path)
-                now, row.before = row.before, {}
-                self.rows[id(held)] = row
-                yield row, now
-
-
-def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    """Whether a dict holds the very same objects; tells most rows, at the cost of reading them."""
-    if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
-        return False
-    return all(map(is_, now, before)) or list(now) == list(before)
 
 
 class Watch:
@@ -101,10 +45,11 @@ class Watch:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
         given: what else the program is given.
+        starts: is told of code of the program's, and its global variables, before it first runs.
     """
 
-    def __init__(self, root: Any, method: str, given: Any) -> None:
-        self._snapshot = _Snapshot()
+    def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
+        self._snapshot = Surroundings(starts)
         self._running = Running(self._snapshot)
         if isinstance(root, torch.nn.Module):
             self._snapshot.visit(root, "self")
@@ -113,6 +58,16 @@ class Watch:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
         self._snapshot.visit(given, "the arguments")
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
+
+    @property
+    def modules(self) -> Mapping[int, Held]:
+        """The modules that the program was seen to have, by id, as they were."""
+        return self._snapshot.modules
+
+    @property
+    def known(self) -> Mapping[int, Any]:
+        """The objects that the program was seen to reach, by id."""
+        return self._snapshot.known
 
     def running(self) -> AbstractContextManager[None]:
         """Within, each piece of code that runs is looked at for what it could change."""
@@ -131,14 +86,16 @@ class Watch:
         self._forget_patches()
         changes: list[Change] = []
         refused: Change | None = None
-        for change, may_stay in self._changes(member_of):
+        changed = list(self._snapshot.changed_by_program())
+        for change, may_stay in self._changes(changed, member_of):
             if may_stay:
                 changes.append(change)
             else:
                 refused = refused or change
         seen = self._snapshot.unrepeatable
         unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
-        self.restore()
+        unrepeatable += self._asked_how_far()
+        self._restore(bool(changed))
         if refused is not None:
             raise refusal(refused)
         for what in unrepeatable:
@@ -148,18 +105,23 @@ class Watch:
             )
         return changes
 
+    def forget(self) -> None:
+        """Hold nothing of the program's any more."""
+        for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
+            held.clear()
+
     def restore(self) -> None:
         """Change back what was changed."""
         self._forget_patches()
+        self._restore(any(True for _ in self._snapshot.changed_by_program()))
+
+    def _restore(self, has_changed: bool) -> None:
         self._snapshot.unrepeatable.clear()
         for name, (read, write) in AMBIENT.items():
             if read() != self._ambient[name]:
                 write(self._ambient[name])
-        for _ in self._snapshot.changed_by_program():
-            break
-        else:
-            if not self._snapshot.of_leaves:
-                return
+        if not has_changed and not self._snapshot.of_leaves:
+            return
         self._snapshot.restore()
         for row, _ in list(self._snapshot.changed()):
             if isinstance(row, StateRow):
@@ -168,10 +130,15 @@ class Watch:
     def _forget_patches(self) -> None:
         """Leaf functions stood in the place of variables while the code was looked at."""
         for row in self._snapshot.rows.values():
-            for key, value in row.before.items() if isinstance(row, NamedRow) else ():
-                row.before[key] = unpatched(value)
+            for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
+                if value is TYPE:
+                    del row.before[key]
+                else:
+                    row.before[key] = unpatched(value)
 
-    def _changes(self, member_of: Callable[[Any], Any]) -> Iterator[tuple[Change, bool]]:
+    def _changes(
+        self, changed: list[tuple[Row, dict]], member_of: Callable[[Any], Any]
+    ) -> Iterator[tuple[Change, bool]]:
         """Each name that means something else, and whether it can be made to mean that."""
         for name, (read, write) in AMBIENT.items():
             before, now = self._ambient[name], read()
@@ -179,7 +146,7 @@ class Watch:
                 what = f"is left at {now}, which was {before} before"
                 place = self._place(f"set_{name.rpartition('.')[2]}")
                 yield Change(name, name, what, place, before, now, write), False
-        for row, now in list(self._snapshot.changed_by_program()):
+        for row, now in changed:
             if isinstance(row, CacheRow) or not (row.restored or isinstance(row, StateRow)):
                 continue  # it is emptied; a library keeps it for itself
             if not row.settable:
@@ -198,7 +165,8 @@ class Watch:
         elif len(now) == len(row.before):
             what = "has its members changed"
         change = self._change(row, None, what, row.before, now, name)
-        yield change._replace(write=row.assign), not has_proxy(values)
+        filled = not row.before and not has_proxy(values)
+        yield change._replace(write=row.assign), filled
 
     def _changed_names(
         self, row: Row, now: dict, member_of: Callable[[Any], Any]
@@ -216,7 +184,26 @@ class Watch:
             else:
                 what = f"changes from {spoken(before)} to {spoken(after)}"
             if not has_proxy((before,)):
-                yield self._change(row, key, what, before, after), not has_proxy((after,))
+                change = self._change(row, key, what, before, after)
+                yield change, not has_proxy((after,)) and self._may_stay(row, before)
+        if (
+            row.ordered
+            and not row.attribute
+            and now.keys() == row.before.keys()
+            and [*now] != [*row.before]
+        ):
+            what, name = "has its keys in another order", str(row.path)
+            yield self._change(row, None, what, row.before, now, name), False
+
+    def _may_stay(self, row: Row, before: Any) -> bool:
+        """Whether a call that finds what the first one has left, and does the same, is enough.
+
+        So it is of what a first call fills in, and of what a library notes about its objects.
+        """
+        if before is MISSING or before is None:
+            return True
+        objects = (o for o in self._snapshot.known.values() if _instance_dict(o) is row.owner)
+        return any(owner_of_class(type(o)) is Owner.PACKAGE for o in objects)
 
     def _change(
         self, row: Row, key: Any, what: str, before: Any, after: Any, name: str = ""
@@ -225,6 +212,15 @@ class Watch:
         inner = name if row.attribute else str(row.path)
         place = self._place(inner.rpartition(".")[2], _CHANGE)
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
+
+    def _asked_how_far(self) -> Iterator[str]:
+        """That the program has read the state of what moves on, such as random numbers."""
+        if not self._snapshot.moving:
+            return
+        for code, owner in self._snapshot.codes.items():
+            found = names_of(code).words & _STATES if owner is Owner.USER else ()
+            for word in found:
+                yield f"{self._place(word)}{word} reads how far random numbers are"
 
     def _place(self, name: str, pattern: str = "") -> str:
         """The line that changes what has this name, as well as the source shows it."""
@@ -237,6 +233,13 @@ class Watch:
                     if search.search(line):
                         return f"{code.co_filename}:{number} in {code.co_name}: "
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+
+def _instance_dict(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # it has slots only
+        return None
 
 
 def _source(code: CodeType) -> Iterator[tuple[int, str]]:

@@ -41,7 +41,7 @@ _REFUSED: dict[str, dict[str, str]] = {
             exploration_rate_that_decays extend_and_insert function_attribute_written
             heap_pushed_and_popped history_of_a_module history_of_losses_in_a_dict_of_lists
             iterator_class_of_the_user module_that_keeps_its_last_input_shape
-            moving_averages_in_a_dict names_that_are_unique pop_of_a_key_that_is_there_once
+            moving_averages_in_a_dict pop_of_a_key_that_is_there_once
             pop_of_what_is_to_be_done recurrent_state_kept_between_calls replay_buffer_of_tuples
             reverse_of_a_list rollout_of_a_policy rotary_tables_made_at_first
             running_mean_of_batch_sizes running_mean_that_is_not_read
@@ -101,7 +101,17 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("trace", ""): """
         diffusion_step_with_a_table
     """,
+    ("trace", "reads how far"): """
+        random_state_that_is_only_read
+    """,
+    ("trace", "which a graph cannot hold"): """
+        an_object_argument_that_is_changed fallback_of_a_conversion
+    """,
+    ("trace", "which cannot be pickled"): """
+        generator_that_is_returned
+    """,
     ("trace", "a graph computes tensors"): """
+        move_to_end_of_an_ordered_dict
         a_mutable_keyword_default a_new_object_at_each_call
         a_random_generator_of_ones_own a_tensor_kept_on_an_object add_to_a_set
         attribute_deleted attribute_made_at_first batches_of_a_loader
@@ -120,10 +130,11 @@ _OF_STATE: dict[tuple[str, str], str] = {
         zip_and_enumerate_and_chain
     """,
     ("trace", "changes"): """
-        array_of_numpy_written
+        array_of_numpy_written exception_stored
     """,
     ("trace", "is called while tracing"): """
-        clocks_with_nanoseconds
+        clock_and_date clocks_with_nanoseconds file_that_exists_or_not
+        names_that_are_unique random_bytes_of_the_system
     """,
     ("trace", "is used"): """
         file_that_is_rewritten path_that_is_read

@@ -5,6 +5,7 @@ and which global variables, is told by the code that runs (`running`), at the mo
 So nothing is guarded that did not run, and what the code computes with is known before it does.
 """
 
+import abc
 import array
 import contextvars
 import enum
@@ -12,6 +13,7 @@ import functools
 import gc
 import random
 import sys
+import threading
 import types
 import weakref
 from collections import defaultdict, deque
@@ -26,7 +28,18 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_of_torch
 
 from calque.state.differing import differs
-from calque.state.names import names_of
+from calque.state.lookups import (
+    GETTERS,
+    Everything,
+    LocalRow,
+    finds_modules,
+    hands_over,
+    looks_names_up,
+    modules_of_the_user,
+    registered,
+    words_of_getter,
+)
+from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
 from calque.state.paths import Path
 from calque.state.rows import (
@@ -61,8 +74,10 @@ _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "a
 """Modules whose objects serve the process, not the program."""
 _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
 """Names by which code asks how far something has moved on, without using it."""
-_IMPLIED = {"warnings": ("filters",)}
-"""What the functions of a library's module read, though no code names it."""
+_CALLED = frozenset(("forward", "backward", "setup_context"))
+"""Methods that PyTorch calls, though no code of the program's names them."""
+_IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
+"""What a library's module goes by, though no code names it."""
 _WRAPPERS = (staticmethod, classmethod)
 
 
@@ -106,14 +121,17 @@ class Snapshot:
         self.has_differing = False
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
-        self._words: set[str] = set()
-        self._whole = False
+        self._words: set[str] = set(_CALLED)
+        self._whole = self._anywhere = False
+        self._everything = Everything(self._words)
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
         self._namespaces: list[NamedRow] = []
         self._moving: list[Row] = []
         self._libraries: list[tuple[types.ModuleType, Path]] = []
         self._stack: list[tuple[Any, Path]] = []
+        self._elsewhere = False
+        self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
         for place, name in _GLOBAL_HOOKS:
             self._push_items(self._hold(HooksRow(place.__dict__[name], Path(name))))
         for root in roots:
@@ -128,7 +146,10 @@ class Snapshot:
 
     def _drain(self) -> None:
         stack, known = self._stack, self.known
-        while stack:
+        while stack or self._unseen:
+            if not stack:
+                self._read(*self._unseen.pop())
+                continue
             value, path = stack.pop()
             kind = type(value)
             if kind in ATOMIC or id(value) in known:
@@ -136,6 +157,10 @@ class Snapshot:
             known[id(value)] = value
             if self._passes(value):
                 continue
+            if finds_modules(value):
+                stack += [(m, Path(m.__name__)) for m in modules_of_the_user()]
+                if value is sys.modules:
+                    continue
             handler = _HANDLERS.get(kind)
             if handler is None:
                 handler = next((h for k, h in _KINDS if isinstance(value, k)), Snapshot._object)
@@ -173,6 +198,8 @@ class Snapshot:
 
     def _list(self, value: Any, path: Path) -> None:
         self._push_items(self._hold(ListRow(value, path)))
+        if isinstance(value, deque):
+            self._hold(AttributeRow(value, path, _LENGTH, None), ("n", id(value)))
         if type(value) not in (list, deque):
             self._attributes_of(value, path, is_container=True)
 
@@ -213,6 +240,10 @@ class Snapshot:
         if owner is Owner.USER:
             self._push_items(self._hold(function_row(value, path)))
             self._hold_dict(value.__dict__, path, attribute=True)
+            if "__annotations__" in self._words:
+                self._hold_dict(value.__annotations__, path.attribute("__annotations__"))
+        if self._elsewhere and owner is Owner.USER:
+            self._unseen.append((code, value.__globals__))
         if code in self.codes:
             self._variables(value)
             self._variables_of(names_of(code).globals, value.__globals__, owner)
@@ -246,6 +277,8 @@ class Snapshot:
 
     def _builtin(self, value: types.BuiltinFunctionType, path: Path) -> None:
         owner = value.__self__
+        if looks_names_up(value):
+            self._look_anywhere()
         if differs(value):
             self.has_differing = True
             self.on_difference()
@@ -260,13 +293,22 @@ class Snapshot:
         names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
         self._stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
+    def _getter(self, value: Any, path: Path) -> None:
+        self._use(frozenset(words_of_getter(value)))
+        self._opaque(value, path)
+
     def _class(self, value: type, path: Path) -> None:
+        if looks_names_up(value):
+            self._look_anywhere()
         for base in value.__mro__:
             owner = owner_of_class(base)
+            if isinstance(base, abc.ABCMeta) and ("a", id(base)) not in self.rows:
+                self._hold(StateRow(base, Path(base.__name__), registered), ("a", id(base)))
             if owner is Owner.USER and ("c", id(base)) not in self.rows:
                 self._class_itself(base)
             elif base is not object and ("c", id(base)) not in self.rows:
                 self.known[id(base)] = base
+                self._imply(base.__module__)
                 if owner is Owner.PACKAGE:
                     self._functions_in(base)
                 self._namespace(vars(base), Path(base.__name__, foreign=True), ("c", id(base)))
@@ -275,7 +317,7 @@ class Snapshot:
         self.known[id(kind)] = kind
         self._functions_in(kind)
         path = Path(kind.__name__)
-        row = ClassRow(kind, path, self._words)
+        row = ClassRow(kind, path, self._everything if self._whole else self._words)
         self._hold(row, ("c", id(kind)))
         self._hold(AttributeRow(kind, path, _ORDER, None), ("o", id(kind)))
         self._namespaces.append(row)
@@ -293,16 +335,25 @@ class Snapshot:
 
     def _module(self, value: types.ModuleType, path: Path) -> None:
         if owner_of_module(value) is Owner.USER:
-            self._namespace(vars(value), path, ("m", id(value)))
+            self._namespace(vars(value), path, ("m", id(value)), self._anywhere)
             return
         path = Path(value.__name__, foreign=True)
         self._namespace(vars(value), path, ("m", id(value)))
         self._libraries.append((value, path))
         self._look_in_library(value, path, self._words)
+        self._imply(value.__name__)
+
+    def _imply(self, module: str) -> None:
+        """Hold what a library's module goes by."""
+        name = _IMPLIED.get(module)
+        if name is not None and ("i", module) not in self.rows:
+            held = vars(sys.modules[module])
+            path = Path(module, foreign=True).attribute(name)
+            self._hold(StateRow(held, path, lambda held: _told(held[name])), ("i", module))
 
     def _look_in_library(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         held = vars(module)
-        for name in (*words, *_IMPLIED.get(module.__name__, ())):
+        for name in words:
             value = held.get(name)
             if is_setting(value, name):
                 self._hold_setting(value, path.attribute(name))
@@ -311,7 +362,7 @@ class Snapshot:
                 self._hold(StateRow(module, path.attribute(name), read), ("p", id(module), name))
             if value is None or type(value) in ATOMIC or id(value) in self.known:
                 continue
-            if _matters_in_library(value):
+            if _matters_in_library(value) or finds_modules(value):
                 home = Path(name) if type(value).__module__ == "os" else path.attribute(name)
                 self._stack.append((value, home))
 
@@ -321,10 +372,12 @@ class Snapshot:
             self.known[id(getter)] = getter
             self._hold(StateRow(getter, path, setting_of), ("v", id(getter)))
 
-    def _namespace(self, held: dict[str, Any], path: Path, key: Any) -> None:
+    def _namespace(
+        self, held: dict[str, Any], path: Path, key: Any, everything: bool = False
+    ) -> None:
         if key in self.rows:
             return
-        row = NamedRow(held, path, self._words)
+        row = NamedRow(held, path, self._everything if everything else self._words)
         self._hold(row, key)
         self._namespaces.append(row)
         if not path.foreign:
@@ -404,6 +457,7 @@ class Snapshot:
             self._stack.append((value.__wrapped__, path))
 
     def _opaque(self, value: Any, path: Path) -> None:
+        self._imply(type(value).__module__)
         if owner_of_class(type(value)) is Owner.ENGINE and not _is_random(value):
             return
         how = opaque(value)
@@ -428,6 +482,9 @@ class Snapshot:
     def _context(self, value: contextvars.ContextVar[Any], path: Path) -> None:
         row = self._hold(ContextRow(value, path))
         self._stack += [(item, path) for item in row.before.values()]
+
+    def _local(self, value: threading.local, path: Path) -> None:
+        self._push_items(self._hold(LocalRow(value, path)))
 
     def _nothing(self, value: Any, path: Path) -> None:
         pass
@@ -456,6 +513,13 @@ class Snapshot:
         if owner is Owner.PYTHON and caller is not None and caller not in self.codes:
             return False
         self.codes[code] = owner
+        if owner is Owner.PYTHON and hands_over(code, held):
+            self._follow_all()
+        self._read_names(code, held, owner)
+        self._drain()
+        return True
+
+    def _read_names(self, code: types.CodeType, held: dict[str, Any], owner: Owner) -> None:
         names = names_of(code)
         self._nested.update(names.nested)
         if owner is Owner.USER:
@@ -468,9 +532,26 @@ class Snapshot:
             self._variables(function)
             if function.__globals__ is not held:  # the same text, executed in two namespaces
                 self._variables_of(names.globals, function.__globals__, owner)
-        self._use(names.words, names.whole and owner is Owner.USER)
-        self._drain()
-        return True
+        self._use(names.words)
+        if owner is Owner.USER:
+            self._look_up(names, held)
+
+    def _follow_all(self) -> None:
+        """Another thread runs something: what that is, and when, is not seen.
+
+        So each function of the user's that is met counts as one that runs.
+        """
+        if not self._elsewhere:
+            self._elsewhere = True
+            met = [function for functions in self._functions.values() for function in functions]
+            self._unseen += [(f.__code__, f.__globals__) for f in met]
+
+    def _read(self, code: types.CodeType, held: dict[str, Any]) -> None:
+        """Take code for some that runs."""
+        if code not in self.codes and owner_of_code(code, held) is Owner.USER:
+            self.codes[code] = Owner.USER
+            self._unseen += [(nested, held) for nested in names_of(code).nested]
+            self._read_names(code, held, Owner.USER)
 
     def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
         """The global variables that code names."""
@@ -507,7 +588,8 @@ class Snapshot:
         if not isinstance(row, NamedRow):
             row = NamedRow(held, Path(""), set())
             self._hold(row, key)
-        assert isinstance(row.names, set)
+        if not isinstance(row.names, set):
+            return
         for name in names.difference(row.names):
             row.names.add(name)
             if name in held:
@@ -535,13 +617,17 @@ class Snapshot:
         row.before |= {name: held[name] for name in scalars - row.names}
         row.names |= scalars
 
-    def _use(self, words: frozenset[str], whole: bool) -> None:
+    def _use(self, words: frozenset[str]) -> None:
         """More names of attributes matter from now on."""
         fresh = words - self._words
         if not _READS_OF_STATE.isdisjoint(fresh):
             for row in self._moving:
                 row.guarded = True
         self._words |= fresh
+        if "__annotations__" in fresh:
+            for function in (f for functions in self._functions.values() for f in functions):
+                if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
+                    self._hold_dict(function.__annotations__, Path(function.__name__))
         for row in self._namespaces:
             for name in fresh & row.owner.keys():
                 value = row.before.setdefault(name, row.owner[name])
@@ -551,20 +637,55 @@ class Snapshot:
                     self._stack.append((value, row.path.attribute(name)))
         for module, path in self._libraries:
             self._look_in_library(module, path, fresh)
-        if whole and not self._whole:
-            self._whole = True
-            self._widen()
 
-    def _widen(self) -> None:
-        """All attributes of the user's objects matter, whatever their names."""
+    # Names that are computed ----------------------------------------------------------------------
+
+    def _look_up(self, names: Names, held: dict[str, Any]) -> None:
+        """Code looks things up by names that it does not contain."""
+        if names.anywhere:
+            self._look_anywhere()
+        elif names.whole:
+            self._look_into_objects()
+        for name in names.looked_into:
+            value = held.get(name)
+            if isinstance(value, types.ModuleType) and owner_of_module(value) is Owner.USER:
+                self._namespace(vars(value), Path(name), ("m", id(value)))
+                self._extend(("m", id(value)))
+        if names.namespace:
+            self._extend(("g", id(held)))
+
+    def _look_into_objects(self) -> None:
+        """All attributes of the user's objects and classes matter, whatever their names."""
+        if self._whole:
+            return
+        self._whole = True
         for key, row in list(self.rows.items()):
-            if isinstance(key, tuple) and key[0] == "d" and isinstance(row, NamedRow):
+            mark = key[0] if isinstance(key, tuple) else None
+            if mark == "d" and isinstance(row, NamedRow):
                 before = row.before
                 self._namespaces = [r for r in self._namespaces if r is not row]
                 new = DictRow(row.owner, row.path, attribute=True)
                 new.before = {**new.before, **before}
                 self.rows[key] = new
                 self._push_items(new)
+            elif mark == "c" and isinstance(row, ClassRow):
+                self._extend(key)
+
+    def _look_anywhere(self) -> None:
+        """All that the user's modules hold matters, too."""
+        self._look_into_objects()
+        if not self._anywhere:
+            self._anywhere = True
+            for key in [k for k in self.rows if isinstance(k, tuple) and k[0] == "m"]:
+                self._extend(key)
+
+    def _extend(self, key: Any) -> None:
+        """All names of a namespace of the user's matter."""
+        row = self.rows[key]
+        if isinstance(row, NamedRow) and not row.path.foreign:
+            row.names = self._everything
+            row.before = {**row.items(), **row.before}
+            self._push_items(row)
 
     # Afterwards ---------------------------------------------------------------------------------
 
@@ -587,7 +708,11 @@ class Snapshot:
 
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
-_ORDER: dict[str, Callable[[Any], Any]] = {"__mro__": lambda kind: kind.__mro__}
+_ORDER: dict[str, Callable[[Any], Any]] = {
+    "__mro__": lambda kind: kind.__mro__,
+    "__name__": lambda kind: kind.__name__,
+}
+_LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 _HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
@@ -613,6 +738,10 @@ def _is_of_the_user(kind: type) -> bool:
 
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
+
+
+def _told(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else setting_of(value)
 
 
 def _read_attribute(owner: Any, name: str) -> Any:
@@ -726,6 +855,8 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
         Snapshot._descriptor,
     ),
     (weakref.ref, Snapshot._weak),
+    (threading.local, Snapshot._local),
+    (GETTERS, Snapshot._getter),
     (contextvars.ContextVar, Snapshot._context),
     (np.generic | torch._C.Generator | types.CodeType | types.FrameType, Snapshot._nothing),
     (types.MappingProxyType, lambda s, v, p: s._stack.extend((i, p) for i in _referents(v))),

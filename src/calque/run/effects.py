@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from calque.diagnostics import TraceError
+from calque.diagnostics import TraceError, unrepeatable
 from calque.run import signature
 from calque.run.optimizers import is_number
 from calque.state import MISSING, Row, Snapshot, same_value
@@ -159,6 +159,22 @@ class PythonState:
             if row.is_changed(now):
                 self._collect(row, now, None, steps)
         return rebound
+
+    def check_backward(self) -> None:
+        """Nothing may change in the backward of what has left the function: that runs later.
+
+        Raises:
+            TraceError: something has.
+        """
+        for row, now in list(self.snapshot.changed()):
+            changed = row.difference(now) if row.restored and row.settable else None
+            if changed is not None:
+                row.restore()
+                raise unrepeatable(
+                    f"{row.name(changed[0])} is changed by the backward of what the function gives,",
+                    "which runs outside of the compiled program",
+                    "Call backward() in the jitted function, too.",
+                )
 
     def _collect(
         self,

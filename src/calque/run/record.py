@@ -298,7 +298,10 @@ class _Trace:
         around = Surroundings(border, border.tensors, self._placing(positions, describer))
         if self.path:
             return self._derive(describer, around)
-        recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
+        with running.watching():  # what the backward reads is read in the trace
+            recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
+        if recording.backward is not None:
+            self.state.check_backward()
         self.histories.restore()
         self.made = describer.forget()
         leaves.clear()

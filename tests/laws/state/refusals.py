@@ -11,7 +11,8 @@ _REFUSED: dict[str, dict[str, str]] = {
             except_around_an_assert except_around_iteration_in_a_module
             except_base_exception_around_float except_exception_around_item except_group
             except_in_a_helper_of_another_module except_in_a_library_that_formats
-            exit_stack_that_swallows exit_that_returns_true hasattr_over_a_property
+            exit_stack_that_swallows exit_that_returns_true
+            getattr_with_a_default_over_a_property hasattr_over_a_property
             retry_with_a_smaller_part return_in_finally suppress_around_int
             swallowed_by_the_caller_of_a_nested_function swallowed_in_a_hook
             swallowed_in_the_backward

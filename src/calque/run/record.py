@@ -244,7 +244,7 @@ class _Trace:
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
-        running = Running(self.state.snapshot)
+        running = Running(self.state.snapshot, self.witness.read)
         with self.arguments.watched(), noting_refusals() as refusals, running.watching():
             result = fn(*args, **kwargs)
         del args, kwargs

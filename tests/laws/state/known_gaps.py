@@ -3,7 +3,6 @@
 KNOWN_GAPS: dict[tuple[str, str], str] = {
     ("an_object_argument_that_is_changed", "trace"): "raises NotImplementedError",
     ("argument_that_is_also_state", "jit"): "differs from eager",
-    ("boolean_options_of_a_group_changed", "jit"): "differs from eager",
     ("booleans_of_types", "trace"): "differs from eager",
     ("cache_passed_as_an_argument", "jit"): "is traced too often",
     ("clock_and_date", "trace"): "differs from eager",
@@ -15,7 +14,6 @@ KNOWN_GAPS: dict[tuple[str, str], str] = {
     ("field_of_a_named_tuple_result", "trace"): "raises AttributeError",
     ("file_that_exists_or_not", "trace"): "differs from eager",
     ("forward_hook_that_always_runs", "jit"): "differs from eager",
-    ("function_whose_backward_reads_state", "jit"): "differs from eager",
     ("functional_parameters_in_a_dict", "jit"): "is traced too often",
     ("generator_that_is_returned", "trace"): "names no line",
     ("gradient_penalty_inside", "jit"): "is traced too often",
@@ -23,7 +21,6 @@ KNOWN_GAPS: dict[tuple[str, str], str] = {
     ("lines_written_to_a_file", "trace"): "raises AssertionError",
     ("list_argument_returned", "jit"): "differs from eager",
     ("list_argument_returned", "trace"): "differs from eager",
-    ("list_of_a_tensor_of_the_cpu", "jit"): "differs from eager",
     ("list_of_the_caller_in_a_result", "trace"): "differs from eager",
     ("logger_that_counts_lines", "trace"): "differs from eager",
     ("logging_handler_that_collects", "trace"): "differs from eager",

@@ -158,6 +158,7 @@ class PythonState:
             now = row.items()
             if row.is_changed(now):
                 self._collect(row, now, None, steps)
+                row.restore()  # its tensors are the trace's
         return rebound
 
     def check_backward(self) -> None:

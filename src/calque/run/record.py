@@ -175,6 +175,7 @@ class _Trace:
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
+        self.aliases: dict[int, torch.Tensor] = {}
         self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
         self.histories = Histories()
         for tensor in reach.tensors.values():
@@ -256,6 +257,7 @@ class _Trace:
         leaves, recording.spec = containers.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
+        self._forget_aliases()
         self._undo_data()
         recording.modes = self.modes.changed()
         rebound = self.state.collect()
@@ -303,6 +305,7 @@ class _Trace:
         if recording.backward is not None:
             self.state.check_backward()
         self.histories.restore()
+        self.aliases.clear()
         self.made = describer.forget()
         leaves.clear()
         del rebound
@@ -339,7 +342,7 @@ class _Trace:
             tensor = tensors.get(edge)
             tensor = edge[0].variable if tensor is None else tensor
             found = describer.leaf(tensor)
-            if found is None and not self._is_made_here(tensor):
+            if found is None and not (self._is_made_here(tensor) or id(tensor) in self.aliases):
                 found = self._target(tensor, positions)
             return found
 
@@ -347,6 +350,20 @@ class _Trace:
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
+
+    def _forget_aliases(self) -> None:
+        """Let go of tensors that were made in the trace over storages from outside.
+
+        No call finds them again: what they are told (a gradient, a flag) is lost with them, or
+        part of what the function gives.
+        """
+        outside = self.reach.tensors | self.state.snapshot.tensors
+        outside |= {id(t): t for t in (*self.stand_ins, *self.leaves)}
+        cells = {cell_of(t) for t in outside.values() if is_tensor(t)}
+        for key in [k for k, t in self.tensors.items() if k not in outside and cell_of(t) in cells]:
+            self.aliases[key] = self.tensors.pop(key)
+            del self.before[key]
+        self.histories.forget(self.aliases)
 
     def _undo_data(self) -> None:
         """`p.data = x` and `p.requires_grad_()` in the function: undone, then part of each call."""

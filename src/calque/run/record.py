@@ -35,7 +35,7 @@ from calque.run.differentiable import Backward, Surroundings, trace_backward
 from calque.run.effects import Effects, PythonState, Rebound
 from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
 from calque.run.histories import Histories, without_saved_hooks
-from calque.run.implicit import GradientOf, HeldIn, Implicit
+from calque.run.implicit import GradientOf, HeldIn, Implicit, is_hooked
 from calque.run.lifting import Input, Lifting, close, late_equations
 from calque.run.modes import Modes, ambient, function_modes
 from calque.run.naming import names_by_cell
@@ -189,6 +189,7 @@ class _Trace:
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.free: list[tuple[Row, Any]] = []
+        self.implicit: list[tuple[Implicit, list[Any]]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # The trace ------------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class _Trace:
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if (
                 tensors
-                and all(map(_is_replaceable, tensors))
+                and all(map(self._is_replaceable, tensors))
                 and all(
                     known[cell] == cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
@@ -409,9 +410,17 @@ class _Trace:
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
         self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
 
+    def _is_replaceable(self, tensor: torch.Tensor) -> bool:
+        """Whether another tensor may stand in its place in the next call."""
+        if not tensor.is_leaf:
+            return True
+        before = self.before.get(id(tensor))
+        gradient = tensor.grad if before is None else before[0]
+        return gradient is None and not is_hooked(tensor)
+
     def _add_implicit(self, source: Implicit, tensors: list[Any]) -> None:
-        source.expect(tensors)
         self.recording.implicit.append(source)
+        self.implicit.append((source, tensors))
         for tensor in tensors:
             if is_tensor(tensor):
                 self.arguments.indexes.setdefault(cell_of(tensor), len(self.stand_ins))
@@ -474,6 +483,8 @@ class _Trace:
     def finish(self) -> None:
         """Fill the recording; forget the tensors of this one call."""
         recording = self.recording
+        for source, tensors in self.implicit:  # now that the tensors are as they were
+            source.expect(tensors)
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
@@ -526,8 +537,3 @@ class _Trace:
             hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
             guards.append(HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values()))
         return guards
-
-
-def _is_replaceable(tensor: torch.Tensor) -> bool:
-    """Whether another tensor may stand in its place in the next call."""
-    return not tensor.is_leaf or (not tensor.requires_grad and tensor.grad is None)

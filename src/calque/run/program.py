@@ -301,7 +301,7 @@ class Program(Stepping[Call]):
             increment_version(self._handles)
         if recording.seeded is not None:
             rng.state.restore(*recording.seeded)
-        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves)
+        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves, given)
         for target, flag in recording.flags:
             if flag:
                 target.build(made).requires_grad_()

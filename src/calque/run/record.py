@@ -254,7 +254,8 @@ class _Trace:
             self.assumptions.check_met()
         if refusals:  # the function has caught it
             raise refusals[0]
-        containers = Containers(result, {id(r.owner) for r in self.state.snapshot.rows.values()})
+        outside = {id(row.owner) for row in self.state.snapshot.rows.values()}
+        containers = Containers(result, outside, self.state.given)
         leaves, recording.spec = containers.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
@@ -275,9 +276,8 @@ class _Trace:
         )
         recording.gradients = self._describe_gradients(describer)
         recording.results = [containers.describe(leaf, describer) for leaf in leaves]
-        recording.rebound = [
-            (place, [describer.describe(leaf) for leaf in place.after]) for place in rebound
-        ]
+        describe = self.state.describing(describer.describe)
+        recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
         for place in rebound:
             place.after.clear()
         recording.effects = self.state.described(describer.describe)

@@ -6,7 +6,7 @@ containers are filled. What cannot be put back (an iterator that was advanced) h
 program is not kept, and the next call is traced again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,16 +106,32 @@ class PythonState:
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
         self._tuples: list[Any] = []
+        self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[Change, list[Any]]] = []
 
-    def expect_arguments(self, args: Any, kwargs: Any) -> None:
-        """Take note of the containers among the arguments that the function is given."""
+    @property
+    def changes_containers(self) -> bool:
+        """Whether the function changes lists or dicts."""
+        return any(isinstance(change.row, DictRow | ListRow) for change, _ in self._changes)
+
+    def expect_arguments(
+        self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
+    ) -> None:
+        """Take note of the containers among the arguments that the function is given.
+
+        Args:
+            args, kwargs: the arguments.
+            own: the keys that lead to those that are part of the state.
+        """
+        self._own = own
         for index, value in enumerate(args):
             self._expect(value, (0, index), Path("arguments").item(index))
         for name, value in kwargs.items():
             self._expect(value, (1, name), Path(name))
 
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
+        if steps in self._own:
+            return
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
             inner: Iterable[Any] = value.items()

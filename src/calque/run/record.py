@@ -24,6 +24,7 @@ from calque.device.cell import (
 from calque.device.interrupts import settles
 from calque.diagnostics import TraceError, noting_refusals
 from calque.run import signature
+from calque.run.apart import Apart, Overlap, overlapping, with_own
 from calque.run.arguments import Arguments
 from calque.run.assumptions import Assumed, Assumptions
 from calque.run.border import Edge, has_graph
@@ -60,6 +61,7 @@ def record(
     checks: bool = False,
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
+    given: Any = None,
 ) -> "Recording":
     """Trace a function for the leaves of a call's arguments.
 
@@ -69,11 +71,22 @@ def record(
         checks: whether the program is to check values.
         assumptions: gives what a trace may assume.
         path: which gradients the program is to give, in place of what the function gives.
+        given: the call's (args, kwargs).
     """
     with_storage: frozenset[int] = frozenset()
+    own: frozenset[Any] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, with_storage, checks, assumptions(), path)
+            return Recording(
+                fn, leaves, spec, with_storage, checks, assumptions(), path, given, own
+            )
+        except Overlap as error:
+            if error.places <= own:
+                raise TraceError(
+                    "an argument is a container that the function reaches by itself, too, and "
+                    "changes, and the tensors in it cannot be told from others: pass a copy"
+                ) from None
+            own |= error.places
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -108,6 +121,7 @@ class Recording:
         optimizers: those that stepped.
         checks: the checks of values that were asked for, and of those that were assumed.
         guards: what must hold for the program to serve a call.
+        apart: what must hold of its arguments and the state; None for nothing.
     """
 
     def __init__(
@@ -119,6 +133,8 @@ class Recording:
         checks: bool,
         assumptions: Assumptions | None,
         path: tuple[Step, ...],
+        given: Any = None,
+        own: frozenset[Any] = frozenset(),
     ) -> None:
         self.ambient = ambient()
         self.implicit: list[Implicit] = []
@@ -131,7 +147,9 @@ class Recording:
         self.unrepeatable: list[str] = []
         self.backward: Backward | None = None
         self.checks: Checks | Assumed = Checks()
+        self.apart: Apart | None = None
         trace = _Trace(self, fn, leaves, with_storage, checks, assumptions, path)
+        trace.given, trace.own_containers = given, own
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
@@ -166,6 +184,7 @@ class _Trace:
         self.reach = reach = Reach(fn)
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
+        self.own_tensors = dict(reach.tensors)
         reach.add(leaves, "arguments")
         self.modes = Modes()
         self.state = PythonState(Snapshot(fn, *function_modes()))
@@ -188,6 +207,8 @@ class _Trace:
         self.witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.flags: list[tuple[torch.Tensor, bool]] = []
+        self.given: Any = None
+        self.own_containers: frozenset[Any] = frozenset()
         self.free: list[tuple[Row, Any]] = []
         self.implicit: list[tuple[Implicit, list[Any]]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -197,7 +218,12 @@ class _Trace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
         args, kwargs = signature.unflatten(self.stand_ins, spec)
-        self.state.expect_arguments(args, kwargs)
+        if self.own_containers:
+            args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
+            if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):
+                raise Overlap(self.own_containers)
+            self.state.unrepeatable.append("an argument is part of the function's state")
+        self.state.expect_arguments(args, kwargs, self.own_containers)
         with ExitStack() as stack:
             stack.enter_context(self.lifting.activated())
             stack.enter_context(without_saved_hooks())
@@ -263,6 +289,7 @@ class _Trace:
         self._undo_data()
         recording.modes = self.modes.changed()
         rebound = self.state.collect()
+        self._tell_apart()
         self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
         describer = Describer(
@@ -351,6 +378,22 @@ class _Trace:
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
+
+    def _tell_apart(self) -> None:
+        """Arguments and state are told apart where the program depends on it.
+
+        Raises:
+            Overlap: they are not apart.
+        """
+        snapshot = self.state.snapshot
+        changes = self.state.changes_containers
+        if changes and (found := overlapping(self.given, snapshot.rows).keys()):
+            if not found <= self.own_containers:
+                raise Overlap(found)
+        tensors = self.own_tensors | snapshot.tensors if snapshot.compares_objects else None
+        changes = changes and self.given is not None and not self.own_containers
+        if changes or tensors is not None:
+            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves)
 
     def _forget_aliases(self) -> None:
         """Let go of tensors that were made in the trace over storages from outside.

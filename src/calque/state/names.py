@@ -13,6 +13,8 @@ _GLOBALS = frozenset(
     if name in dis.opmap
 )
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOAD_CONST = dis.opmap["LOAD_CONST"]
+_IS = dis.opmap["IS_OP"]
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
 _CALL = "PRECALL" if "PRECALL" in dis.opmap else "CALL"
 _BY_NAME = frozenset(("getattr", "setattr", "hasattr", "delattr"))
@@ -40,6 +42,7 @@ class Names(NamedTuple):
         whole: whether it may look at attributes of objects whose names it does not contain.
         anywhere: whether it may do so of modules, too, wherever these come from.
         looked_into: the global variables in which it looks names up that it does not contain.
+        compares: whether it asks whether two things are one object.
         namespace: whether it may look at global variables whose names it does not contain.
         nested: the code objects that it makes functions of.
     """
@@ -49,6 +52,7 @@ class Names(NamedTuple):
     whole: bool
     anywhere: bool
     looked_into: frozenset[str]
+    compares: bool
     namespace: bool
     nested: tuple[CodeType, ...]
 
@@ -87,6 +91,7 @@ def names_of(code: CodeType) -> Names:
         whole or anywhere,
         anywhere,
         named,
+        "id" in used or _compares_objects(code),
         namespace,
         tuple(nested),
     )
@@ -103,6 +108,13 @@ def words_in(text: str) -> set[str]:
     if _DOTTED.fullmatch(text):
         return set(text.split("."))
     return {word for field in _FIELD.findall(text) for word in _PARTS.findall(field)}
+
+
+def _compares_objects(code: CodeType) -> bool:
+    """Whether `is` stands between two things that are no constants."""
+    raw = code.co_code
+    places = [i for i in range(0, len(raw), 2) if raw[i] == _IS]
+    return any(raw[place - 2] != _LOAD_CONST for place in places)
 
 
 def _globals(code: CodeType) -> set[str]:

@@ -108,6 +108,7 @@ class Snapshot:
         tensors: those among them that are tensors, by id.
         codes: the code that has run, with whose it is.
         unrepeatable: what the function did that cannot be seen in any state, in words.
+        compares_objects: whether the user's code asks whether two things are one object.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
     """
@@ -118,7 +119,7 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         self.codes: dict[types.CodeType, Owner] = {}
         self.unrepeatable: list[str] = []
-        self.has_differing = False
+        self.has_differing = self.compares_objects = False
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
         self._words: set[str] = set(_CALLED)
@@ -534,6 +535,7 @@ class Snapshot:
                 self._variables_of(names.globals, function.__globals__, owner)
         self._use(names.words)
         if owner is Owner.USER:
+            self.compares_objects |= names.compares
             self._look_up(names, held)
 
     def _follow_all(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from calque.diagnostics import TraceError, unrepeatable
+from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
 from calque.run.results import Given, container_at
@@ -19,6 +19,7 @@ from calque.state.paths import Path
 from calque.state.rows import DictRow, ListRow
 from calque.state.template import Template
 from calque.state.values import same_keys
+from calque.state.whose import Owner
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,11 @@ class PythonState:
                 row.restore()  # its tensors are the trace's
         return rebound
 
-    def check_backward(self) -> None:
+    def check_backward(self, count: int) -> None:
         """Nothing may change in the backward of what has left the function: that runs later.
+
+        Args:
+            count: how many pieces of code had run before it.
 
         Raises:
             TraceError: something has.
@@ -193,10 +197,14 @@ class PythonState:
             changed = row.difference(now) if row.restored and row.settable else None
             if changed is not None:
                 row.restore()
-                raise unrepeatable(
-                    f"{row.name(changed[0])} is changed by the backward of what the function gives,",
-                    "which runs outside of the compiled program",
-                    "Call backward() in the jitted function, too.",
+                ran = list(self.snapshot.codes.items())[count:]
+                files = [one for one, owner in ran if owner is Owner.USER]
+                code = next((c for c in files if not c.co_filename.startswith("<")), None)
+                place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+                raise TraceError(
+                    f"{place}{row.name(changed[0])} is changed by the backward of a result, which "
+                    "runs outside of the compiled program.\nCall backward() in the jitted "
+                    "function, too."
                 )
 
     def _collect(

@@ -165,9 +165,7 @@ class Jitted(Generic[P, R]):
     ) -> tuple[Program, Any]:
         started = time.perf_counter()
         with tracing():
-            recording = record(
-                self._fn, leaves, spec, self._checks, assumptions, given=self._given
-            )
+            recording = record(self._fn, leaves, spec, self._checks, assumptions, given=self._given)
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():

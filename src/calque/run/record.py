@@ -328,10 +328,11 @@ class _Trace:
         around = Surroundings(border, border.tensors, self._placing(positions, describer))
         if self.path:
             return self._derive(describer, around)
+        ran = len(self.state.snapshot.codes)
         with running.watching():  # what the backward reads is read in the trace
             recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
         if recording.backward is not None:
-            self.state.check_backward()
+            self.state.check_backward(ran)
         self.histories.restore()
         self.aliases.clear()
         self.made = describer.forget()

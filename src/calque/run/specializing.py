@@ -14,7 +14,6 @@ from typing import Any
 from calque.device.reading import NeedsValue, NeverServed, Unforeseen
 from calque.diagnostics import CalqueError, EagerWarning, user_origin
 from calque.diagnostics.frames import is_library, raising_file
-from calque.run import signature
 from calque.run.assumptions import Assumptions, Missed, Observation, Observer, merged
 from calque.run.program import Program
 from calque.run.reach import Reach

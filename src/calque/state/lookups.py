@@ -110,7 +110,7 @@ class LocalRow(Row):
 
 
 _local_dict = threading.local.__getattribute__
-_known: WeakKeyDictionary[type, tuple[int, frozenset[type]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[type, tuple[object, frozenset[type]]] = WeakKeyDictionary()
 
 
 def registered(kind: type) -> frozenset[type]:

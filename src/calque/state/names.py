@@ -16,7 +16,6 @@ _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _IS = dis.opmap["IS_OP"]
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
-_CALL = "PRECALL" if "PRECALL" in dis.opmap else "CALL"
 _BY_NAME = frozenset(("getattr", "setattr", "hasattr", "delattr"))
 _OF_ONE = _BY_NAME | {"vars", "dir"}
 _WHOLE_WORDS = frozenset(("__dict__", "__getattribute__", "__getstate__", "__reduce_ex__"))
@@ -171,7 +170,7 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
     """What gives an argument of a call, whose function has been loaded; arguments count from 1."""
     depth, found = 0, None
     for one in instructions:
-        if one.opname == _CALL and one.arg == depth:
+        if one.opname in ("CALL", "PRECALL") and one.arg == depth:
             return found
         if one.opname.startswith(("POP_JUMP", "JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
             return None
@@ -182,14 +181,17 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
 
 
 def _computes_a_global(code: CodeType) -> bool:
-    """Whether an item of `globals()` is asked for whose name is no constant."""
+    """Whether something else is done with `globals()` than to ask for an item by a constant."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
     for place, one in enumerate(instructions):
         if one.opname == "LOAD_GLOBAL" and one.argval == "globals":
-            call, key, use = (*instructions[place + 1 : place + 4], None, None, None)[:3]
-            if use is not None and use.opname.startswith("LOAD_") and key.opname != "LOAD_CONST":
-                key, use = use, key  # a method: `globals().get("name")`
-            is_call = call is not None and call.opname.startswith("CALL") and call.arg == 0
-            if not is_call or key is None or key.opname != "LOAD_CONST":
+            call, key, *rest = instructions[place + 1 :]
+            if not call.opname.startswith("CALL") or call.arg != 0:
+                return True
+            if key.opname in ("LOAD_METHOD", "LOAD_ATTR"):  # `globals().get("name")`
+                found = _argument(rest, 1)
+            else:
+                found = key if rest[0].opname.endswith("_SUBSCR") else None
+            if found is None or found.opname != "LOAD_CONST":
                 return True
     return False

@@ -11,7 +11,6 @@ import contextvars
 import enum
 import functools
 import gc
-import random
 import sys
 import threading
 import types
@@ -38,6 +37,14 @@ from calque.state.lookups import (
     modules_of_the_user,
     registered,
     words_of_getter,
+)
+from calque.state.matters import (
+    WRAPPERS,
+    functions_of,
+    is_of_the_user,
+    is_program,
+    is_random,
+    matters_in_library,
 )
 from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
@@ -78,7 +85,6 @@ _CALLED = frozenset(("forward", "backward", "setup_context"))
 """Methods that PyTorch calls, though no code of the program's names them."""
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
 """What a library's module goes by, though no code names it."""
-_WRAPPERS = (staticmethod, classmethod)
 
 
 class Change(NamedTuple):
@@ -267,7 +273,7 @@ class Snapshot:
     def _wrapped(self, values: Iterable[Any], name: str) -> None:
         """What a library's function holds in its closure, as a decorator does."""
         for value in values:
-            if _is_program(value):
+            if is_program(value):
                 self._stack.append((value, Path(name)))
             elif isinstance(value, _CONTAINERS):
                 self._stack.append((value, Path(name, foreign=True)))
@@ -328,7 +334,7 @@ class Snapshot:
 
     def _functions_in(self, kind: type) -> None:
         for value in list(vars(kind).values()):
-            for function in _functions_of(value):
+            for function in functions_of(value):
                 if owner_of_class(kind) is Owner.USER:
                     self._stack.append((function, Path(kind.__name__).attribute(function.__name__)))
                 else:
@@ -363,7 +369,7 @@ class Snapshot:
                 self._hold(StateRow(module, path.attribute(name), read), ("p", id(module), name))
             if value is None or type(value) in ATOMIC or id(value) in self.known:
                 continue
-            if _matters_in_library(value) or finds_modules(value):
+            if matters_in_library(value) or finds_modules(value):
                 home = Path(name) if type(value).__module__ == "os" else path.attribute(name)
                 self._stack.append((value, home))
 
@@ -414,7 +420,7 @@ class Snapshot:
     def _object(self, value: Any, path: Path) -> None:
         kind = type(value)
         owner = owner_of_class(kind)
-        if owner is Owner.ENGINE and not _is_of_the_user(kind):
+        if owner is Owner.ENGINE and not is_of_the_user(kind):
             return self._engines(value, path)
         if kind.__module__.partition(".")[0] in _QUIET:
             return None
@@ -459,7 +465,7 @@ class Snapshot:
 
     def _opaque(self, value: Any, path: Path) -> None:
         self._imply(type(value).__module__)
-        if owner_of_class(type(value)) is Owner.ENGINE and not _is_random(value):
+        if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
             return
         how = opaque(value)
         if how is None:
@@ -603,7 +609,7 @@ class Snapshot:
     def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
-            if type(value) not in ATOMIC and _matters_in_library(value):
+            if type(value) not in ATOMIC and matters_in_library(value):
                 foreign = type(value).__module__ != "os"
                 self._stack.append((value, Path(name, foreign=foreign)))
         scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
@@ -729,15 +735,6 @@ _GLOBAL_HOOKS = [
 ]
 
 
-def _is_of_the_user(kind: type) -> bool:
-    """Whether objects of an engine's class are the program's own (a scheduler, a distribution).
-
-    What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
-    are first called, and its dispatcher then holds pointers to these that own no reference.
-    """
-    return kind.__module__.startswith(("torch", "numpy.random")) and "._" not in kind.__module__
-
-
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
 
@@ -756,47 +753,6 @@ def _contents(cell: types.CellType) -> list[Any]:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-def _is_program(value: Any) -> bool:
-    """Whether something that a library holds is of the program's own code."""
-    if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
-        return True
-    return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
-
-
-def _matters_in_library(value: Any) -> bool:
-    """Whether something that a library's module holds may be state of the program's."""
-    if isinstance(value, types.BuiltinFunctionType):
-        return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
-    if isinstance(value, types.ModuleType):
-        return True
-    if isinstance(value, types.MethodType):
-        return _is_random(value.__self__)
-    home = type(value).__module__
-    if isinstance(value, list) and len(value) < 1000:
-        return True
-    if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):
-        return True
-    return _is_random(value) or isinstance(value, contextvars.ContextVar)
-
-
-def _is_random(value: Any) -> bool:
-    kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
-    return isinstance(value, kinds)
-
-
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions in an entry of a class: itself, or those of a descriptor."""
-    if isinstance(value, types.FunctionType):
-        yield value
-    elif isinstance(value, _WRAPPERS):
-        yield from _functions_of(value.__func__)
-    elif isinstance(value, property):
-        for part in (value.fget, value.fset, value.fdel):
-            yield from _functions_of(part)
-    elif isinstance(value, functools.cached_property | functools.partialmethod):
-        yield from _functions_of(value.func)
 
 
 def _instance_dict(value: Any) -> dict[str, Any] | None:
@@ -853,7 +809,7 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (functools.partial, Snapshot._partial),
     (functools._lru_cache_wrapper, Snapshot._cache),
     (
-        (property, functools.cached_property, functools.partialmethod, *_WRAPPERS),
+        (property, functools.cached_property, functools.partialmethod, *WRAPPERS),
         Snapshot._descriptor,
     ),
     (weakref.ref, Snapshot._weak),

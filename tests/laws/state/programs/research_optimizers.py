@@ -211,7 +211,7 @@ def weight_decay_and_betas_changed(case: Case) -> Seen:
 def boolean_options_of_a_group_changed(case: Case) -> Seen:
     """With `foreach`, which is the default on every device but the CPU.
 
-    Nesterov's momentum is then added to `.grad` in place, and without it to a copy.
+    Nesterov's momentum is then added to `.grad` itself, and else to a copy of it.
     """
     m = _net(case)
     opt = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, foreach=True)

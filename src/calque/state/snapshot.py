@@ -522,11 +522,17 @@ class Snapshot:
         self.codes[code] = owner
         if owner is Owner.PYTHON and hands_over(code, held):
             self._follow_all()
-        self._read_names(code, held, owner)
+        self._read_names(code, held, owner, closure)
         self._drain()
         return True
 
-    def _read_names(self, code: types.CodeType, held: dict[str, Any], owner: Owner) -> None:
+    def _read_names(
+        self,
+        code: types.CodeType,
+        held: dict[str, Any],
+        owner: Owner,
+        closure: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         names = names_of(code)
         self._nested.update(names.nested)
         if owner is Owner.USER:

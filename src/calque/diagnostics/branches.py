@@ -2,13 +2,18 @@
 
 `if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` ask for a value only to refuse
 it. Which they are is read off the bytecode: a conditional jump, and on one of its sides straight
-code that ends in `raise`, outside of any `try` of the same function.
+code that ends in `raise`, outside of any `try` of the same function and of any `except` around the
+calls that led to it. An exception by which Python itself goes on is no refusal: `getattr` with a
+default catches AttributeError.
 """
 
 import dis
 import linecache
+import os
 from functools import lru_cache
 from types import CodeType, FrameType
+
+from calque.diagnostics.frames import is_library
 
 _JUMPS = ("POP_JUMP_IF_", "POP_JUMP_FORWARD_IF_")
 _PASSED = frozenset(("CACHE", "TO_BOOL", "NOT_TAKEN"))
@@ -23,6 +28,10 @@ _STRAIGHT = frozenset(
     )
 )
 _LONGEST = 200
+_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PROTOCOL = frozenset(("AttributeError", "StopIteration", "StopAsyncIteration"))
+_OF_ITEMS = frozenset(("IndexError", "KeyError"))
+"""What methods of Python's protocols raise to say that there is no such item."""
 
 
 def harmless_answer(frame: FrameType) -> bool | None:
@@ -30,7 +39,8 @@ def harmless_answer(frame: FrameType) -> bool | None:
 
     None where something else depends on it, or where it cannot be told.
     """
-    return _answer(frame.f_code, frame.f_lasti)
+    told = _answer(frame.f_code, frame.f_lasti)
+    return None if told is None or _is_caught_by_a_caller(frame.f_back) else told
 
 
 def line_of(frame: FrameType) -> str:
@@ -55,17 +65,21 @@ def _answer(code: CodeType, at: int) -> bool | None:
     if wanted is None or _is_caught(code, jump.offset):
         return None
     places = {one.offset: i for i, one in enumerate(instructions)}
-    if _raises(instructions[index + 1 :]):
+    said = _PROTOCOL | (_OF_ITEMS if code.co_name.startswith("__") else frozenset())
+    if _raises(instructions[index + 1 :], said):
         return wanted  # the jump leaps over it
-    if _raises(instructions[places[jump.argval] :]):
+    if _raises(instructions[places[jump.argval] :], said):
         return not wanted
     return None
 
 
-def _raises(instructions: list[dis.Instruction]) -> bool:
+def _raises(instructions: list[dis.Instruction], said: frozenset[str]) -> bool:
+    """Whether straight code raises something else than what says that there is nothing."""
     for one in instructions[:_LONGEST]:
         if one.opname == "RAISE_VARARGS":
             return True
+        if one.opname == "LOAD_GLOBAL" and one.argval in said:
+            return False
         if one.opname not in _STRAIGHT:
             return False
     return False
@@ -74,3 +88,36 @@ def _raises(instructions: list[dis.Instruction]) -> bool:
 def _is_caught(code: CodeType, offset: int) -> bool:
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     return any(entry.start <= offset < entry.end for entry in entries)
+
+
+def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
+    """Whether code that is not a library's has called for this within a `try` with an `except`."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_CALQUE):
+            return False  # what lies around the traced function is none of it
+        if not is_library(code.co_filename) and _has_except(code, frame.f_lasti):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _has_except(code: CodeType, offset: int) -> bool:
+    """Whether an `except` of a code object catches what is raised at an instruction."""
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    targets = [entry.target for entry in entries if entry.start <= offset < entry.end]
+    if not targets:
+        return False
+    instructions = list(dis.get_instructions(code))
+    places = {one.offset: i for i, one in enumerate(instructions)}
+    return any(_catches(instructions[places[target] :]) for target in targets)
+
+
+def _catches(handler: list[dis.Instruction]) -> bool:
+    for one in handler[:_LONGEST]:
+        if one.opname in ("RERAISE", "WITH_EXCEPT_START"):
+            return False  # `finally`, or `with`
+        if one.opname in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT"):
+            return True
+    return False

@@ -6,18 +6,20 @@ containers are filled. What cannot be put back (an iterator that was advanced) h
 program is not kept, and the next call is traced again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
+from calque.run.results import Given, container_at
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
 from calque.state.rows import DictRow, ListRow
 from calque.state.template import Template
 from calque.state.values import same_keys
+from calque.state.whose import Owner
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,7 @@ class Change:
         """Give it the values, at a call with these (args, kwargs)."""
         row = self.row
         if self.path is not None:
-            container = given
-            for step in self.path:
-                container = container[step]
-            row = type(row)(container, row.path)
+            row = type(row)(container_at(self.path, given), row.path)
         if self.whole:
             row.assign(dict(zip(self.keys, values)))
             return
@@ -99,31 +98,55 @@ class PythonState:
     Attributes:
         snapshot: the rows.
         unrepeatable: why the program serves no second call, in words; empty if it does.
+        given: the keys that lead to each container among the arguments, by id.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.unrepeatable: list[str] = []
+        self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
+        self._tuples: list[Any] = []
+        self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[Change, list[Any]]] = []
 
-    def expect_arguments(self, args: Any, kwargs: Any) -> None:
-        """Take note of the containers among the arguments that the function is given."""
+    @property
+    def changes_containers(self) -> bool:
+        """Whether the function changes lists or dicts."""
+        return any(isinstance(change.row, DictRow | ListRow) for change, _ in self._changes)
+
+    def expect_arguments(
+        self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
+    ) -> None:
+        """Take note of the containers among the arguments that the function is given.
+
+        Args:
+            args, kwargs: the arguments.
+            own: the keys that lead to those that are part of the state.
+        """
+        self._own = own
         for index, value in enumerate(args):
             self._expect(value, (0, index), Path("arguments").item(index))
         for name, value in kwargs.items():
             self._expect(value, (1, name), Path(name))
 
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
+        if steps in self._own:
+            return
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
             inner: Iterable[Any] = value.items()
         elif isinstance(value, list | tuple):
             if isinstance(value, list):
                 self._arguments.append((steps, ListRow(value, path)))
+            elif value:
+                self._tuples.append(value)
             inner = enumerate(value)
         else:
             return
+        if id(value) in self.given:
+            return
+        self.given[id(value)] = steps
         for key, item in inner:
             self._expect(item, (*steps, key), path.item(key))
 
@@ -158,7 +181,31 @@ class PythonState:
             now = row.items()
             if row.is_changed(now):
                 self._collect(row, now, None, steps)
+                row.restore()  # its tensors are the trace's
         return rebound
+
+    def check_backward(self, count: int) -> None:
+        """Nothing may change in the backward of what has left the function: that runs later.
+
+        Args:
+            count: how many pieces of code had run before it.
+
+        Raises:
+            TraceError: something has.
+        """
+        for row, now in list(self.snapshot.changed()):
+            changed = row.difference(now) if row.restored and row.settable else None
+            if changed is not None:
+                row.restore()
+                ran = list(self.snapshot.codes.items())[count:]
+                files = [one for one, owner in ran if owner is Owner.USER]
+                code = next((c for c in files if not c.co_filename.startswith("<")), None)
+                place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+                raise TraceError(
+                    f"{place}{row.name(changed[0])} is changed by the backward of a result, which "
+                    "runs outside of the compiled program.\nCall backward() in the jitted "
+                    "function, too."
+                )
 
     def _collect(
         self,
@@ -184,7 +231,7 @@ class PythonState:
             if value is old or key in row.ignored or same_value(value, old):
                 continue
             held = None if rebound is None else signature.tensors_in(old)
-            leaves = None if held is None else signature.tensors_in(value)
+            leaves = None if held is None else self._leaves_of(value)
             if held is None or leaves is None:
                 keys.append(key)
                 values.append(value)
@@ -194,13 +241,37 @@ class PythonState:
         if keys:
             self._changes.append((Change(row, keys, False, path), values))
 
+    def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
+        """What a place is given that held tensors; None if that is not made of tensors."""
+        if id(value) in self.given:
+            return [value], None
+        return None if self._is_given(value) else signature.tensors_in(value)
+
+    def _is_given(self, value: Any) -> bool:
+        """Whether a value is, or holds, a container that each call brings."""
+        if not isinstance(value, dict | list | tuple):
+            return False
+        if id(value) in self.given:
+            return True  # it is to be the same object
+        return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
+
+    def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """As `describe`, which tells how to make a tensor, for containers of each call, too."""
+
+        def description(value: Any) -> Any:
+            steps = self.given.get(id(value))
+            return describe(value) if steps is None else Given(steps)
+
+        return description
+
     def described(self, describe: Callable[[Any], Any]) -> Effects:
         """The changes that are no `Rebound`; `describe` tells how to make a tensor."""
         changes, found = self._changes, []
         self._changes = []
         for _, values in changes:
             found += values
-        template = Template(found, self.snapshot.known, describe)
+        given = {key: Given(steps) for key, steps in self.given.items()}
+        template = Template(found, self.snapshot.known, describe, given)
         for value in template.unmade:
             self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
         return Effects([change for change, _ in changes], template)

@@ -126,6 +126,11 @@ class Histories:
         leaves = self._leaves.values()
         return [t for t in leaves if not t._is_view() and t.grad_fn is not None]
 
+    def forget(self, keys: Iterable[int]) -> None:
+        """Let go of leaves, by id."""
+        for key in keys:
+            self._leaves.pop(key, None)
+
     def restore(self) -> None:
         """Take back what the trace did to tensors that others hold."""
         for tensor in self._changed():

@@ -39,7 +39,7 @@ class HeldIn:
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = signature.tensors_in(self.holder.get(self.key))
-        if found is None or found[1] != self.spec:
+        if found is None or found[1] != self.spec or any(map(is_hooked, found[0])):
             return None
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
 
@@ -68,6 +68,16 @@ class GradientOf:
 
     def why(self) -> str:
         return "a gradient has another shape, dtype or stride than it had"
+
+
+def is_hooked(leaf: Any) -> bool:
+    """Whether gradients of a leaf of PyTorch's graph call somebody's function."""
+    return (
+        isinstance(leaf, torch.Tensor)
+        and leaf.requires_grad
+        and leaf.is_leaf
+        and bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+    )
 
 
 def form(leaf: Any) -> Any:

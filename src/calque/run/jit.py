@@ -82,6 +82,7 @@ class Jitted(Generic[P, R]):
         self._ordered = takes_keywords(fn)
         self._repeating = Repeating(fn, verify)
         self._lock = threading.RLock()
+        self._given: Any = None
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -94,16 +95,19 @@ class Jitted(Generic[P, R]):
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        given = args, kwargs
         while True:
             try:
                 key = self._key(leaves, spec)
                 with self._lock:
                     try:
+                        self._given = given
                         program = self._find(key, leaves) or self._missing(key, leaves, spec)
-                        return program(leaves, (args, kwargs))
+                        return program(leaves, given)
                     except Unforeseen as unforeseen:
                         signal = unforeseen.with_traceback(None)
-                    given = args, kwargs
+                    finally:
+                        self._given = None
                     return self._specializing.call(key, leaves, spec, signal, given)
             except Stale:  # another thread traces, or has changed what was found
                 wait_for_traces()
@@ -114,7 +118,7 @@ class Jitted(Generic[P, R]):
 
     def _find(self, key: Any, leaves: list[Any]) -> Program | None:
         for program in self.programs.get(key, ()):
-            if program.failing(leaves) is None:
+            if program.failing(leaves, self._given) is None:
                 if program.unverified and self._repeating.is_due(program, leaves):
                     program = self._verified(program, key, leaves)
                 self._repeating.served()
@@ -161,7 +165,7 @@ class Jitted(Generic[P, R]):
     ) -> tuple[Program, Any]:
         started = time.perf_counter()
         with tracing():
-            recording = record(self._fn, leaves, spec, self._checks, assumptions)
+            recording = record(self._fn, leaves, spec, self._checks, assumptions, given=self._given)
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():
@@ -201,7 +205,7 @@ class Jitted(Generic[P, R]):
             return "first call"
         programs = self.programs.get(key)
         if programs:
-            return programs[0].failing(leaves).why()
+            return programs[0].failing(leaves, self._given).why()
         if key in self._repeating.differing:
             return "the function differs from call to call"
         if key in self.programs:

@@ -148,8 +148,8 @@ class Program(Stepping[Call]):
 
     # Guards ---------------------------------------------------------------------------------------
 
-    def failing(self, leaves: list[Any]) -> Any:
-        """The first guard that does not hold, or None."""
+    def failing(self, leaves: list[Any], given: Any = None) -> Any:
+        """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
         self._checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
@@ -157,6 +157,8 @@ class Program(Stepping[Call]):
         for guard in self._host_guards:
             if not guard.holds_for(leaves):
                 return guard
+        if self.recording.apart is not None and not self.recording.apart.holds_for(leaves, given):
+            return self.recording.apart
         extended = leaves
         if self.recording.implicit:
             extended = list(leaves)
@@ -247,7 +249,7 @@ class Program(Stepping[Call]):
             return
         leaves = call[0]
         own = leaves[: self.recording.count]
-        if self.failing(own) is not None:
+        if self.failing(own, call[2]) is not None:
             raise turns.Stale
         found = own + [leaf for s in self.recording.implicit for leaf in s.find(own) or ()]
         if len(found) != len(leaves) or not all(map(operator.is_, found, leaves)):
@@ -301,7 +303,7 @@ class Program(Stepping[Call]):
             increment_version(self._handles)
         if recording.seeded is not None:
             rng.state.restore(*recording.seeded)
-        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves)
+        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves, given)
         for target, flag in recording.flags:
             if flag:
                 target.build(made).requires_grad_()

@@ -24,6 +24,7 @@ from calque.device.cell import (
 from calque.device.interrupts import settles
 from calque.diagnostics import TraceError, noting_refusals
 from calque.run import signature
+from calque.run.apart import Apart, Overlap, overlapping, with_own
 from calque.run.arguments import Arguments
 from calque.run.assumptions import Assumed, Assumptions
 from calque.run.border import Edge, has_graph
@@ -35,7 +36,7 @@ from calque.run.differentiable import Backward, Surroundings, trace_backward
 from calque.run.effects import Effects, PythonState, Rebound
 from calque.run.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
 from calque.run.histories import Histories, without_saved_hooks
-from calque.run.implicit import GradientOf, HeldIn, Implicit
+from calque.run.implicit import GradientOf, HeldIn, Implicit, is_hooked
 from calque.run.lifting import Input, Lifting, close, late_equations
 from calque.run.modes import Modes, ambient, function_modes
 from calque.run.naming import names_by_cell
@@ -60,6 +61,7 @@ def record(
     checks: bool = False,
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
+    given: Any = None,
 ) -> "Recording":
     """Trace a function for the leaves of a call's arguments.
 
@@ -69,11 +71,22 @@ def record(
         checks: whether the program is to check values.
         assumptions: gives what a trace may assume.
         path: which gradients the program is to give, in place of what the function gives.
+        given: the call's (args, kwargs).
     """
     with_storage: frozenset[int] = frozenset()
+    own: frozenset[Any] = frozenset()
     while True:
         try:
-            return Recording(fn, leaves, spec, with_storage, checks, assumptions(), path)
+            return Recording(
+                fn, leaves, spec, with_storage, checks, assumptions(), path, given, own
+            )
+        except Overlap as error:
+            if error.places <= own:
+                raise TraceError(
+                    "an argument is a container that the function reaches by itself, too, and "
+                    "changes, and the tensors in it cannot be told from others: pass a copy"
+                ) from None
+            own |= error.places
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -108,6 +121,7 @@ class Recording:
         optimizers: those that stepped.
         checks: the checks of values that were asked for, and of those that were assumed.
         guards: what must hold for the program to serve a call.
+        apart: what must hold of its arguments and the state; None for nothing.
     """
 
     def __init__(
@@ -119,6 +133,8 @@ class Recording:
         checks: bool,
         assumptions: Assumptions | None,
         path: tuple[Step, ...],
+        given: Any = None,
+        own: frozenset[Any] = frozenset(),
     ) -> None:
         self.ambient = ambient()
         self.implicit: list[Implicit] = []
@@ -131,7 +147,9 @@ class Recording:
         self.unrepeatable: list[str] = []
         self.backward: Backward | None = None
         self.checks: Checks | Assumed = Checks()
+        self.apart: Apart | None = None
         trace = _Trace(self, fn, leaves, with_storage, checks, assumptions, path)
+        trace.given, trace.own_containers = given, own
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException:
@@ -166,6 +184,7 @@ class _Trace:
         self.reach = reach = Reach(fn)
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
+        self.own_tensors = dict(reach.tensors)
         reach.add(leaves, "arguments")
         self.modes = Modes()
         self.state = PythonState(Snapshot(fn, *function_modes()))
@@ -175,6 +194,7 @@ class _Trace:
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
+        self.aliases: dict[int, torch.Tensor] = {}
         self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
         self.histories = Histories()
         for tensor in reach.tensors.values():
@@ -187,7 +207,10 @@ class _Trace:
         self.witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.flags: list[tuple[torch.Tensor, bool]] = []
+        self.given: Any = None
+        self.own_containers: frozenset[Any] = frozenset()
         self.free: list[tuple[Row, Any]] = []
+        self.implicit: list[tuple[Implicit, list[Any]]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     # The trace ------------------------------------------------------------------------------------
@@ -195,7 +218,12 @@ class _Trace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
         args, kwargs = signature.unflatten(self.stand_ins, spec)
-        self.state.expect_arguments(args, kwargs)
+        if self.own_containers:
+            args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
+            if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):
+                raise Overlap(self.own_containers)
+            self.state.unrepeatable.append("an argument is part of the function's state")
+        self.state.expect_arguments(args, kwargs, self.own_containers)
         with ExitStack() as stack:
             stack.enter_context(self.lifting.activated())
             stack.enter_context(without_saved_hooks())
@@ -244,7 +272,7 @@ class _Trace:
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
-        running = Running(self.state.snapshot)
+        running = Running(self.state.snapshot, self.witness.read)
         with self.arguments.watched(), noting_refusals() as refusals, running.watching():
             result = fn(*args, **kwargs)
         del args, kwargs
@@ -252,13 +280,16 @@ class _Trace:
             self.assumptions.check_met()
         if refusals:  # the function has caught it
             raise refusals[0]
-        containers = Containers(result, {id(r.owner) for r in self.state.snapshot.rows.values()})
+        outside = {id(row.owner) for row in self.state.snapshot.rows.values()}
+        containers = Containers(result, outside, self.state.given)
         leaves, recording.spec = containers.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here)
+        self._forget_aliases()
         self._undo_data()
         recording.modes = self.modes.changed()
         rebound = self.state.collect()
+        self._tell_apart()
         self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
         describer = Describer(
@@ -272,9 +303,8 @@ class _Trace:
         )
         recording.gradients = self._describe_gradients(describer)
         recording.results = [containers.describe(leaf, describer) for leaf in leaves]
-        recording.rebound = [
-            (place, [describer.describe(leaf) for leaf in place.after]) for place in rebound
-        ]
+        describe = self.state.describing(describer.describe)
+        recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
         for place in rebound:
             place.after.clear()
         recording.effects = self.state.described(describer.describe)
@@ -298,8 +328,13 @@ class _Trace:
         around = Surroundings(border, border.tensors, self._placing(positions, describer))
         if self.path:
             return self._derive(describer, around)
-        recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
+        ran = len(self.state.snapshot.codes)
+        with running.watching():  # what the backward reads is read in the trace
+            recording.backward = trace_backward(self.lifting, describer.carriers.found, around)
+        if recording.backward is not None:
+            self.state.check_backward(ran)
         self.histories.restore()
+        self.aliases.clear()
         self.made = describer.forget()
         leaves.clear()
         del rebound
@@ -336,7 +371,7 @@ class _Trace:
             tensor = tensors.get(edge)
             tensor = edge[0].variable if tensor is None else tensor
             found = describer.leaf(tensor)
-            if found is None and not self._is_made_here(tensor):
+            if found is None and not (self._is_made_here(tensor) or id(tensor) in self.aliases):
                 found = self._target(tensor, positions)
             return found
 
@@ -344,6 +379,36 @@ class _Trace:
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
+
+    def _tell_apart(self) -> None:
+        """Arguments and state are told apart where the program depends on it.
+
+        Raises:
+            Overlap: they are not apart.
+        """
+        snapshot = self.state.snapshot
+        changes = self.state.changes_containers
+        if changes and (found := overlapping(self.given, snapshot.rows).keys()):
+            if not found <= self.own_containers:
+                raise Overlap(found)
+        tensors = self.own_tensors | snapshot.tensors if snapshot.compares_objects else None
+        changes = changes and self.given is not None and not self.own_containers
+        if changes or tensors is not None:
+            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves)
+
+    def _forget_aliases(self) -> None:
+        """Let go of tensors that were made in the trace over storages from outside.
+
+        No call finds them again: what they are told (a gradient, a flag) is lost with them, or
+        part of what the function gives.
+        """
+        outside = self.reach.tensors | self.state.snapshot.tensors
+        outside |= {id(t): t for t in (*self.stand_ins, *self.leaves)}
+        cells = {cell_of(t) for t in outside.values() if is_tensor(t)}
+        for key in [k for k, t in self.tensors.items() if k not in outside and cell_of(t) in cells]:
+            self.aliases[key] = self.tensors.pop(key)
+            del self.before[key]
+        self.histories.forget(self.aliases)
 
     def _undo_data(self) -> None:
         """`p.data = x` and `p.requires_grad_()` in the function: undone, then part of each call."""
@@ -371,7 +436,7 @@ class _Trace:
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if (
                 tensors
-                and all(map(_is_replaceable, tensors))
+                and all(map(self._is_replaceable, tensors))
                 and all(
                     known[cell] == cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
@@ -389,9 +454,17 @@ class _Trace:
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
         self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
 
+    def _is_replaceable(self, tensor: torch.Tensor) -> bool:
+        """Whether another tensor may stand in its place in the next call."""
+        if not tensor.is_leaf:
+            return True
+        before = self.before.get(id(tensor))
+        gradient = tensor.grad if before is None else before[0]
+        return gradient is None and not is_hooked(tensor)
+
     def _add_implicit(self, source: Implicit, tensors: list[Any]) -> None:
-        source.expect(tensors)
         self.recording.implicit.append(source)
+        self.implicit.append((source, tensors))
         for tensor in tensors:
             if is_tensor(tensor):
                 self.arguments.indexes.setdefault(cell_of(tensor), len(self.stand_ins))
@@ -454,6 +527,8 @@ class _Trace:
     def finish(self) -> None:
         """Fill the recording; forget the tensors of this one call."""
         recording = self.recording
+        for source, tensors in self.implicit:  # now that the tensors are as they were
+            source.expect(tensors)
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
@@ -506,8 +581,3 @@ class _Trace:
             hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
             guards.append(HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values()))
         return guards
-
-
-def _is_replaceable(tensor: torch.Tensor) -> bool:
-    """Whether another tensor may stand in its place in the next call."""
-    return not tensor.is_leaf or (not tensor.requires_grad and tensor.grad is None)

@@ -17,16 +17,18 @@ class Outputs:
     Attributes:
         arrays: what the program gave.
         leaves: the arguments.
+        given: the call's (args, kwargs).
         storages: the tensors over whole arrays, by output.
         made: what several places hold, by description.
         carried: the tensors that have a graph behind them (see `carrying`).
     """
 
-    __slots__ = ("arrays", "carried", "leaves", "made", "storages")
+    __slots__ = ("arrays", "carried", "given", "leaves", "made", "storages")
 
-    def __init__(self, arrays: list[Array], leaves: list[Any]) -> None:
+    def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
         self.arrays = arrays
         self.leaves = leaves
+        self.given = given
         self.storages: dict[int, torch.Tensor] = {}
         self.made: dict[Any, Any] = {}
         self.carried: list[torch.Tensor] = []
@@ -71,6 +73,27 @@ class Constant:
 
     def build(self, outputs: Outputs) -> Any:
         return self.value
+
+
+@dataclass(frozen=True)
+class Given:
+    """A container among the call's arguments.
+
+    Attributes:
+        steps: the keys that lead to it from (args, kwargs).
+    """
+
+    steps: tuple[Any, ...]
+
+    def build(self, outputs: Outputs) -> Any:
+        return container_at(self.steps, outputs.given)
+
+
+def container_at(steps: Iterable[Any], given: Any) -> Any:
+    """What some keys lead to from a call's (args, kwargs)."""
+    for step in steps:
+        given = given[step]
+    return given
 
 
 @dataclass(eq=False)

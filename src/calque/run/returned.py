@@ -1,7 +1,7 @@
 """The containers of a result: which are one object, and which were there before the call."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch.utils import _pytree
 
 from calque.run import signature
 from calque.run.describing import Describer
-from calque.run.results import Constant, Description, Made, Outputs
+from calque.run.results import Constant, Description, Given, Made, Outputs
 
 
 def _is_container(value: Any) -> bool:
@@ -42,10 +42,14 @@ class Containers:
     Args:
         result: the result.
         outside: the ids of the containers that were there before the call.
+        given: the keys that lead to those among the call's arguments, by id.
     """
 
-    def __init__(self, result: Any, outside: Collection[int]) -> None:
+    def __init__(
+        self, result: Any, outside: Collection[int], given: Mapping[int, tuple[Any, ...]]
+    ) -> None:
         self._outside = outside
+        self._given = given
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
 
@@ -53,28 +57,31 @@ class Containers:
             if not _is_container(one):
                 return False
             counts[id(one)] += 1
-            return id(one) in outside or counts[id(one)] > 1
+            return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
         _pytree.tree_flatten(result, is_known)
         self._shared = frozenset(key for key, count in counts.items() if count > 1)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """The leaves of a result, or of a container that it shares, and what puts them back."""
-        return signature.flatten(tree, lambda one: one is not tree and self.has(one))
+        """The leaves of a result, and what puts them back."""
+        return signature.flatten(tree, self.has)
 
     def has(self, leaf: Any) -> bool:
         """Whether a leaf is a container."""
-        return id(leaf) in self._outside or id(leaf) in self._shared
+        key = id(leaf)
+        return key in self._outside or key in self._given or key in self._shared
 
     def describe(self, leaf: Any, describer: Describer) -> Description:
         """The description of a leaf."""
+        if id(leaf) in self._given:
+            return Given(self._given[id(leaf)])
         if id(leaf) in self._outside:
             return Constant(leaf)
         if id(leaf) not in self._shared:
             return describer.describe(leaf)
         known = self._described.get(id(leaf))
         if known is None:
-            leaves, spec = self.flatten(leaf)
+            leaves, spec = signature.flatten(leaf, lambda one: one is not leaf and self.has(one))
             inner = [self.describe(one, describer) for one in leaves]
             known = self._described[id(leaf)] = Nested(inner, signature.same_tree(spec))
         return known

@@ -1,6 +1,7 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,14 +31,59 @@ class Same:
         return isinstance(other, Same) and other.value is self.value
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+@dataclass(frozen=True)
+class Joined:
+    """What puts the leaves of a call back whose arguments are one container in several places.
+
+    Attributes:
+        spec: what puts them into as many containers.
+        places: the keys that lead to each such place from (args, kwargs), with those of the first.
+    """
+
+    spec: Any
+    places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
+
+    def join(self, tree: Any) -> Any:
+        """The tree with one container at all its places."""
+        return _joined(tree, (), dict(self.places), {})
+
+
+def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]) -> Any:
+    if steps in places:
+        return made[places[steps]]
+    if type(tree) is tuple:
+        return tuple(_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
+    if type(tree) in _ORDERED:
+        made[steps] = tree
+        for key, item in list(tree.items() if type(tree) is dict else enumerate(tree)):
+            tree[key] = _joined(item, (*steps, key), places, made)
+    return tree
+
+
+def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: list[Any]) -> None:
+    """Find the containers that are met once more, by what leads there and to the first place."""
+    if type(tree) is not tuple:
+        if id(tree) in first:
+            found.append((steps, first[id(tree)]))
+            return
+        first[id(tree)] = steps
+    for key, item in tree.items() if type(tree) is dict else enumerate(tree):
+        if type(item) in _ORDERED:
+            _places(item, (*steps, key), first, found)
+
+
+def flatten(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
+) -> tuple[list[Any], Any]:
     """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
 
     Args:
         tree: the pytree.
         is_leaf: says of a container that it is a leaf.
+        met: takes the ids of the lists and dicts.
     """
-    if type(tree) in _ORDERED and not _in_order(tree):  # JAX would sort the keys of dicts
+    met = [] if met is None else met
+    if type(tree) in _ORDERED and not _in_order(tree, met):  # JAX would sort the keys of dicts
         leaves, ordered = _flatten_as_torch(tree, is_leaf)
         if jax.tree_util.all_leaves(
             leaves, is_leaf=lambda leaf: leaf is None or _is(leaf, is_leaf)
@@ -68,25 +114,38 @@ def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tu
     """
     if len(kwargs) > 1 and not ordered:
         kwargs = {name: kwargs[name] for name in sorted(kwargs)}
-    return flatten((args, kwargs))
+    met: list[int] = []
+    leaves, spec = flatten((args, kwargs), None, met)
+    if len(set(met)) < len(met):
+        places: list[Any] = []
+        _places((args, kwargs), (), {}, places)
+        spec = Joined(spec, tuple(places))
+    return leaves, spec
 
 
-def _in_order(tree: Any) -> bool:
-    """Whether the keys of every dict are sorted as they are."""
-    if type(tree) is dict:
+def _in_order(tree: Any, met: list[int]) -> bool:
+    """Whether the keys of every dict are sorted as they are; takes note of the lists and dicts."""
+    kind, found = type(tree), True
+    if kind is not tuple:
+        met.append(id(tree))
+    if kind is dict:
         if len(tree) > 1:
             keys = list(tree)
             try:
-                if keys != sorted(keys):
-                    return False
+                found = keys == sorted(keys)
             except TypeError:
-                return False
+                found = False
         tree = tree.values()
-    return all(_in_order(item) for item in tree if type(item) in _ORDERED)
+    for item in tree:
+        if type(item) in _ORDERED and not _in_order(item, met):
+            found = False
+    return found
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
     """The inverse of `flatten`."""
+    if isinstance(spec, Joined):
+        return spec.join(unflatten(leaves, spec.spec))
     if isinstance(spec, _pytree.TreeSpec):
         return _pytree.tree_unflatten(leaves, spec)
     return jax.tree_util.tree_unflatten(spec, leaves)

@@ -14,7 +14,6 @@ from typing import Any
 from calque.device.reading import NeedsValue, NeverServed, Unforeseen
 from calque.diagnostics import CalqueError, EagerWarning, user_origin
 from calque.diagnostics.frames import is_library, raising_file
-from calque.run import signature
 from calque.run.assumptions import Assumptions, Missed, Observation, Observer, merged
 from calque.run.program import Program
 from calque.run.reach import Reach
@@ -38,14 +37,13 @@ class Eager:
     single_use = unverified = False
     assumed = None
 
-    def __init__(self, fn: Callable[..., Any], spec: Any, why: str) -> None:
+    def __init__(self, fn: Callable[..., Any], why: str) -> None:
         self._fn = fn
-        self._spec = spec
         self._why = why
         self._modes = [(module, module.training) for module in Reach(fn).modules]
         self.calls = 0
 
-    def failing(self, leaves: list[Any]) -> Any:
+    def failing(self, leaves: list[Any], given: Any = None) -> Any:
         """Itself, if it cannot serve a call."""
         return None if all(m.training is mode for m, mode in self._modes) else self
 
@@ -56,7 +54,7 @@ class Eager:
     def __call__(self, leaves: list[Any], given: Any = None) -> Any:
         """Run the function."""
         self.calls += 1
-        args, kwargs = signature.unflatten(leaves, self._spec)
+        args, kwargs = given
         return self._fn(*args, **kwargs)
 
     def describe(self) -> dict[str, Any]:
@@ -159,16 +157,16 @@ class Specializing:
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()
         if isinstance(signal, NeverServed):
-            return self._give_up(key, spec, str(signal))(leaves)
+            return self._give_up(key, str(signal))(leaves, given)
         while isinstance(signal, Missed):
             try:
-                program = self._other(key, leaves, spec, known, signal, tried)
+                program = self._other(key, leaves, spec, known, signal, tried, given)
                 if program is None:
                     break
                 return program(leaves, given)
             except Unforeseen as another:
                 signal = another.with_traceback(None)
-        return self._watched(key, leaves, spec, known, signal)
+        return self._watched(key, given, known, signal)
 
     def _other(
         self,
@@ -178,12 +176,13 @@ class Specializing:
         known: Signature,
         missed: Missed,
         tried: set[int],
+        given: Any,
     ) -> Program | None:
         """Another program that may be right for a call; None if there is none."""
         programs = self._programs[key]
         for program in programs:
             possible = program.assumed is not None and program.assumed.allows(missed)
-            if possible and id(program) not in tried and program.failing(leaves) is None:
+            if possible and id(program) not in tried and program.failing(leaves, given) is None:
                 tried.add(id(program))
                 programs.remove(program)
                 programs.insert(0, program)
@@ -199,24 +198,22 @@ class Specializing:
                 return self._traced(key, leaves, spec, seen, reason)
         return None
 
-    def _watched(
-        self, key: Any, leaves: list[Any], spec: Any, known: Signature, signal: Unforeseen
-    ) -> Any:
+    def _watched(self, key: Any, given: Any, known: Signature, signal: Unforeseen) -> Any:
         logger.info("a call runs eagerly, to see values: %s", signal)
         observer = Observer()
-        args, kwargs = signature.unflatten(leaves, spec)
+        args, kwargs = given
         with observer.watching():
             result = self._fn(*args, **kwargs)
-        self._learn(key, spec, known, signal, observer.seen)
+        self._learn(key, known, signal, observer.seen)
         return result
 
     def _learn(
-        self, key: Any, spec: Any, known: Signature, signal: Unforeseen, seen: Observation | None
+        self, key: Any, known: Signature, signal: Unforeseen, seen: Observation | None
     ) -> None:
         """Take note of what an eager call has shown; see whether programs are worth their while."""
         asked = signal.asked if isinstance(signal, Missed) else signal
         if seen is None:
-            self._give_up(key, spec, f"it asks for too many values: {asked}")
+            self._give_up(key, f"it asks for too many values: {asked}")
             return
         if isinstance(signal, Missed):
             known.missed(self._programs[key])
@@ -225,15 +222,15 @@ class Specializing:
             known.unmet += 1
         known.remember(seen)
         if known.debt >= _PATIENCE:
-            self._give_up(key, spec, f"most calls have another value: {asked}")
+            self._give_up(key, f"most calls have another value: {asked}")
         elif known.unmet >= _MOST_UNMET:
-            self._give_up(key, spec, f"it asks for other values where it is traced: {asked}")
+            self._give_up(key, f"it asks for other values where it is traced: {asked}")
 
-    def _give_up(self, key: Any, spec: Any, why: str) -> Eager:
+    def _give_up(self, key: Any, why: str) -> Eager:
         self._signatures.pop(key, None)
         programs = self._programs.setdefault(key, [])
         programs[:] = [program for program in programs if program.assumed is None]
-        eager = Eager(self._fn, spec, why)
+        eager = Eager(self._fn, why)
         programs.append(eager)
         name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
         line = user_origin()

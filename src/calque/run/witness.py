@@ -120,13 +120,21 @@ class Witness(TorchDispatchMode):
         if on_device or _goes_to_device(kwargs):
             return
         for tensor in outside:
-            if tensor.numel() > _LARGEST_GUARD:
-                raise unrepeatable(
-                    f"{func} computes on the CPU with a tensor {_spoken(tensor)} from outside",
-                    "of calque.jit, whose values would be frozen in the program",
-                    "Move it to device 'jax' first.",
-                )
-            self.looked_at[id(tensor)] = tensor
+            self._look_at(tensor, f"{func} computes on the CPU with a tensor")
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """A CPU tensor is read as Python values, by no operator."""
+        if id(tensor) not in self.lifting.host_born:
+            self._look_at(tensor, "The function reads the values of a CPU tensor")
+
+    def _look_at(self, tensor: torch.Tensor, what: str) -> None:
+        if tensor.numel() > _LARGEST_GUARD:
+            raise unrepeatable(
+                f"{what} {_spoken(tensor)} from outside",
+                "of calque.jit, whose values would be frozen in the program",
+                "Move it to device 'jax' first.",
+            )
+        self.looked_at[id(tensor)] = tensor
 
     def _born(self, func: Any, result: Any, kwargs: Any) -> None:
         items = result if isinstance(result, list | tuple) else (result,)

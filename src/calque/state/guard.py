@@ -27,6 +27,7 @@ from calque.state.values import MISSING, SCALARS, same_keys, same_value, spoken
 _values = dict.values
 _content = attrgetter("cell_contents")
 _order = attrgetter("__mro__")
+_title = attrgetter("__name__")
 _hooks = attrgetter("_backward_hooks")
 _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 
@@ -78,7 +79,7 @@ class StateGuard:
             return self._tensors
         if isinstance(row, AttributeRow) and row.reads.keys() == {"__class__"}:
             return self._kinds
-        if isinstance(row, AttributeRow) and row.reads.keys() == {"__mro__"}:
+        if isinstance(row, AttributeRow) and "__mro__" in row.reads:
             return self._classes
         return self._others
 
@@ -116,6 +117,7 @@ class StateGuard:
         self._types = [row.before["__class__"] for row in self._kinds]
         self._bases = [row.owner for row in self._classes]
         self._orders = [row.before["__mro__"] for row in self._classes]
+        self._titles = [row.before["__name__"] for row in self._classes]
         self._leaves = [row.owner for row in self._tensors]
         self._hooks = [row.before.get("_backward_hooks") for row in self._tensors]
         self._late = [row.before.get("_post_accumulate_grad_hooks") for row in self._tensors]
@@ -124,6 +126,9 @@ class StateGuard:
         self._names = [key for _, key, _ in named]
         self._held = [value for _, _, value in named]
         self._spaces = [(row.owner, len(row.owner), row) for row in self._named]
+        self._own = [row for row in self._named if not row.path.foreign]
+        self._own_spaces = [row.owner for row in self._own]
+        self._own_names = [tuple(row.owner) for row in self._own]
 
     def holds(self) -> bool:
         """Whether every row holds what it held."""
@@ -157,6 +162,8 @@ class StateGuard:
             return False
         if not all(map(is_, map(_order, self._bases), self._orders)):
             return False
+        if list(map(_title, self._bases)) != self._titles:
+            return False
         if not all(map(is_, map(call, self._gets, self._names), self._held)):
             return False
         for index, (owner, length, row) in enumerate(self._spaces):
@@ -164,6 +171,11 @@ class StateGuard:
                 if row.items().keys() != row.before.keys():
                     return False
                 self._spaces[index] = owner, len(owner), row
+        names = list(map(tuple, self._own_spaces))
+        if names != self._own_names:  # one may have come for another that has gone
+            if any(row.items().keys() != row.before.keys() for row in self._own):
+                return False
+            self._own_names = names
         return not any(map(self._difference, self._others))
 
     def _are_mixed_identical(self) -> bool:
@@ -299,7 +311,7 @@ class StateGuard:
 def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
     """The rows that two objects of one class may have: the key, the new container and its key."""
     found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
-    found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "s", "f")]
+    found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "s", "f", "n")]
     before, now = getattr(old, "__dict__", None), getattr(new, "__dict__", None)
     if isinstance(before, dict) and isinstance(now, dict):
         found += [(("d", id(old)), now, ("d", id(new))), (id(before), now, id(now))]

@@ -1,6 +1,8 @@
 """Which names a piece of code uses: read off its bytecode, once for each code object."""
 
 import dis
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
@@ -11,17 +13,23 @@ _GLOBALS = frozenset(
     if name in dis.opmap
 )
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOAD_CONST = dis.opmap["LOAD_CONST"]
+_IS = dis.opmap["IS_OP"]
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
-_CALL = "PRECALL" if "PRECALL" in dis.opmap else "CALL"
 _BY_NAME = frozenset(("getattr", "setattr", "hasattr", "delattr"))
+_OF_ONE = _BY_NAME | {"vars", "dir"}
 _WHOLE_WORDS = frozenset(("__dict__", "__getattribute__", "__getstate__", "__reduce_ex__"))
 _WHOLE_GLOBALS = frozenset(
     (
-        *("vars", "dir", "globals", "locals", "eval", "exec"),
-        *("asdict", "astuple", "fields", "attrgetter", "methodcaller", "getmembers", "deepcopy"),
-        *("copy", "dataclasses", "operator", "inspect", "pickle"),
+        *("vars", "dir", "locals", "eval", "exec"),
+        *("asdict", "astuple", "fields", "deepcopy", "copy", "dataclasses", "inspect", "pickle"),
     )
 )
+_GETTERS = frozenset(("attrgetter", "methodcaller", "getmembers", "getattr_static"))
+_FORMATS = frozenset(("format", "format_map", "vformat"))
+_PARTS = re.compile(r"[^\W\d]\w*")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FIELD = re.compile(r"\{([^{}:!]*)")
 
 
 class Names(NamedTuple):
@@ -30,13 +38,21 @@ class Names(NamedTuple):
     Attributes:
         globals: the global and builtin variables that it names.
         words: names of attributes, and strings that could be such names.
-        whole: whether it may look at attributes whose names it does not contain.
+        whole: whether it may look at attributes of objects whose names it does not contain.
+        anywhere: whether it may do so of modules, too, wherever these come from.
+        looked_into: the global variables in which it looks names up that it does not contain.
+        compares: whether it asks whether two things are one object.
+        namespace: whether it may look at global variables whose names it does not contain.
         nested: the code objects that it makes functions of.
     """
 
     globals: frozenset[str]
     words: frozenset[str]
     whole: bool
+    anywhere: bool
+    looked_into: frozenset[str]
+    compares: bool
+    namespace: bool
     nested: tuple[CodeType, ...]
 
 
@@ -47,22 +63,57 @@ def names_of(code: CodeType) -> Names:
     >>> names_of((lambda x: x.size + scale).__code__).globals
     frozenset({'scale'})
     """
-    used = frozenset(_globals(code))
+    used = set(_globals(code))
     words = set(code.co_names)
     nested = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             nested.append(constant)
-        elif isinstance(constant, str) and constant.isidentifier():
-            words.add(constant)
+        elif isinstance(constant, str):
+            words |= words_in(constant)
         elif isinstance(constant, tuple | frozenset):
-            words.update(c for c in constant if isinstance(c, str) and c.isidentifier())
-    whole = (
-        not _WHOLE_WORDS.isdisjoint(words)
-        or not _WHOLE_GLOBALS.isdisjoint(used)
-        or (not _BY_NAME.isdisjoint(used) and _computes_names(code))
+            for item in constant:
+                words |= words_in(item) if isinstance(item, str) else set()
+    targets: set[str | None] = set()
+    if not words.isdisjoint(_OF_ONE | _WHOLE_WORDS | _FORMATS):
+        targets = set(_looked_into(code))
+    whole = bool(targets) or not _WHOLE_WORDS.isdisjoint(words)
+    whole = whole or not _WHOLE_GLOBALS.isdisjoint(used)
+    anywhere = _ANYTHING in targets or not _GETTERS.isdisjoint(words) or "inspect" in used
+    namespace = "globals" in used and _computes_a_global(code)
+    if "globals" in used:
+        used |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
+    named = frozenset(t for t in targets if t is not None and t != _ANYTHING)
+    return Names(
+        frozenset(used),
+        frozenset(words),
+        whole or anywhere,
+        anywhere,
+        named,
+        "id" in used or _compares_objects(code),
+        namespace,
+        tuple(nested),
     )
-    return Names(used, frozenset(words), whole, tuple(nested))
+
+
+def words_in(text: str) -> set[str]:
+    """The names of attributes in a string that may lead to them: dotted, or fields of a format.
+
+    >>> sorted(words_in("inner.gain")), words_in("{0.scale:.2f}"), words_in("some text")
+    (['gain', 'inner'], {'scale'}, set())
+    """
+    if text.isidentifier():
+        return {text}
+    if _DOTTED.fullmatch(text):
+        return set(text.split("."))
+    return {word for field in _FIELD.findall(text) for word in _PARTS.findall(field)}
+
+
+def _compares_objects(code: CodeType) -> bool:
+    """Whether `is` stands between two things that are no constants."""
+    raw = code.co_code
+    places = [i for i in range(0, len(raw), 2) if raw[i] == _IS]
+    return any(raw[place - 2] != _LOAD_CONST for place in places)
 
 
 def _globals(code: CodeType) -> set[str]:
@@ -76,26 +127,71 @@ def _globals(code: CodeType) -> set[str]:
     return found
 
 
-def _computes_names(code: CodeType) -> bool:
-    """Whether a `getattr` or the like is given something else than a constant for the name."""
+_ANYTHING = "?"
+"""Stands for an object that no name tells."""
+
+
+def _looked_into(code: CodeType) -> Iterator[str | None]:
+    """Where names are looked up that are no constants.
+
+    A global variable by its name, None for the object that a method is of; `_ANYTHING` for others.
+    """
     instructions = list(dis.get_instructions(code))
-    for start, one in enumerate(instructions):
-        if one.opname == "LOAD_GLOBAL" and one.argval in _BY_NAME:
-            if not _names_a_constant(instructions[start + 1 :]):
-                return True
-    return False
+    own = code.co_varnames[0] if code.co_varnames[:1] in (("self",), ("cls",)) else ""
+    for place, one in enumerate(instructions):
+        before = instructions[place - 1] if place else None
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval == "__dict__":
+            yield _target(before, own)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _FORMATS:
+            if before is None or before.opname != "LOAD_CONST":
+                yield _ANYTHING
+        elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _OF_ONE:
+            rest = instructions[place + 1 :]
+            if one.argval not in _BY_NAME or not _names_a_constant(rest):
+                yield _target(_argument(rest, 1), own)
+
+
+def _target(loaded: dis.Instruction | None, own: str) -> str | None:
+    if loaded is None:
+        return _ANYTHING
+    if loaded.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        return loaded.argval
+    is_own = loaded.opname.startswith("LOAD_FAST") and loaded.argval == own
+    return None if is_own else _ANYTHING
 
 
 def _names_a_constant(instructions: list[dis.Instruction]) -> bool:
     """Whether the second argument of a call, whose function has been loaded, is a constant."""
-    depth, second = 0, None
-    for one in instructions:
-        if one.opname == _CALL and one.arg == depth:
-            break
-        if one.opname.startswith(("POP_JUMP", "JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
-            return False
-        before = depth
-        depth += dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None)
-        if before == 1 and depth >= 2:
-            second = one
+    second = _argument(instructions, 2)
     return second is not None and second.opname == "LOAD_CONST" and isinstance(second.argval, str)
+
+
+def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instruction | None:
+    """What gives an argument of a call, whose function has been loaded; arguments count from 1."""
+    depth, found = 0, None
+    for one in instructions:
+        if one.opname in ("CALL", "PRECALL") and one.arg == depth:
+            return found
+        if one.opname.startswith(("POP_JUMP", "JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
+            return None
+        depth += dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None)
+        if depth == count:
+            found = one
+    return found
+
+
+def _computes_a_global(code: CodeType) -> bool:
+    """Whether something else is done with `globals()` than to ask for an item by a constant."""
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
+    for place, one in enumerate(instructions):
+        if one.opname == "LOAD_GLOBAL" and one.argval == "globals":
+            call, key, *rest = instructions[place + 1 :]
+            if not call.opname.startswith("CALL") or call.arg != 0:
+                return True
+            if key.opname in ("LOAD_METHOD", "LOAD_ATTR"):  # `globals().get("name")`
+                found = _argument(rest, 1)
+            else:
+                found = key if rest[0].opname.endswith("_SUBSCR") else None
+            if found is None or found.opname != "LOAD_CONST":
+                return True
+    return False

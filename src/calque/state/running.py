@@ -15,8 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, TypeVar
+
+import torch
 
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
@@ -25,6 +27,9 @@ from calque.state.whose import Owner, owner_of_code, owner_of_file
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
 _MONITORS = hasattr(sys, "monitoring")
+_READS = frozenset(("tolist", "numpy"))
+"""Methods that read a tensor of the CPU without any operator of PyTorch's."""
+_AS_ARRAY = torch.Tensor.__array__.__code__
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,10 +92,14 @@ class Running:
 
     Args:
         snapshot: is told of each code object before it runs.
+        on_read: is told of each tensor of the CPU that is read as Python values.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(
+        self, snapshot: Snapshot, on_read: Callable[[Any], None] = lambda tensor: None
+    ) -> None:
         self._snapshot = snapshot
+        self._on_read = on_read
         self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
         self._before: Any = None
         self._calls_watched = False
@@ -153,11 +162,14 @@ class Running:
             if id(code) not in self._seen:
                 self._meet(code, frame)
         elif event == "c_call":
-            self.called(argument, frame.f_code, frame.f_lineno)
+            self.called(argument, getattr(argument, "__self__", None), frame.f_code, frame.f_lineno)
 
     # What is seen -----------------------------------------------------------------------------
 
     def _meet(self, code: CodeType, frame: FrameType) -> None:
+        if code is _AS_ARRAY:
+            self._read(frame.f_locals["self"])
+            return
         self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             return
@@ -175,7 +187,8 @@ class Running:
         caller = frame.f_back.f_code if frame.f_back is not None else None
         if not self._snapshot.enter(code, frame.f_globals, caller, lambda: _closure(frame)):
             return False
-        if not NAMES.isdisjoint(names_of(code).words):  # methods of classes are no values yet
+        words = names_of(code).words
+        if not (NAMES | _READS).isdisjoint(words):  # methods of classes are no values yet
             self._watch_calls()
         return self._calls_watched
 
@@ -186,10 +199,19 @@ class Running:
             if not _MONITORS and sys.getprofile() is None:
                 sys.setprofile(self._on_profile)
 
-    def called(self, function: Any, code: CodeType, line: int) -> None:
-        """A builtin function is called by a line of a code object."""
-        if code in self._snapshot.codes and differs(function):
+    def called(self, function: Any, owner: Any, code: CodeType, line: int) -> None:
+        """A builtin function, or a method of an object, is called by a line of a code object."""
+        if code not in self._snapshot.codes:
+            return
+        if differs(function):
             self.note(f"{home_of(function)}.{function.__name__} is called", code, line)
+        elif isinstance(function, BuiltinFunctionType | MethodDescriptorType):
+            if function.__name__ in _READS:
+                self._read(owner)
+
+    def _read(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            self._on_read(value)
 
     def note(self, what: str, code: CodeType, line: int) -> None:
         """Something happened whose result the next call may find different."""
@@ -235,13 +257,16 @@ def _monitored(running: Running) -> Iterator[None]:
         frame = sys._getframe(1)
         if threading.get_ident() != thread or _is_importing(frame):
             return None
+        if code is _AS_ARRAY:
+            running._read(frame.f_locals["self"])
+            return None
         if running.start(code, frame):
             monitoring.set_local_events(tool, code, events.CALL)
         return monitoring.DISABLE
 
     def on_call(code: CodeType, offset: int, function: Any, argument: Any) -> Any:
         if threading.get_ident() == thread:
-            running.called(function, code, sys._getframe(1).f_lineno)
+            running.called(function, argument, code, sys._getframe(1).f_lineno)
 
     monitoring.use_tool_id(tool, "calque")
     try:

@@ -5,14 +5,15 @@ and which global variables, is told by the code that runs (`running`), at the mo
 So nothing is guarded that did not run, and what the code computes with is known before it does.
 """
 
+import abc
 import array
 import contextvars
 import enum
 import functools
 import gc
 import logging
-import random
 import sys
+import threading
 import types
 import weakref
 from collections import defaultdict, deque
@@ -27,7 +28,26 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_of_torch
 
 from calque.state.differing import differs
-from calque.state.names import names_of
+from calque.state.lookups import (
+    GETTERS,
+    Everything,
+    LocalRow,
+    finds_modules,
+    hands_over,
+    looks_names_up,
+    modules_of_the_user,
+    registered,
+    words_of_getter,
+)
+from calque.state.matters import (
+    WRAPPERS,
+    functions_of,
+    is_of_the_user,
+    is_program,
+    is_random,
+    matters_in_library,
+)
+from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
 from calque.state.paths import Path
 from calque.state.rows import (
@@ -62,9 +82,10 @@ _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "a
 """Modules whose objects serve the process, not the program."""
 _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
 """Names by which code asks how far something has moved on, without using it."""
-_IMPLIED = {"warnings": ("filters",)}
-"""What the functions of a library's module read, though no code names it."""
-_WRAPPERS = (staticmethod, classmethod)
+_CALLED = frozenset(("forward", "backward", "setup_context"))
+"""Methods that PyTorch calls, though no code of the program's names them."""
+_IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
+"""What a library's module goes by, though no code names it."""
 
 
 class Change(NamedTuple):
@@ -95,6 +116,7 @@ class Snapshot:
         codes: the code that has run, with whose it is.
         moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
+        compares_objects: whether the user's code asks whether two things are one object.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
     """
@@ -105,18 +127,21 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         self.codes: dict[types.CodeType, Owner] = {}
         self.unrepeatable: list[str] = []
-        self.has_differing = False
+        self.has_differing = self.compares_objects = False
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
-        self._words: set[str] = set()
+        self._words: set[str] = set(_CALLED)
         self._classes: dict[int, type] = {}
-        self._whole = False
+        self._whole = self._anywhere = False
+        self._everything = Everything(self._words)
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
         self._namespaces: list[NamedRow] = []
         self.moving: list[Row] = []
         self._libraries: list[tuple[types.ModuleType, Path]] = []
         self._stack: list[tuple[Any, Path]] = []
+        self._elsewhere = False
+        self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
         for place, name in _GLOBAL_HOOKS:
             self._push_items(self._hold(HooksRow(place.__dict__[name], Path(name))))
         for root in roots:
@@ -131,7 +156,10 @@ class Snapshot:
 
     def _drain(self) -> None:
         stack, known = self._stack, self.known
-        while stack:
+        while stack or self._unseen:
+            if not stack:
+                self._read(*self._unseen.pop())
+                continue
             value, path = stack.pop()
             kind = type(value)
             if kind in ATOMIC or id(value) in known:
@@ -139,6 +167,10 @@ class Snapshot:
             known[id(value)] = value
             if self._passes(value):
                 continue
+            if finds_modules(value):
+                stack += [(m, Path(m.__name__)) for m in modules_of_the_user()]
+                if value is sys.modules:
+                    continue
             handler = _HANDLERS.get(kind)
             if handler is None:
                 handler = next((h for k, h in _KINDS if isinstance(value, k)), Snapshot._object)
@@ -176,6 +208,8 @@ class Snapshot:
 
     def _list(self, value: Any, path: Path) -> None:
         self._push_items(self._hold(ListRow(value, path)))
+        if isinstance(value, deque):
+            self._hold(AttributeRow(value, path, _LENGTH, None), ("n", id(value)))
         if type(value) not in (list, deque):
             self._attributes_of(value, path, is_container=True)
 
@@ -216,6 +250,10 @@ class Snapshot:
         if owner is Owner.USER:
             self._push_items(self._hold(function_row(value, path)))
             self._hold_dict(value.__dict__, path, attribute=True)
+            if "__annotations__" in self._words:
+                self._hold_dict(value.__annotations__, path.attribute("__annotations__"))
+        if self._elsewhere and owner is Owner.USER:
+            self._unseen.append((code, value.__globals__))
         if code in self.codes:
             self._variables(value)
             self._variables_of(names_of(code).globals, value.__globals__, owner)
@@ -238,7 +276,7 @@ class Snapshot:
     def _wrapped(self, values: Iterable[Any], name: str) -> None:
         """What a library's function holds in its closure, as a decorator does."""
         for value in values:
-            if _is_program(value):
+            if is_program(value):
                 self._stack.append((value, Path(name)))
             elif isinstance(value, _CONTAINERS):
                 self._stack.append((value, Path(name, foreign=True)))
@@ -249,6 +287,8 @@ class Snapshot:
 
     def _builtin(self, value: types.BuiltinFunctionType, path: Path) -> None:
         owner = value.__self__
+        if looks_names_up(value):
+            self._look_anywhere()
         if differs(value):
             self.has_differing = True
             self.on_difference()
@@ -263,16 +303,25 @@ class Snapshot:
         names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
         self._stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
+    def _getter(self, value: Any, path: Path) -> None:
+        self._use(frozenset(words_of_getter(value)))
+        self._opaque(value, path)
+
     def _class(self, value: type, path: Path) -> None:
+        if looks_names_up(value):
+            self._look_anywhere()
         if id(value) in self._classes:
             return
         self._classes[id(value)] = value
         for base in value.__mro__:
             owner = owner_of_class(base)
+            if isinstance(base, abc.ABCMeta) and ("a", id(base)) not in self.rows:
+                self._hold(StateRow(base, Path(base.__name__), registered), ("a", id(base)))
             if owner is Owner.USER and ("c", id(base)) not in self.rows:
                 self._class_itself(base)
             elif base is not object and ("c", id(base)) not in self.rows:
                 self.known[id(base)] = base
+                self._imply(base.__module__)
                 if owner is Owner.PACKAGE:
                     self._functions_in(base)
                 self._namespace(vars(base), Path(base.__name__, foreign=True), ("c", id(base)))
@@ -281,7 +330,7 @@ class Snapshot:
         self.known[id(kind)] = kind
         self._functions_in(kind)
         path = Path(kind.__name__)
-        row = ClassRow(kind, path, self._words)
+        row = ClassRow(kind, path, self._everything if self._whole else self._words)
         self._hold(row, ("c", id(kind)))
         self._hold(AttributeRow(kind, path, _ORDER, None), ("o", id(kind)))
         self._namespaces.append(row)
@@ -291,7 +340,7 @@ class Snapshot:
 
     def _functions_in(self, kind: type) -> None:
         for value in list(vars(kind).values()):
-            for function in _functions_of(value):
+            for function in functions_of(value):
                 if owner_of_class(kind) is Owner.USER:
                     self._stack.append((function, Path(kind.__name__).attribute(function.__name__)))
                 else:
@@ -299,16 +348,25 @@ class Snapshot:
 
     def _module(self, value: types.ModuleType, path: Path) -> None:
         if owner_of_module(value) is Owner.USER:
-            self._namespace(vars(value), path, ("m", id(value)))
+            self._namespace(vars(value), path, ("m", id(value)), self._anywhere)
             return
         path = Path(value.__name__, foreign=True)
         self._namespace(vars(value), path, ("m", id(value)))
         self._libraries.append((value, path))
         self._look_in_library(value, path, self._words)
+        self._imply(value.__name__)
+
+    def _imply(self, module: str) -> None:
+        """Hold what a library's module goes by."""
+        name = _IMPLIED.get(module)
+        if name is not None and ("i", module) not in self.rows:
+            held = vars(sys.modules[module])
+            path = Path(module, foreign=True).attribute(name)
+            self._hold(StateRow(held, path, lambda held: _told(held[name])), ("i", module))
 
     def _look_in_library(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         held = vars(module)
-        for name in (*words, *_IMPLIED.get(module.__name__, ())):
+        for name in words:
             value = held.get(name)
             if is_setting(value, name):
                 self._hold_setting(value, path.attribute(name))
@@ -317,7 +375,7 @@ class Snapshot:
                 self._hold(StateRow(module, path.attribute(name), read), ("p", id(module), name))
             if value is None or type(value) in ATOMIC or id(value) in self.known:
                 continue
-            if _matters_in_library(value):
+            if matters_in_library(value) or finds_modules(value):
                 home = Path(name) if type(value).__module__ == "os" else path.attribute(name)
                 self._stack.append((value, home))
 
@@ -327,10 +385,12 @@ class Snapshot:
             self.known[id(getter)] = getter
             self._hold(StateRow(getter, path, setting_of), ("v", id(getter)))
 
-    def _namespace(self, held: dict[str, Any], path: Path, key: Any) -> None:
+    def _namespace(
+        self, held: dict[str, Any], path: Path, key: Any, everything: bool = False
+    ) -> None:
         if key in self.rows:
             return
-        row = NamedRow(held, path, self._words)
+        row = NamedRow(held, path, self._everything if everything else self._words)
         self._hold(row, key)
         self._namespaces.append(row)
         if not path.foreign:
@@ -366,7 +426,7 @@ class Snapshot:
     def _object(self, value: Any, path: Path) -> None:
         kind = type(value)
         owner = owner_of_class(kind)
-        if owner is Owner.ENGINE and not _is_of_the_user(kind):
+        if owner is Owner.ENGINE and not is_of_the_user(kind):
             return self._engines(value, path)
         if kind.__module__.partition(".")[0] in _QUIET:
             return self._handlers(value, path) if isinstance(value, logging.Logger) else None
@@ -417,7 +477,8 @@ class Snapshot:
             self._stack.append((value.__wrapped__, path))
 
     def _opaque(self, value: Any, path: Path) -> None:
-        if owner_of_class(type(value)) is Owner.ENGINE and not _is_random(value):
+        self._imply(type(value).__module__)
+        if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
             return
         how = opaque(value)
         if how is None:
@@ -441,6 +502,9 @@ class Snapshot:
     def _context(self, value: contextvars.ContextVar[Any], path: Path) -> None:
         row = self._hold(ContextRow(value, path))
         self._stack += [(item, path) for item in row.before.values()]
+
+    def _local(self, value: threading.local, path: Path) -> None:
+        self._push_items(self._hold(LocalRow(value, path)))
 
     def _nothing(self, value: Any, path: Path) -> None:
         pass
@@ -469,6 +533,19 @@ class Snapshot:
         if owner is Owner.PYTHON and caller is not None and caller not in self.codes:
             return False
         self.codes[code] = owner
+        if owner is Owner.PYTHON and hands_over(code, held):
+            self._follow_all()
+        self._read_names(code, held, owner, closure)
+        self._drain()
+        return True
+
+    def _read_names(
+        self,
+        code: types.CodeType,
+        held: dict[str, Any],
+        owner: Owner,
+        closure: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         names = names_of(code)
         self._nested.update(names.nested)
         if owner is Owner.USER:
@@ -481,9 +558,27 @@ class Snapshot:
             self._variables(function)
             if function.__globals__ is not held:  # the same text, executed in two namespaces
                 self._variables_of(names.globals, function.__globals__, owner)
-        self._use(names.words, names.whole and owner is Owner.USER)
-        self._drain()
-        return True
+        self._use(names.words)
+        if owner is Owner.USER:
+            self.compares_objects |= names.compares
+            self._look_up(names, held)
+
+    def _follow_all(self) -> None:
+        """Another thread runs something: what that is, and when, is not seen.
+
+        So each function of the user's that is met counts as one that runs.
+        """
+        if not self._elsewhere:
+            self._elsewhere = True
+            met = [function for functions in self._functions.values() for function in functions]
+            self._unseen += [(f.__code__, f.__globals__) for f in met]
+
+    def _read(self, code: types.CodeType, held: dict[str, Any]) -> None:
+        """Take code for some that runs."""
+        if code not in self.codes and owner_of_code(code, held) is Owner.USER:
+            self.codes[code] = Owner.USER
+            self._unseen += [(nested, held) for nested in names_of(code).nested]
+            self._read_names(code, held, Owner.USER)
 
     def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
         """The global variables that code names."""
@@ -520,7 +615,8 @@ class Snapshot:
         if not isinstance(row, NamedRow):
             row = NamedRow(held, Path(""), set())
             self._hold(row, key)
-        assert isinstance(row.names, set)
+        if not isinstance(row.names, set):
+            return
         for name in names.difference(row.names):
             row.names.add(name)
             if name in held:
@@ -532,7 +628,7 @@ class Snapshot:
     def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
-            if type(value) not in ATOMIC and _matters_in_library(value):
+            if type(value) not in ATOMIC and matters_in_library(value):
                 foreign = type(value).__module__ != "os"
                 self._stack.append((value, Path(name, foreign=foreign)))
         scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
@@ -548,13 +644,17 @@ class Snapshot:
         row.before |= {name: held[name] for name in scalars - row.names}
         row.names |= scalars
 
-    def _use(self, words: frozenset[str], whole: bool) -> None:
+    def _use(self, words: frozenset[str]) -> None:
         """More names of attributes matter from now on."""
         fresh = words - self._words
         if not _READS_OF_STATE.isdisjoint(fresh):
             for row in self.moving:
                 row.guarded = True
         self._words |= fresh
+        if "__annotations__" in fresh:
+            for function in (f for functions in self._functions.values() for f in functions):
+                if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
+                    self._hold_dict(function.__annotations__, Path(function.__name__))
         for row in self._namespaces:
             for name in fresh & row.owner.keys():
                 value = row.before.setdefault(name, row.owner[name])
@@ -564,20 +664,55 @@ class Snapshot:
                     self._stack.append((value, row.path.attribute(name)))
         for module, path in self._libraries:
             self._look_in_library(module, path, fresh)
-        if whole and not self._whole:
-            self._whole = True
-            self._widen()
 
-    def _widen(self) -> None:
-        """All attributes of the user's objects matter, whatever their names."""
+    # Names that are computed ----------------------------------------------------------------------
+
+    def _look_up(self, names: Names, held: dict[str, Any]) -> None:
+        """Code looks things up by names that it does not contain."""
+        if names.anywhere:
+            self._look_anywhere()
+        elif names.whole:
+            self._look_into_objects()
+        for name in names.looked_into:
+            value = held.get(name)
+            if isinstance(value, types.ModuleType) and owner_of_module(value) is Owner.USER:
+                self._namespace(vars(value), Path(name), ("m", id(value)))
+                self._extend(("m", id(value)))
+        if names.namespace:
+            self._extend(("g", id(held)))
+
+    def _look_into_objects(self) -> None:
+        """All attributes of the user's objects and classes matter, whatever their names."""
+        if self._whole:
+            return
+        self._whole = True
         for key, row in list(self.rows.items()):
-            if isinstance(key, tuple) and key[0] == "d" and isinstance(row, NamedRow):
+            mark = key[0] if isinstance(key, tuple) else None
+            if mark == "d" and isinstance(row, NamedRow):
                 before = row.before
                 self._namespaces = [r for r in self._namespaces if r is not row]
                 new = DictRow(row.owner, row.path, attribute=True)
                 new.before = {**new.before, **before}
                 self.rows[key] = new
                 self._push_items(new)
+            elif mark == "c" and isinstance(row, ClassRow):
+                self._extend(key)
+
+    def _look_anywhere(self) -> None:
+        """All that the user's modules hold matters, too."""
+        self._look_into_objects()
+        if not self._anywhere:
+            self._anywhere = True
+            for key in [k for k in self.rows if isinstance(k, tuple) and k[0] == "m"]:
+                self._extend(key)
+
+    def _extend(self, key: Any) -> None:
+        """All names of a namespace of the user's matter."""
+        row = self.rows[key]
+        if isinstance(row, NamedRow) and not row.path.foreign:
+            row.names = self._everything
+            row.before = {**row.items(), **row.before}
+            self._push_items(row)
 
     # Afterwards ---------------------------------------------------------------------------------
 
@@ -600,7 +735,11 @@ class Snapshot:
 
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
-_ORDER: dict[str, Callable[[Any], Any]] = {"__mro__": lambda kind: kind.__mro__}
+_ORDER: dict[str, Callable[[Any], Any]] = {
+    "__mro__": lambda kind: kind.__mro__,
+    "__name__": lambda kind: kind.__name__,
+}
+_LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
@@ -615,17 +754,12 @@ _GLOBAL_HOOKS = [
 ]
 
 
-def _is_of_the_user(kind: type) -> bool:
-    """Whether objects of an engine's class are the program's own (a scheduler, a distribution).
-
-    What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
-    are first called, and its dispatcher then holds pointers to these that own no reference.
-    """
-    return kind.__module__.startswith(("torch", "numpy.random")) and "._" not in kind.__module__
-
-
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
+
+
+def _told(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else setting_of(value)
 
 
 def _read_attribute(owner: Any, name: str) -> Any:
@@ -638,47 +772,6 @@ def _contents(cell: types.CellType) -> list[Any]:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-def _is_program(value: Any) -> bool:
-    """Whether something that a library holds is of the program's own code."""
-    if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
-        return True
-    return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
-
-
-def _matters_in_library(value: Any) -> bool:
-    """Whether something that a library's module holds may be state of the program's."""
-    if isinstance(value, types.BuiltinFunctionType):
-        return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
-    if isinstance(value, types.ModuleType):
-        return True
-    if isinstance(value, types.MethodType):
-        return _is_random(value.__self__)
-    home = type(value).__module__
-    if isinstance(value, list) and len(value) < 1000:
-        return True
-    if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):
-        return True
-    return _is_random(value) or isinstance(value, contextvars.ContextVar)
-
-
-def _is_random(value: Any) -> bool:
-    kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
-    return isinstance(value, kinds)
-
-
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions in an entry of a class: itself, or those of a descriptor."""
-    if isinstance(value, types.FunctionType):
-        yield value
-    elif isinstance(value, _WRAPPERS):
-        yield from _functions_of(value.__func__)
-    elif isinstance(value, property):
-        for part in (value.fget, value.fset, value.fdel):
-            yield from _functions_of(part)
-    elif isinstance(value, functools.cached_property | functools.partialmethod):
-        yield from _functions_of(value.func)
 
 
 def _instance_dict(value: Any) -> dict[str, Any] | None:
@@ -735,10 +828,12 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (functools.partial, Snapshot._partial),
     (functools._lru_cache_wrapper, Snapshot._cache),
     (
-        (property, functools.cached_property, functools.partialmethod, *_WRAPPERS),
+        (property, functools.cached_property, functools.partialmethod, *WRAPPERS),
         Snapshot._descriptor,
     ),
     (weakref.ref, Snapshot._weak),
+    (threading.local, Snapshot._local),
+    (GETTERS, Snapshot._getter),
     (contextvars.ContextVar, Snapshot._context),
     (np.generic | torch._C.Generator | types.CodeType | types.FrameType, Snapshot._nothing),
     (types.MappingProxyType, lambda s, v, p: s._stack.extend((i, p) for i in _referents(v))),

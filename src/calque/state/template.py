@@ -30,6 +30,7 @@ class Template:
         values: the values.
         known: objects that are to stay what they are, by id.
         tensor: what a tensor is to be made of at each call.
+        given: what is to be said of an object that each call brings, by id.
 
     Attributes:
         unmade: what cannot be made anew, and is the same object in each call.
@@ -40,20 +41,22 @@ class Template:
         values: Sequence[Any],
         known: Mapping[int, Any],
         tensor: Callable[[torch.Tensor], Any],
+        given: Mapping[int, Any],
     ) -> None:
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
-        self._tensors: list[Any] = []
+        self._made: list[Any] = []
         self._places: dict[int, Any] = {}
         self._known = known
         self._describe = tensor
+        self._given = given
         if all(type(value) in ATOMIC for value in values):
             self._plain: list[Any] | None = list(values)
             self._text = b""
         else:
             self._plain = None
             self._text = self._written(list(values))
-        del self._known, self._describe, self._places
+        del self._known, self._describe, self._places, self._given
 
     def _written(self, values: list[Any]) -> bytes:
         try:
@@ -82,22 +85,25 @@ class Template:
         place = self._places.get(id(value))
         if place is not None:
             return place
-        if id(value) in self._known or isinstance(value, _BY_REFERENCE):
+        if id(value) in self._given:
+            self._made.append(self._given[id(value)])
+            place = ("made", len(self._made) - 1)
+        elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
         elif isinstance(value, torch.Tensor):
-            self._tensors.append(self._describe(value))
-            place = ("tensor", len(self._tensors) - 1)
+            self._made.append(self._describe(value))
+            place = ("made", len(self._made) - 1)
         else:
             return None
         self._places[id(value)] = place
         return place
 
     def build(self, make: Callable[[Any], Any]) -> list[Any]:
-        """The values; `make` gives a tensor for what `tensor` gave."""
+        """The values; `make` gives a tensor for what `tensor` gave, and what `given` says."""
         if self._plain is not None:
             return self._plain
-        made = [make(description) for description in self._tensors]
-        return _Unpickler(io.BytesIO(self._text), {"kept": self._kept, "tensor": made}).load()
+        made = [make(description) for description in self._made]
+        return _Unpickler(io.BytesIO(self._text), {"kept": self._kept, "made": made}).load()
 
 
 class _Pickler(pickle.Pickler):

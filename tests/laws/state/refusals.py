@@ -6,15 +6,20 @@
 _REFUSED: dict[str, dict[str, str]] = {
     "jit": {
         "is read as a Python number": """
-            bare_except_around_an_if context_manager_function_that_swallows
+            bare_except_around_an_if check_that_a_caller_catches
+            context_manager_function_that_swallows
             error_raised_as_another error_that_is_formatted error_that_is_stored
             except_around_an_assert except_around_iteration_in_a_module
             except_base_exception_around_float except_exception_around_item except_group
             except_in_a_helper_of_another_module except_in_a_library_that_formats
-            exit_stack_that_swallows exit_that_returns_true hasattr_over_a_property
+            exit_stack_that_swallows exit_that_returns_true
+            getattr_with_a_default_over_a_property hasattr_over_a_property
             retry_with_a_smaller_part return_in_finally suppress_around_int
             swallowed_by_the_caller_of_a_nested_function swallowed_in_a_hook
             swallowed_in_the_backward
+        """,
+        "is changed by the backward of a result": """
+            backward_outside_that_counts
         """,
         "is copied to the CPU": """
             except_runtime_error_around_tolist fallback_of_a_conversion

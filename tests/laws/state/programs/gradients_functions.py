@@ -252,3 +252,57 @@ def tensor_made_of_parameters_in_state(case: Case) -> Seen:
         m.zero_grad()
         (f(case.x + i) + 0.5 * s.norm).backward()
         yield m, s
+
+
+@program
+def leaves_over_an_argument(case: Case) -> Seen:
+    m = case.linear()
+
+    def f(x):
+        x = x.detach().requires_grad_()
+        (m(x).square().sum()).backward()
+        return x.grad
+
+    f = case.fn(f)
+    for i in range(3):
+        m.zero_grad()
+        yield f(case.x + i), m
+
+
+@program
+def leaf_rebound_by_each_step(case: Case) -> Seen:
+    params = {"w": case.x.requires_grad_()}
+
+    def step(x):
+        w = params["w"]
+        loss = (x * w).sum().square()
+        loss.backward()
+        params["w"] = (w - 0.01 * w.grad).detach().requires_grad_()
+        return loss.detach()
+
+    step = case.fn(step)
+    for i in range(4):
+        before = params["w"]
+        yield step(case.x + i), before.grad, params
+
+
+@program
+def backward_outside_that_counts(case: Case) -> Seen:
+    counts = {"backward": 0}
+
+    class Count(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            counts["backward"] += 1
+            return grad
+
+    m = case.linear()
+    f = case.fn(lambda x: Count.apply(m(x)).sum())
+    for i in range(3):
+        m.zero_grad()
+        f(case.x + i).backward()
+        yield counts, m

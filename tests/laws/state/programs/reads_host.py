@@ -301,3 +301,11 @@ def training_flag_of_one_layer(case: Case) -> Seen:
         m.train()
         m[1].train(not frozen)
         yield f(case.rows), m
+
+
+@program(states=2)
+def array_of_a_tensor_of_the_cpu(case: Case) -> Seen:
+    order = torch.tensor([2.0, 0.0, 1.0])
+    f = case.fn(lambda x: x * float(order.numpy()[0]))
+    for order[0] in (2.0, 2.0, 3.0, 2.0):
+        yield f(case.x)

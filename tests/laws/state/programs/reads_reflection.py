@@ -222,3 +222,51 @@ def pattern_of_a_mapping(case: Case) -> Seen:
     yield f(case.x)
     cfg["more"] = 1
     yield f(case.x)
+
+
+@program(states=3)
+def builtin_under_another_name(case: Case) -> Seen:
+    cfg, get, name = Config(gain=2.0), getattr, "ga"
+    yield from _gains(case, lambda x: x * get(cfg, name + "in"), cfg)
+
+
+@program(states=3)
+def class_attribute_by_a_computed_name(case: Case) -> Seen:
+    class Own:
+        gain = 2.0
+
+    own, name = Own(), "ga"
+    yield from _gains(case, lambda x: x * getattr(own, name + "in"), Own)
+
+
+@program(states=3)
+def module_attribute_by_a_computed_name(case: Case) -> Seen:
+    case.patch(settings, "gain", 2.0)
+    name = "ga"
+    yield from _gains(case, lambda x: x * getattr(settings, name + "in"), settings)
+
+
+@program(states=3)
+def global_by_a_computed_name(case: Case) -> Seen:
+    name = "REFLEC"
+    yield from _gains(case, lambda x: x * globals()[name + "TED"], _Globals("REFLECTED"))
+
+
+@program(states=3)
+def format_that_stands_in_a_variable(case: Case) -> Seen:
+    cfg, text = Config(gain=2.0), "{0.gain}"
+    yield from _gains(case, lambda x: x * float(text.format(cfg)), cfg)
+
+
+@program(states=2)
+def attribute_that_comes_for_another(case: Case) -> Seen:
+    cfg = Config(other=1.0)
+    f = case.fn(lambda x: x * 2 if hasattr(cfg, "gain") else x)
+    yield f(case.x)
+    yield f(case.x)
+    del cfg.other
+    cfg.gain = 2.0
+    yield f(case.x)
+    del cfg.gain
+    cfg.other = 1.0
+    yield f(case.x)

@@ -209,8 +209,12 @@ def weight_decay_and_betas_changed(case: Case) -> Seen:
 
 @program(states=2)
 def boolean_options_of_a_group_changed(case: Case) -> Seen:
+    """With `foreach`, which is the default on every device but the CPU.
+
+    Nesterov's momentum is then added to `.grad` itself, and else to a copy of it.
+    """
     m = _net(case)
-    opt = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+    opt = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, foreach=True)
     for i, seen in enumerate(_training(case, m, opt, steps=5)):
         yield seen
         opt.param_groups[0]["nesterov"] = i in (1, 2)

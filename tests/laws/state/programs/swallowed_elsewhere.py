@@ -241,3 +241,19 @@ def a_missing_key_is_caught(case: Case) -> Seen:
 @program
 def an_attribute_that_tensors_lack(case: Case) -> Seen:
     yield from calls(case, lambda x: x * 2 if hasattr(x, "bananas") else getattr(x, "kiwi", x) * 3)
+
+
+@program
+def check_that_a_caller_catches(case: Case) -> Seen:
+    def check(x):
+        if x.sum() > 0:
+            raise ValueError("positive")
+
+    def f(x):
+        try:
+            check(x)
+        except ValueError:
+            return -x
+        return x
+
+    yield from calls(case, f)

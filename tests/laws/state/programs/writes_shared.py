@@ -151,3 +151,44 @@ def argument_that_is_also_state(case: Case) -> Seen:
     s.table["gain"] = 2.0
     yield f(case.x, {"gain": 2.0}), s
     yield f(case.x, s.table), s
+
+
+@program
+def list_argument_returned_after_it_has_grown(case: Case) -> Seen:
+    def f(parts):
+        parts.append(parts[0] * 2)
+        return {"parts": parts, "last": parts[-1]}
+
+    f = case.fn(f)
+    for i in range(3):
+        parts = [case.x + i]
+        made = f(parts)
+        yield made, made["parts"] is parts, made["last"] is parts[-1], parts
+
+
+@program(states=2)
+def list_argument_that_is_a_list_of_the_state_later(case: Case) -> Seen:
+    kept = [1.0]
+
+    def f(x, parts):
+        parts.append(2.0)
+        return x * sum(kept)
+
+    f = case.fn(f)
+    yield f(case.x, [1.0]), kept
+    yield f(case.x, [1.0]), kept
+    yield f(case.x, kept), kept
+    kept.pop()
+    yield f(case.x, [1.0]), kept
+
+
+@program
+def dict_argument_filled_where_values_are_read(case: Case) -> Seen:
+    def f(x, out):
+        out["sum"] = float(x.sum())
+        return x * out["sum"]
+
+    f = case.fn(f, specialize=True) if case.mode in ("jit", "rows") else case.fn(f)
+    for _ in range(3):
+        out: dict[str, float] = {}
+        yield f(case.x, out), out

@@ -1,0 +1,109 @@
+"""Arguments that are objects of the function's own state, too: the list that it appends to, say.
+
+What a program does to one of the two it does to that one only, and what it knows of one it does not
+know of the other. So a program that was traced for arguments apart from the state serves no others;
+for these the function is traced with the container itself, at each call.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from calque.state import Row
+from calque.state.rows import DictRow, ListRow
+
+Steps = tuple[Any, ...]
+
+
+class Overlap(Exception):
+    """Containers among the arguments are part of the state: the trace is to be given them.
+
+    Args:
+        places: the keys that lead to them from (args, kwargs).
+    """
+
+    def __init__(self, places: Collection[Steps]) -> None:
+        self.places = frozenset(places)
+
+
+def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+    """The lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
+    if isinstance(given, dict):
+        if len(steps) > 1:
+            yield steps, given
+        items = given.items()
+    elif isinstance(given, list | tuple):
+        if isinstance(given, list):
+            yield steps, given
+        items = enumerate(given)
+    else:
+        return
+    for key, item in items:
+        if isinstance(item, dict | list | tuple):
+            yield from containers(item, (*steps, key))
+
+
+def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
+    """The containers of a call that the function reaches by itself, too."""
+    if given is None:
+        return {}
+    return {steps: one for steps, one in containers(given) if id(one) in rows}
+
+
+def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
+    """A tree like a call's (args, kwargs), with the call's own containers at some places."""
+    if steps in places:
+        return given
+    if type(tree) is tuple:
+        return tuple(
+            with_own(item, places, given[key], (*steps, key)) for key, item in enumerate(tree)
+        )
+    if isinstance(tree, dict | list):
+        for key, item in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+            if isinstance(item, dict | list | tuple):
+                tree[key] = with_own(item, places, given[key], (*steps, key))
+    return tree
+
+
+class Apart:
+    """The guard that arguments are none of the state, but for tensors that were.
+
+    Args:
+        rows: of the state.
+        containers: whether containers count.
+        tensors: the tensors of the state, by id; None if their identity does not count.
+        leaves: those of the trace's arguments.
+    """
+
+    guarded = "arguments that are part of the state"
+
+    def __init__(
+        self,
+        rows: Mapping[Any, Row],
+        containers: bool,
+        tensors: Mapping[int, torch.Tensor] | None,
+        leaves: list[Any],
+    ) -> None:
+        held = [r.owner for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
+        self._containers = set(map(id, held)) if containers else None
+        self._tensors = None if tensors is None else frozenset(tensors)
+        self._kept = held, dict(tensors or {})  # so that their ids mean nothing else
+        self._shared = self._among(leaves)
+
+    def _among(self, leaves: list[Any]) -> list[tuple[int, int]]:
+        if self._tensors is None or self._tensors.isdisjoint(map(id, leaves)):
+            return []
+        return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._tensors]
+
+    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+        """Whether it is so for a call's leaves and (args, kwargs)."""
+        if self._among(leaves) != self._shared:
+            return False
+        if self._containers is None or given is None:
+            return True
+        return not any(id(one) in self._containers for _, one in containers(given))
+
+    def why(self) -> str:
+        """What differs."""
+        return "an argument is an object of the function's own state, or is none any more"

@@ -1,0 +1,136 @@
+"""Where code finds things by names that it computes, or runs where nobody sees it.
+
+Then namespaces matter as wholes, and all modules of the user's.
+"""
+
+import abc
+import builtins
+import importlib
+import inspect
+import operator
+import sys
+import threading
+import types
+from collections.abc import Collection, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from calque.state.names import words_in
+from calque.state.rows import Row
+from calque.state.values import MISSING
+from calque.state.whose import Owner, owner_of_module
+
+
+class Everything(Collection[str]):
+    """All names of a namespace, but of those that Python puts there only some.
+
+    Args:
+        words: which of these.
+    """
+
+    def __init__(self, words: Collection[str]) -> None:
+        self._words = words
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name.startswith("__") and name.endswith("__"):
+            return name in self._words
+        return True
+
+    def __len__(self) -> int:
+        return sys.maxsize  # never fewer than the namespace has
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("they are not counted up")
+
+
+_LOOK_UP = (
+    *(builtins.getattr, builtins.setattr, builtins.hasattr, builtins.delattr),
+    *(builtins.vars, builtins.dir),
+    *(operator.attrgetter, operator.methodcaller, inspect.getmembers, inspect.getattr_static),
+)
+_IMPORT = (importlib.import_module, builtins.__import__)
+GETTERS = (operator.attrgetter, operator.methodcaller)
+"""Objects that hold names of attributes."""
+
+
+def looks_names_up(value: Any) -> bool:
+    """Whether a value is a function that is given names of attributes."""
+    return any(value is one for one in _LOOK_UP)
+
+
+def finds_modules(value: Any) -> bool:
+    """Whether a value gives modules by their names."""
+    return value is sys.modules or any(value is one for one in _IMPORT)
+
+
+def modules_of_the_user() -> list[types.ModuleType]:
+    """All that were imported."""
+    found = list(sys.modules.values())
+    return [m for m in found if isinstance(m, types.ModuleType) and _is_users(m)]
+
+
+def _is_users(module: types.ModuleType) -> bool:
+    return owner_of_module(module) is Owner.USER
+
+
+_HANDING_OVER = {
+    "threading": frozenset(("start", "wait", "join", "_wait_for_tstate_lock")),
+    "concurrent.futures.thread": frozenset(("submit",)),
+    "multiprocessing.pool": frozenset(("apply_async", "_map_async", "imap", "imap_unordered")),
+}
+
+
+def hands_over(code: types.CodeType, held: dict[str, Any]) -> bool:
+    """Whether code of Python's has another thread do something, or waits for one."""
+    return code.co_name in _HANDING_OVER.get(held.get("__name__", ""), ())
+
+
+def words_of_getter(getter: Any) -> set[str]:
+    """The names that an `attrgetter` or a `methodcaller` looks up."""
+    texts = getter.__reduce__()[1]
+    return {word for text in texts if isinstance(text, str) for word in words_in(text)}
+
+
+class LocalRow(Row):
+    """The attributes of a `threading.local` in the thread that asks."""
+
+    __slots__ = ()
+
+    ordered = False
+
+    def items(self) -> dict[Any, Any]:
+        return dict(_local_dict(self.owner, "__dict__"))
+
+    def put(self, key: Any, value: Any) -> None:
+        held = _local_dict(self.owner, "__dict__")
+        if value is MISSING:
+            held.pop(key, None)
+        else:
+            held[key] = value
+
+
+_local_dict = threading.local.__getattribute__
+_known: WeakKeyDictionary[type, tuple[object, frozenset[type]]] = WeakKeyDictionary()
+
+
+def registered(kind: type) -> frozenset[type]:
+    """The classes that were registered as virtual subclasses of an abstract class, or below it."""
+    token = abc.get_cache_token()
+    known = _known.get(kind)
+    if known is None or known[0] != token:
+        found: set[type] = set()
+        for one in _family(kind):
+            references, *_ = abc._get_dump(one)  # type: ignore[attr-defined]
+            found.update(c for reference in references if (c := reference()) is not None)
+        known = _known[kind] = token, frozenset(found)
+    return known[1]
+
+
+def _family(kind: type) -> set[type]:
+    found, stack = set(), [kind]
+    while stack:
+        one = stack.pop()
+        if one not in found and isinstance(one, abc.ABCMeta):
+            found.add(one)
+            stack += type.__subclasses__(one)
+    return found

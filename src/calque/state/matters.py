@@ -1,0 +1,68 @@
+"""Which of the things that libraries hold may be state of the program's."""
+
+import contextvars
+import functools
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import Module
+
+from calque.state.differing import differs
+from calque.state.whose import Owner, owner_of_class
+
+WRAPPERS = (staticmethod, classmethod)
+
+
+def is_of_the_user(kind: type) -> bool:
+    """Whether objects of an engine's class are the program's own (a scheduler, a distribution).
+
+    What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
+    are first called, and its dispatcher then holds pointers to these that own no reference.
+    """
+    return kind.__module__.startswith(("torch", "numpy.random")) and "._" not in kind.__module__
+
+
+def is_program(value: Any) -> bool:
+    """Whether something that a library holds is of the program's own code."""
+    if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
+        return True
+    return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
+
+
+def matters_in_library(value: Any) -> bool:
+    """Whether something that a library's module holds may be state of the program's."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
+    if isinstance(value, types.ModuleType):
+        return True
+    if isinstance(value, types.MethodType):
+        return is_random(value.__self__)
+    home = type(value).__module__
+    if isinstance(value, list) and len(value) < 1000:
+        return True
+    if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):
+        return True
+    return is_random(value) or isinstance(value, contextvars.ContextVar)
+
+
+def is_random(value: Any) -> bool:
+    """Whether something draws random numbers."""
+    kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
+    return isinstance(value, kinds)
+
+
+def functions_of(value: Any) -> Iterator[types.FunctionType]:
+    """The functions in an entry of a class: itself, or those of a descriptor."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, WRAPPERS):
+        yield from functions_of(value.__func__)
+    elif isinstance(value, property):
+        for part in (value.fget, value.fset, value.fdel):
+            yield from functions_of(part)
+    elif isinstance(value, functools.cached_property | functools.partialmethod):
+        yield from functions_of(value.func)

@@ -8,8 +8,11 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks as global_step_hooks
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import calque
+from calque.state import Snapshot
 
 
 def ones(*shape):
@@ -406,3 +409,24 @@ def test_a_trace_does_not_look_through_the_heap(monkeypatch):
     assert [function(x).tolist() for _ in range(3)] == [[12.0, 12.0]] * 3
     state["add"] = torch.neg
     assert function(x).tolist() == [-6.0, -6.0]
+
+
+def test_hooks_of_calque_are_no_state_of_a_trace():
+    """A call in another thread has some for a while: a trace must neither keep nor repeat them."""
+
+    def own(*step):
+        raise AssertionError
+
+    def users(*step):
+        raise AssertionError
+
+    own.__module__ = Snapshot.__module__
+    before = dict(global_step_hooks)
+    snapshot = Snapshot()
+    with register_optimizer_step_pre_hook(own) as handle:
+        assert list(snapshot.changed()) == []
+        register_optimizer_step_pre_hook(users)
+        assert [now[max(now)] for _, now in snapshot.changed()] == [users]
+        snapshot.restore()
+        assert dict(global_step_hooks) == {**before, handle.id: own}
+    assert dict(global_step_hooks) == before

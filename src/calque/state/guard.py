@@ -1,38 +1,15 @@
 """The guard over rows: whether all that a program was compiled for is still there."""
 
 import copy
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
-from operator import attrgetter, call, is_
 from typing import Any
 
-import torch
-
-from calque.state.rows import (
-    AttributeRow,
-    CacheRow,
-    CellRow,
-    ClassRow,
-    DictRow,
-    HooksRow,
-    ListRow,
-    NamedRow,
-    Row,
-    SetRow,
-)
+from calque.state.identity import Identities
+from calque.state.rows import CacheRow, Row
 from calque.state.values import MISSING, SCALARS, same_keys, same_value, spoken
 
-_values = dict.values
-_content = attrgetter("cell_contents")
-_order = attrgetter("__mro__")
-_title = attrgetter("__name__")
-_hooks = attrgetter("_backward_hooks")
-_late_hooks = attrgetter("_post_accumulate_grad_hooks")
-
-
-_FILLED = (DictRow, HooksRow, ListRow, SetRow)
 _MOST_ADOPTED = 64
 """How many objects may have been made anew before it is cheaper to trace."""
 
@@ -56,136 +33,16 @@ class StateGuard:
             self._free.setdefault(row, set()).add(key)
         self._by_owner = dict(rows)
         self._rows = [row for row in rows.values() if row.guarded]
-        self._sort()
-
-    def _is_empty(self, row: Row) -> bool:
-        return not row.before and type(row) in _FILLED and row not in self._free
-
-    def _place(self, row: Row) -> list[Any]:
-        kind = type(row)
-        if row in self._free or row.ignored:
-            return self._others
-        if self._is_empty(row):
-            return self._empty
-        if kind is DictRow and type(row.owner) in (dict, defaultdict):
-            return self._dicts if set(map(type, row.before)) == {str} else self._mixed
-        if kind is ListRow and type(row.owner) is list:
-            return self._lists
-        if kind is CellRow and row.before:
-            return self._cells
-        if kind in (NamedRow, ClassRow):
-            return self._named
-        if kind is AttributeRow and isinstance(row.owner, torch.Tensor):
-            return self._tensors
-        if isinstance(row, AttributeRow) and row.reads.keys() == {"__class__"}:
-            return self._kinds
-        if isinstance(row, AttributeRow) and "__mro__" in row.reads:
-            return self._classes
-        return self._others
-
-    def _sort(self) -> None:
-        self._empty: list[Any] = []
-        self._dicts: list[Row] = []
-        self._mixed: list[Row] = []
-        self._lists: list[Row] = []
-        self._cells: list[Row] = []
-        self._named: list[Row] = []
-        self._kinds: list[Row] = []
-        self._classes: list[Row] = []
-        self._tensors: list[Row] = []
-        self._others: list[Row] = []
-        for row in self._rows:
-            self._place(row).append(row.owner if self._is_empty(row) else row)
-        self._expect()
-
-    def _expect(self) -> None:
-        rows = self._dicts
-        self._dict_owners = [row.owner for row in rows]
-        self._dict_keys = [tuple(row.before) for row in rows]
-        self._dict_values = [v for row in rows for v in row.before.values()]
-        rows = self._mixed
-        self._mixed_owners = [row.owner for row in rows]
-        self._mixed_lengths = [len(row.before) for row in rows]
-        self._mixed_keys = [key for row in rows for key in row.before]
-        self._mixed_values = [v for row in rows for v in row.before.values()]
-        self._list_owners = [row.owner for row in self._lists]
-        self._list_lengths = [len(row.before) for row in self._lists]
-        self._list_values = [v for row in self._lists for v in row.before.values()]
-        self._variables = [row.owner for row in self._cells]
-        self._contents = [row.before[None] for row in self._cells]
-        self._objects = [row.owner for row in self._kinds]
-        self._types = [row.before["__class__"] for row in self._kinds]
-        self._bases = [row.owner for row in self._classes]
-        self._orders = [row.before["__mro__"] for row in self._classes]
-        self._titles = [row.before["__name__"] for row in self._classes]
-        self._leaves = [row.owner for row in self._tensors]
-        self._hooks = [row.before.get("_backward_hooks") for row in self._tensors]
-        self._late = [row.before.get("_post_accumulate_grad_hooks") for row in self._tensors]
-        named = [(row.owner.get, k, v) for row in self._named for k, v in row.before.items()]
-        self._gets: list[Callable[..., Any]] = [get for get, _, _ in named]
-        self._names = [key for _, key, _ in named]
-        self._held = [value for _, _, value in named]
-        self._spaces = [(row.owner, len(row.owner), row) for row in self._named]
-        self._own = [row for row in self._named if not row.path.foreign]
-        self._own_spaces = [row.owner for row in self._own]
-        self._own_names = [tuple(row.owner) for row in self._own]
+        self._identities = Identities(self._rows, self._free)
 
     def holds(self) -> bool:
         """Whether every row holds what it held."""
         try:
-            return (not any(self._empty) and self._is_identical()) or self._is_equal()
-        except (ValueError, RuntimeError):  # not bound any more; changed by another thread
-            return self._is_equal()
-
-    def _is_identical(self) -> bool:
-        if not all(
-            map(is_, chain.from_iterable(map(_values, self._dict_owners)), self._dict_values)
-        ):
-            return False
-        if list(map(tuple, self._dict_owners)) != self._dict_keys:
-            return False
-        if self._mixed_owners and not self._are_mixed_identical():
-            return False
-        if self._list_owners and not (
-            list(map(len, self._list_owners)) == self._list_lengths
-            and all(map(is_, chain.from_iterable(self._list_owners), self._list_values))
-        ):
-            return False
-        if not all(map(is_, map(_content, self._variables), self._contents)):
-            return False
-        if self._leaves and not (
-            all(map(is_, map(_hooks, self._leaves), self._hooks))
-            and all(map(is_, map(_late_hooks, self._leaves), self._late))
-        ):
-            return False
-        if not all(map(is_, map(type, self._objects), self._types)):
-            return False
-        if not all(map(is_, map(_order, self._bases), self._orders)):
-            return False
-        if list(map(_title, self._bases)) != self._titles:
-            return False
-        if not all(map(is_, map(call, self._gets, self._names), self._held)):
-            return False
-        for index, (owner, length, row) in enumerate(self._spaces):
-            if len(owner) != length:  # has a name that the program found missing appeared?
-                if row.items().keys() != row.before.keys():
-                    return False
-                self._spaces[index] = owner, len(owner), row
-        names = list(map(tuple, self._own_spaces))
-        if names != self._own_names:  # one may have come for another that has gone
-            if any(row.items().keys() != row.before.keys() for row in self._own):
-                return False
-            self._own_names = names
-        return not any(map(self._difference, self._others))
-
-    def _are_mixed_identical(self) -> bool:
-        """The same of dicts whose keys are no strings, which are compared by identity."""
-        owners = self._mixed_owners
-        return (
-            list(map(len, owners)) == self._mixed_lengths
-            and all(map(is_, chain.from_iterable(owners), self._mixed_keys))
-            and all(map(is_, chain.from_iterable(map(_values, owners)), self._mixed_values))
-        )
+            if self._identities.hold() and not any(map(self._difference, self._identities.others)):
+                return True
+        except (ValueError, RuntimeError, AttributeError):
+            pass  # a variable that is not bound any more; a dict that another thread has changed
+        return self._is_equal()
 
     def _is_equal(self) -> bool:
         """Whether what is not the same object is an equal value."""
@@ -197,14 +54,14 @@ class StateGuard:
             if adopted > _MOST_ADOPTED or not self._adopt(row, key):
                 return False
             found = self._differing()
-        if adopted:
-            self._sort()
         for row in self._rows:
             free = self._free.get(row, ())
             now = row.items()
             if type(row) is not CacheRow:
                 row.before.update({k: now[k] for k in row.before if k in now and k not in free})
-        self._expect()
+        if adopted:
+            self._identities = Identities(self._rows, self._free)
+        self._identities.expect()
         return True
 
     def _adopt(self, row: Row, key: Any) -> bool:

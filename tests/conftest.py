@@ -4,13 +4,26 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the first import of JAX
 
+from collections.abc import Iterator
+
+import jax
 import pytest
 import torch
+from jax.extend.backend import get_backend
 
 import calque  # noqa: F401  (registers the device)
 
 torch.set_num_threads(1)
-torch.jax.set_max_programs(300)  # two or three megabytes each
+torch.jax.set_max_programs(300)  # two megabytes each; and JAX keeps some of its own
+
+_MOST_EXECUTABLES = 500
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_memory() -> Iterator[None]:
+    yield
+    if len(get_backend().live_executables()) > _MOST_EXECUTABLES:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,10 @@ def announced_as_compiling() -> Iterator[None]:
 
 def others_compile() -> bool:
     """Whether the flag is set by somebody else: dynamo, or `torch.export`."""
-    return torch.compiler._is_compiling_flag and not _running
+    if not torch.compiler._is_compiling_flag:
+        return False
+    with _lock:  # another thread may be about to set it, or to take it back
+        return torch.compiler._is_compiling_flag and not _running
 
 
 def _while_dynamo_rests() -> AbstractContextManager[Any]:

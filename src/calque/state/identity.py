@@ -1,8 +1,9 @@
 """Whether rows hold the very objects that they held: compared in C, many rows at a time."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from itertools import chain, repeat
 from operator import attrgetter, call, is_
 from typing import Any
 
@@ -17,8 +18,8 @@ from calque.state.rows import (
     Row,
     SetRow,
 )
+from calque.state.values import MISSING
 
-_values = dict.values
 _content = attrgetter("cell_contents")
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
 _PLAIN = frozenset(
@@ -31,10 +32,6 @@ _PLAIN = frozenset(
     )
 )
 """Attributes that the class of the owner reads itself, whatever the program has defined."""
-
-
-def _same(values: Iterable[Any], expected: Iterable[Any]) -> bool:
-    return all(map(is_, values, expected))
 
 
 class Identities:
@@ -56,7 +53,7 @@ class Identities:
         self._mixed: list[Row] = []
         self._lists: list[Row] = []
         self._cells: list[Row] = []
-        self._named: list[Row] = []
+        self._named: list[NamedRow] = []
         self._attributes: dict[tuple[str, ...], list[Row]] = defaultdict(list)
         self.others: list[Row] = []
         for row in rows:
@@ -79,7 +76,7 @@ class Identities:
         elif kind is CellRow and row.before:
             self._cells.append(row)
         elif kind in (NamedRow, ClassRow):
-            self._named.append(row)
+            self._named.append(row)  # pyright: ignore[reportArgumentType]
         elif isinstance(row, AttributeRow) and _is_plain(row):
             self._attributes[tuple(row.before)].append(row)
         else:
@@ -87,94 +84,95 @@ class Identities:
 
     def expect(self) -> None:
         """Expect what the rows say now that they held."""
-        self._dict_owners = [row.owner for row in self._dicts]
-        self._dict_values = [v for row in self._dicts for v in row.before.values()]
+        self._sources: list[Any] = []  # each gives an iterator when it is called
+        self._expected: list[Any] = []
+        dicts = [*self._dicts, *self._mixed]
+        values = [value for row in dicts for value in row.before.values()]
+        self._expect_values(partial(_values_of, [row.owner for row in dicts]), values)
+        for rows, read in ((self._mixed, dict.keys), (self._lists, dict.values)):
+            owners = [row.owner for row in rows]
+            items = [item for row in rows for item in read(row.before)]
+            self._expect_values(partial(chain.from_iterable, owners), items)
+        cells = [row.owner for row in self._cells]
+        self._expect_values(partial(map, _content, cells), [r.before[None] for r in self._cells])
+        for names, rows in self._attributes.items():
+            self._expect_attributes(names, rows)
         self._keyed = [row.owner for row in (*self._dicts, *self._partial)]
         self._keys = [tuple(row.before) for row in (*self._dicts, *self._partial)]
-        self._mixed_owners = [row.owner for row in self._mixed]
-        self._mixed_lengths = [len(row.before) for row in self._mixed]
-        self._mixed_keys = [key for row in self._mixed for key in row.before]
-        self._mixed_values = [v for row in self._mixed for v in row.before.values()]
-        self._list_owners = [row.owner for row in self._lists]
-        self._list_lengths = [len(row.before) for row in self._lists]
-        self._list_values = [v for row in self._lists for v in row.before.values()]
-        self._variables = [row.owner for row in self._cells]
-        self._contents = [row.before[None] for row in self._cells]
+        self._sized = [row.owner for row in (*self._mixed, *self._lists)]
+        self._sizes = [len(row.before) for row in (*self._mixed, *self._lists)]
         self._expect_names()
-        self._attributes_read = [
-            (
-                type if names == ("__class__",) else attrgetter(*names),
-                len(names) > 1,
-                [row.owner for row in rows],
-                [value for row in rows for value in row.before.values()],
-            )
-            for names, rows in self._attributes.items()
-        ]
+
+    def _expect_values(self, source: Any, values: Iterable[Any]) -> None:
+        before = len(self._expected)
+        self._expected += values
+        if len(self._expected) > before:
+            self._sources.append(source)
+
+    def _expect_attributes(self, names: tuple[str, ...], rows: list[Row]) -> None:
+        owners = [row.owner for row in rows]
+        values = [value for row in rows for value in row.before.values()]
+        if names == ("__class__",):
+            self._expect_values(partial(map, type, owners), values)
+        else:
+            for name in names:
+                own = values[names.index(name) :: len(names)]
+                self._expect_values(partial(map, attrgetter(name), owners), own)
 
     def _expect_names(self) -> None:
-        held = [(row.owner.get, k, v) for row in self._named for k, v in row.before.items()]
+        held: list[tuple[Any, str, Any]] = []
+        self._watched: list[NamedRow] = []
+        for row in self._named:
+            held += [(row.owner.get, name, value) for name, value in row.before.items()]
+            if row.path.foreign or len(row.names) > len(row.owner):
+                self._watched.append(row)
+            else:  # names that are not there are looked up, too
+                absent = (name for name in row.names if name not in row.before)
+                held += [(row.owner.get, name, MISSING) for name in absent]
         for row in self._partial:
             free = {*row.ignored, *self._free.get(row, ())}
             held += [(row.owner.get, k, v) for k, v in row.before.items() if k not in free]
-        self._gets: list[Callable[..., Any]] = [get for get, _, _ in held]
-        self._names = [key for _, key, _ in held]
-        self._held = [value for _, _, value in held]
-        self._spaces = [(row.owner, len(row.owner), row) for row in self._named]
-        self._own = [row for row in self._named if not row.path.foreign]
-        self._own_spaces = [row.owner for row in self._own]
-        self._own_names = [tuple(row.owner) for row in self._own]
+        gets, names, values = [list(column) for column in zip(*held)] or [[]] * 3
+        source = partial(map, call, gets, names, repeat(MISSING))
+        self._expect_values(source, values)
+        self._own = [row for row in self._watched if not row.path.foreign]
+        self._foreign = [row for row in self._watched if row.path.foreign]
+        self._look_at_names()
+
+    def _look_at_names(self) -> None:
+        self._names = [tuple(row.owner) for row in self._own]
+        self._spaces = [row.owner for row in self._own]
+        self._libraries = [row.owner for row in self._foreign]
+        self._lengths = list(map(len, self._libraries))
 
     def hold(self) -> bool:
         """Whether every row but the `others` holds what it held; an equal object is another one."""
         return (
             not any(self._empty)
-            and _same(chain.from_iterable(map(_values, self._dict_owners)), self._dict_values)
+            and all(map(is_, chain.from_iterable(map(call, self._sources)), self._expected))
             and list(map(tuple, self._keyed)) == self._keys
-            and (not self._mixed_owners or self._holds_mixed())
-            and (not self._list_owners or self._holds_lists())
-            and _same(map(_content, self._variables), self._contents)
-            and all(map(_holds_attributes, self._attributes_read))
-            and _same(map(call, self._gets, self._names), self._held)
-            and self._has_no_new_names()
+            and list(map(len, self._sized)) == self._sizes
+            and (
+                (
+                    list(map(tuple, self._spaces)) == self._names
+                    and list(map(len, self._libraries)) == self._lengths
+                )
+                or self._has_no_new_names()
+            )
         )
-
-    def _holds_mixed(self) -> bool:
-        """The same of dicts whose keys are no strings: these are compared by identity."""
-        owners = self._mixed_owners
-        return (
-            list(map(len, owners)) == self._mixed_lengths
-            and _same(chain.from_iterable(owners), self._mixed_keys)
-            and _same(chain.from_iterable(map(_values, owners)), self._mixed_values)
-        )
-
-    def _holds_lists(self) -> bool:
-        owners = self._list_owners
-        same_length = list(map(len, owners)) == self._list_lengths
-        return same_length and _same(chain.from_iterable(owners), self._list_values)
 
     def _has_no_new_names(self) -> bool:
         """Whether no name has appeared in a namespace that the program found missing."""
-        for index, (owner, length, row) in enumerate(self._spaces):
-            if len(owner) != length:
-                if row.items().keys() != row.before.keys():
-                    return False
-                self._spaces[index] = owner, len(owner), row
-        names = list(map(tuple, self._own_spaces))
-        if names != self._own_names:  # one may have come for another that has gone
-            if any(row.items().keys() != row.before.keys() for row in self._own):
-                return False
-            self._own_names = names
+        if any(row.items().keys() != row.before.keys() for row in self._watched):
+            return False
+        self._look_at_names()
         return True
+
+
+def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
+    return chain.from_iterable(map(dict.values, dicts))
 
 
 def _is_plain(row: AttributeRow) -> bool:
     names = tuple(row.before)
     return names == tuple(row.reads) and (names == ("__class__",) or names in _PLAIN)
-
-
-def _holds_attributes(
-    group: tuple[Callable[[Any], Any], bool, list[Any], list[Any]],
-) -> bool:
-    read, several, owners, expected = group
-    values = map(read, owners)
-    return _same(chain.from_iterable(values) if several else values, expected)

@@ -186,11 +186,16 @@ class Program(Stepping[Call]):
                 return _Alias(f"argument {index} was a variable of the function, too")
         if not self._n_written:
             return None
+        if not pinned and extended is leaves:
+            for leaf in leaves:
+                if is_tensor(leaf) and leaf.untyped_storage().cell in self._state:
+                    return _Alias(_SHARES)
+            return None
         pinned_cells = {cell for cell, _ in pinned.values()}
         cells = [leaf.untyped_storage().cell if is_tensor(leaf) else None for leaf in extended]
         given, handed = set(cells[: len(leaves)]), set(cells[len(leaves) :])
         if not self._state.isdisjoint((given - pinned_cells) | handed):
-            return _Alias("an argument shares memory with the function's own state")
+            return _Alias(_SHARES)
         if handed:
             handed.discard(None)
             if not handed.isdisjoint(given) or (
@@ -292,7 +297,8 @@ class Program(Stepping[Call]):
         else:
             with torch.enable_grad():  # as the function had it where it made what has a graph
                 found = self._finish(call, outputs)
-        set_modes(self.recording.modes)
+        if self.recording.modes:
+            set_modes(self.recording.modes)
         return found
 
     def _finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
@@ -314,20 +320,27 @@ class Program(Stepping[Call]):
             tensor.grad = None if description is None else description.build(made)
         for cell, output in recording.survivors:
             cell.array = made.arrays[output]
-        recording.effects.apply(lambda description: description.build(made), given)
-        assigned = [
-            (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
-            for place, descriptions in recording.rebound
-        ]
-        for place, value in assigned:
-            place.holder.put(place.key, value)
+        if recording.effects:
+            recording.effects.apply(lambda description: description.build(made), given)
+        if recording.rebound:
+            self._rebind(made)
         results = [description.build(made) for description in recording.results]
         for target, flag in recording.flags:
             target.build(made).requires_grad_(flag)
-        passed = [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
         if recording.shells is not None:
             results = recording.shells.closed(results)
-        return results, passed
+        if not recording.passed:
+            return results, []
+        return results, [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
+
+    def _rebind(self, made: Outputs) -> None:
+        """Give places other tensors; all are made before the first is given."""
+        assigned = [
+            (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
+            for place, descriptions in self.recording.rebound
+        ]
+        for place, value in assigned:
+            place.holder.put(place.key, value)
 
     def _write_parts(self, leaves: list[Any], outputs: list[Array]) -> None:
         """Write to arguments that are parts of their storage, and advance their versions."""
@@ -347,6 +360,9 @@ class Program(Stepping[Call]):
         self._carrying.carry(made, residuals, origin)
         for rewritten in recording.rewritten:
             rewritten.build(made)
+
+
+_SHARES = "an argument shares memory with the function's own state"
 
 
 class _Alias:

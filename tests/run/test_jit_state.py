@@ -430,3 +430,21 @@ def test_hooks_of_calque_are_no_state_of_a_trace():
         snapshot.restore()
         assert dict(global_step_hooks) == {**before, handle.id: own}
     assert dict(global_step_hooks) == before
+
+
+def test_what_a_function_of_a_library_makes_is_no_state():
+    source = """
+def decorated(fn):
+    def wrapper(*args):
+        outputs = fn(*args)
+        def last():
+            return outputs
+        return last() * 2
+    return wrapper
+"""
+    names = {"__name__": "somebodys.module"}
+    exec(compile(source, "/nowhere/site-packages/somebodys/module.py", "exec"), names)
+    step = calque.jit(names["decorated"](lambda x: x + 1))
+    x = torch.ones(2, device="jax")
+    assert [step(x).tolist() for _ in range(3)] == [[4.0, 4.0]] * 3
+    assert step.history == ["first call"]

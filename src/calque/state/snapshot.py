@@ -552,7 +552,7 @@ class Snapshot:
             self._imports(code)
         self._variables_of(names.globals, held, owner)
         functions = self._functions_with(code, owner)
-        if not functions and owner is not Owner.USER and code.co_freevars:
+        if not functions and owner is not Owner.USER and code not in self._nested:
             self._wrapped(closure().values(), code.co_name)
         for function in functions:
             self._variables(function)

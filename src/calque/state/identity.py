@@ -98,9 +98,10 @@ class Identities:
         for names, rows in self._attributes.items():
             self._expect_attributes(names, rows)
         self._keyed = [row.owner for row in (*self._dicts, *self._partial)]
-        self._keys = [tuple(row.before) for row in (*self._dicts, *self._partial)]
-        self._sized = [row.owner for row in (*self._mixed, *self._lists)]
-        self._sizes = [len(row.before) for row in (*self._mixed, *self._lists)]
+        self._keys = [key for row in (*self._dicts, *self._partial) for key in row.before]
+        sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
+        self._sized = [row.owner for row in sized]
+        self._sizes = [len(row.before) for row in sized]
         self._expect_names()
 
     def _expect_values(self, source: Any, values: Iterable[Any]) -> None:
@@ -150,8 +151,8 @@ class Identities:
         return (
             not any(self._empty)
             and all(map(is_, chain.from_iterable(map(call, self._sources)), self._expected))
-            and list(map(tuple, self._keyed)) == self._keys
             and list(map(len, self._sized)) == self._sizes
+            and list(chain.from_iterable(self._keyed)) == self._keys
             and (
                 (
                     list(map(tuple, self._spaces)) == self._names

@@ -39,6 +39,9 @@ class Arguments:
         self._with_storage = with_storage
         self._groups: dict[Cell, list[int]] = {}
         self.stand_ins = [self._stand_in(index, leaf) for index, leaf in enumerate(leaves)]
+        for leaf, stand_in in zip(leaves, self.stand_ins):
+            if stand_in is not leaf:
+                vars(stand_in).update(vars(leaf))
 
     def _stand_in(self, index: int, leaf: Any) -> Any:
         if not is_tensor(leaf):

@@ -47,9 +47,12 @@ class Carried(Made):
     gradient: Description | None = None
 
     def build(self, outputs: Outputs) -> Tensor:
-        if self.view is None and not self.retains and self.gradient is None:
+        if self.attributes is None and self._is_bare():
             return outputs.carried[self.slot]
         return super().build(outputs)
+
+    def _is_bare(self) -> bool:
+        return self.view is None and not self.retains and self.gradient is None
 
     def make(self, outputs: Outputs) -> Tensor:
         tensor = outputs.carried[self.slot]

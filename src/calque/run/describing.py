@@ -1,6 +1,6 @@
 """Describe what a traced function leaves behind (see `results`)."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ from calque.run.results import (
     Handed,
     Leaf,
     Made,
+    Outputs,
     ViewOf,
 )
 from calque.run.signature import is_tensor
+from calque.state.template import Template
 
 
 class Describer:
@@ -42,6 +44,7 @@ class Describer:
         pinned: the arguments that are part of the state.
         stored: those that stand in their whole storage.
         count: how many were given by the call; the others are implicit.
+        template: how each call makes values anew, given what describes the tensors in them.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -57,6 +60,7 @@ class Describer:
         pinned: Collection[int],
         stored: Collection[int],
         count: int,
+        template: Callable[[list[Any], Callable[[Any], Any]], Template],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -73,6 +77,7 @@ class Describer:
         self._outside = outside
         self._stored = stored
         self._count = count
+        self._template = template
 
     def describe(self, value: Any) -> Any:
         """The description of a tensor, or of a leaf of a result.
@@ -92,9 +97,19 @@ class Describer:
         known = self._known.get(id(value))
         if known is None:
             known = self._known[id(value)] = value, self._described(value)
+            if isinstance(known[1], Made) and isinstance(value, torch.Tensor) and vars(value):
+                self._describe_attributes(known[1], vars(value))
         elif isinstance(known[1], Made):
             known[1].shared = True
         return known[1]
+
+    def _describe_attributes(self, made: Made, held: dict[str, Any]) -> None:
+        names, template = list(held), self._template(list(held.values()), self.describe)
+
+        def attributes(outputs: Outputs) -> dict[str, Any]:
+            return dict(zip(names, template.build(lambda one: one.build(outputs))))
+
+        made.attributes, made.shared = attributes, True
 
     def _described(self, value: Any) -> Description:
         if not is_tensor(value):

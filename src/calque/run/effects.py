@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
 from calque.run.results import Given, container_at
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, ListRow
+from calque.state.rows import DictRow, ListRow, TensorRow
 from calque.state.template import Template
 from calque.state.values import same_keys
 from calque.state.whose import Owner
@@ -50,7 +52,8 @@ class Change:
         row: where.
         keys: the keys whose values are given.
         whole: whether it is to hold these and no others.
-        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers.
+        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
+            or the attributes of one of its tensors.
     """
 
     row: Row
@@ -132,6 +135,9 @@ class PythonState:
 
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
         if steps in self._own:
+            return
+        if isinstance(value, torch.Tensor):
+            self._arguments.append((steps, TensorRow(value, path)))
             return
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
@@ -270,11 +276,15 @@ class PythonState:
         self._changes = []
         for _, values in changes:
             found += values
+        return Effects([change for change, _ in changes], self.template(found, describe))
+
+    def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
+        """How each call makes values anew; `describe` tells how to make a tensor."""
         given = {key: Given(steps) for key, steps in self.given.items()}
-        template = Template(found, self.snapshot.known, describe, given)
+        template = Template(values, self.snapshot.known, describe, given)
         for value in template.unmade:
             self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
-        return Effects([change for change, _ in changes], template)
+        return template
 
     def leave_out(self, groups: Iterable[dict[str, Any]]) -> None:
         """The numbers of an optimizer that steps are inputs: no row compares them."""

@@ -191,6 +191,9 @@ class _Trace:
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
                 self.state.snapshot.visit(leaf, f"arguments[{index}]")
+                continue
+            for name, value in vars(leaf).items():
+                self.state.snapshot.visit(value, f"arguments[{index}].{name}")
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -300,6 +303,7 @@ class _Trace:
             recording.pinned,
             recording.stored,
             len(self.leaves),
+            self.state.template,
         )
         recording.gradients = self._describe_gradients(describer)
         recording.results = [containers.describe(leaf, describer) for leaf in leaves]

@@ -1,6 +1,6 @@
 """What a traced function returned or left behind, so that each call makes it anew."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,9 +47,11 @@ class Made:
 
     Attributes:
         shared: whether it stands at several places, which get one and the same.
+        attributes: gives what Python has been told about the tensor; None if that is nothing.
     """
 
     shared = False
+    attributes: "Callable[[Outputs], dict[str, Any]] | None" = None
 
     def build(self, outputs: Outputs) -> Any:
         """What a call gets."""
@@ -58,6 +60,8 @@ class Made:
         made = outputs.made.get(self)
         if made is None:
             made = outputs.made[self] = self.make(outputs)
+            if self.attributes is not None:
+                vars(made).update(self.attributes(outputs))
         return made
 
     def make(self, outputs: Outputs) -> Any:

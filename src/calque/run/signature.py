@@ -172,6 +172,16 @@ def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
     return leaves[0] if spec is None else unflatten(leaves, spec)
 
 
+class Attributes(tuple[Any, ...]):
+    """What a tensor's own attributes are, in a key."""
+
+    __slots__ = ()
+
+
+def _key_of_part(value: Any) -> Any:
+    return Same(value) if isinstance(value, torch.Tensor) else key_of(value)
+
+
 def key_of(leaf: Any) -> Any:
     """What a program is compiled for, of one leaf: shape and dtype, a value, or an identity."""
     kind = type(leaf)
@@ -181,7 +191,9 @@ def key_of(leaf: Any) -> Any:
             gradient = (is_leaf, is_leaf and leaf.grad is not None)
         else:
             gradient = None
-        return (kind, leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type, gradient)
+        key = (kind, leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type, gradient)
+        held = leaf.__dict__
+        return (*key, Attributes((n, _key_of_part(v)) for n, v in held.items())) if held else key
     if kind in _VALUES:
         return (kind, leaf)
     if kind in _INEXACT:
@@ -210,9 +222,12 @@ def _spoken(key: Any) -> str:
         return key[1] if key[0] in _INEXACT else repr(key[1])
     if len(key) == 4:
         return f"a numpy value of shape {key[1]}"
-    _, shape, stride, dtype, device, gradient = key
+    _, shape, stride, dtype, device, gradient, *attributes = key
     requires = ", requires_grad" if gradient else ""
-    return f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
+    said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
+    for name, part in (pair for found in attributes for pair in found):
+        said += f", whose {name} is {_spoken(part)}"
+    return said
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:

@@ -137,6 +137,15 @@ class DictRow(Row):
             self.put(key, value)
 
 
+class TensorRow(DictRow):
+    """The attributes of a tensor that each call brings."""
+
+    __slots__ = ()
+
+    def __init__(self, tensor: Any, path: Path, attribute: bool = True) -> None:
+        super().__init__(vars(tensor), path, attribute)
+
+
 class HooksRow(DictRow):
     """A dict of hooks that holds for the process: calque's own, of any thread, are not seen."""
 

@@ -235,6 +235,11 @@ class Snapshot:
         if value.requires_grad:
             row = self._hold(AttributeRow(value, path, HOOKS_OF_TENSORS, None), ("t", id(value)))
             self._push_items(row)
+        held = _instance_dict(value)
+        if held:
+            self._namespace(held, path, ("d", id(value)))
+        elif held is not None:  # most have no attributes, which is compared at the least cost
+            self._hold(DictRow(held, path, attribute=True), ("d", id(value)))
 
     def _cell(self, value: types.CellType, path: Path) -> None:
         row = self._hold(CellRow(value, path))

@@ -84,6 +84,7 @@ _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", 
 """Names by which code asks how far something has moved on, without using it."""
 _CALLED = frozenset(("forward", "backward", "setup_context"))
 """Methods that PyTorch calls, though no code of the program's names them."""
+_FAMILY = "__subclasses__"
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
 """What a library's module goes by, though no code names it."""
 
@@ -338,10 +339,17 @@ class Snapshot:
         row = ClassRow(kind, path, self._everything if self._whole else self._words)
         self._hold(row, ("c", id(kind)))
         self._hold(AttributeRow(kind, path, _ORDER, None), ("o", id(kind)))
+        if _FAMILY in self._words:
+            self._subclasses(kind, path)
         self._namespaces.append(row)
         self._push_items(row)
         if type(kind) is not type:
             self._stack.append((type(kind), Path(type(kind).__name__)))
+
+    def _subclasses(self, kind: type, path: Path) -> None:
+        row = StateRow(kind, path.attribute(_FAMILY), lambda k: tuple(type.__subclasses__(k)))
+        self._hold(row, ("b", id(kind)))
+        self._stack += [(below, Path(below.__name__)) for below in row.before[None]]
 
     def _functions_in(self, kind: type) -> None:
         for value in list(vars(kind).values()):
@@ -504,6 +512,10 @@ class Snapshot:
         if target is not None:
             self._stack.append((target, path))
 
+    def _weak_container(self, value: Any, path: Path) -> None:
+        if not path.foreign:
+            self._stack.append((value.data, path))
+
     def _context(self, value: contextvars.ContextVar[Any], path: Path) -> None:
         row = self._hold(ContextRow(value, path))
         self._stack += [(item, path) for item in row.before.values()]
@@ -598,6 +610,18 @@ class Snapshot:
             module = sys.modules.get(name)
             if module is not None and owner_of_module(module) is Owner.USER:
                 self._stack.append((module, Path(name)))
+                self._imported(name, module)
+
+    def _imported(self, name: str, module: types.ModuleType) -> None:
+        """A statement finds a module under a name, where another may stand later."""
+        row = self.rows.get(("g", id(sys.modules)))
+        if not isinstance(row, NamedRow):
+            path = Path("sys.modules", foreign=True)  # an import is not undone
+            row = NamedRow(sys.modules, path, set())
+            self._hold(row, ("g", id(sys.modules)))
+        if isinstance(row.names, set):
+            row.names.add(name)
+            row.before.setdefault(name, module)
 
     def look_again(self) -> None:
         """Meet the modules that were imported meanwhile."""
@@ -656,6 +680,9 @@ class Snapshot:
             for row in self.moving:
                 row.guarded = True
         self._words |= fresh
+        if _FAMILY in fresh:
+            for row in [row for row in self.rows.values() if isinstance(row, ClassRow)]:
+                self._subclasses(row.kind, row.path)
         if "__annotations__" in fresh:
             for function in (f for functions in self._functions.values() for f in functions):
                 if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
@@ -746,6 +773,7 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 }
 _LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
+_WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
     "_backward_hooks": lambda t: t._backward_hooks,
@@ -837,6 +865,7 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
         Snapshot._descriptor,
     ),
     (weakref.ref, Snapshot._weak),
+    (_WEAK_CONTAINERS, Snapshot._weak_container),
     (threading.local, Snapshot._local),
     (GETTERS, Snapshot._getter),
     (contextvars.ContextVar, Snapshot._context),

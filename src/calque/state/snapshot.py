@@ -49,6 +49,7 @@ from calque.state.matters import (
 )
 from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
+from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with, functional_of
 from calque.state.paths import Path
 from calque.state.rows import (
     AttributeRow,
@@ -143,6 +144,8 @@ class Snapshot:
         self._stack: list[tuple[Any, Path]] = []
         self._elsewhere = False
         self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
+        self._methods = NamedRow(vars(torch.Tensor), Path("Tensor", foreign=True), set())
+        self._hold(self._methods, ("x", id(torch.Tensor)))
         for place, name in _GLOBAL_HOOKS:
             self._push_items(self._hold(HooksRow(place.__dict__[name], Path(name))))
         for root in roots:
@@ -238,9 +241,9 @@ class Snapshot:
             self._push_items(row)
         held = _instance_dict(value)
         if held:
-            self._namespace(held, path, ("d", id(value)))
+            self._namespace(held, path, ("u", id(value)))
         elif held is not None:  # most have no attributes, which is compared at the least cost
-            self._hold(DictRow(held, path, attribute=True), ("d", id(value)))
+            self._hold(DictRow(held, path, attribute=True), ("u", id(value)))
 
     def _cell(self, value: types.CellType, path: Path) -> None:
         row = self._hold(CellRow(value, path))
@@ -330,6 +333,8 @@ class Snapshot:
                 self._imply(base.__module__)
                 if owner is Owner.PACKAGE:
                     self._functions_in(base)
+                elif owner is Owner.ENGINE and issubclass(base, Module):
+                    self._functional(functional_of(base))
                 self._namespace(vars(base), Path(base.__name__, foreign=True), ("c", id(base)))
 
     def _class_itself(self, kind: type) -> None:
@@ -345,6 +350,15 @@ class Snapshot:
         self._push_items(row)
         if type(kind) is not type:
             self._stack.append((type(kind), Path(type(kind).__name__)))
+
+    def _functional(self, names: frozenset[str]) -> None:
+        """Functions that PyTorch's modules call, which the user may have replaced."""
+        key = ("x", id(FUNCTIONAL))
+        row = self.rows.get(key)
+        if not isinstance(row, NamedRow):
+            row = NamedRow(vars(FUNCTIONAL), Path(FUNCTIONAL.__name__, foreign=True), set())
+            self._hold(row, key)
+        extend_with(row, names, self._stack)
 
     def _subclasses(self, kind: type, path: Path) -> None:
         row = StateRow(kind, path.attribute(_FAMILY), lambda k: tuple(type.__subclasses__(k)))
@@ -680,6 +694,7 @@ class Snapshot:
             for row in self.moving:
                 row.guarded = True
         self._words |= fresh
+        extend_with(self._methods, fresh - METHODS_OF_TENSORS, self._stack)
         if _FAMILY in fresh:
             for row in [row for row in self.rows.values() if isinstance(row, ClassRow)]:
                 self._subclasses(row.kind, row.path)
@@ -720,7 +735,7 @@ class Snapshot:
         self._whole = True
         for key, row in list(self.rows.items()):
             mark = key[0] if isinstance(key, tuple) else None
-            if mark == "d" and isinstance(row, NamedRow):
+            if mark in ("d", "u") and isinstance(row, NamedRow):
                 before = row.before
                 self._namespaces = [r for r in self._namespaces if r is not row]
                 new = DictRow(row.owner, row.path, attribute=True)

@@ -37,7 +37,8 @@ _REFUSED: dict[str, dict[str, str]] = {
     "trace": {
         "a graph computes tensors, and would not repeat that": """
             a_meter_of_sizes a_mutable_default append_of_a_shape append_of_a_string
-            append_of_a_tensor auxiliary_losses_in_a_dict auxiliary_losses_in_a_list
+            append_of_a_tensor attribute_of_a_tensor_is_set attributes_of_a_result_that_is_kept
+            auxiliary_losses_in_a_dict auxiliary_losses_in_a_list
             bytearray_written cache_by_shape cache_of_keys_that_grows
             callback_that_disables_itself causal_mask_cached_by_length class_attribute_written
             clear_of_a_buffer counter_in_a_global counter_in_a_nonlocal del_of_an_item

@@ -4,6 +4,7 @@ import argparse
 import collections
 import enum
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -262,3 +263,47 @@ def an_attribute_of_an_enum_member(case: Case) -> Seen:
     f = case.fn(lambda x: x * Phase.MAIN.gain)
     for Phase.MAIN.gain in (2.0, 3.0, 4.0):
         yield f(case.x)
+
+
+@program(states=3)
+def weak_dict_by_its_keys(case: Case) -> Seen:
+    class Layer:
+        pass
+
+    layer, gains = Layer(), weakref.WeakKeyDictionary()
+    gains[layer] = 2.0
+    f = case.fn(lambda x: x * gains[layer])
+    for gains[layer] in (2.0, 2.0, 2.0, 3.0, 4.0):
+        yield f(case.x)
+
+
+@program(states=3)
+def weak_dict_by_its_values(case: Case) -> Seen:
+    class Layer:
+        def __init__(self, gain):
+            self.gain = gain
+
+    one, other = Layer(2.0), Layer(3.0)
+    layers = weakref.WeakValueDictionary(a=one)
+    f = case.fn(lambda x: x * layers["a"].gain)
+    for _ in range(3):
+        yield f(case.x)
+    layers["a"] = other
+    yield f(case.x)
+    other.gain = 5.0
+    yield f(case.x)
+
+
+@program(states=2)
+def weak_set_that_grows(case: Case) -> Seen:
+    class Layer:
+        gain = 2.0
+
+    layers = [Layer()]
+    live = weakref.WeakSet(layers)
+    f = case.fn(lambda x: x * sum(layer.gain for layer in live))
+    for _ in range(3):
+        yield f(case.x)
+    layers.append(Layer())
+    live.add(layers[-1])
+    yield f(case.x)

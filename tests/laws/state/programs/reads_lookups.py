@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import operator
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -327,3 +328,44 @@ def sorted_by_comparison_methods(case: Case) -> Seen:
     yield f(case.x)
     items[1].gain = 7.0
     yield f(case.x)
+
+
+@program(states=3)
+def subclasses_that_appear_late(case: Case) -> Seen:
+    class Base:
+        gain = 1.0
+
+    class A(Base):
+        gain = 2.0
+
+    f = case.fn(lambda x: x * sum(k.gain for k in Base.__subclasses__()))
+    for _ in range(3):
+        yield f(case.x)
+
+    class B(A, Base):
+        gain = 3.0
+
+    yield f(case.x)
+    B.gain = 5.0
+    yield f(case.x), A
+
+
+@program(states=2)
+def imported_module_that_is_replaced(case: Case) -> Seen:
+    def module(gain):
+        made = types.ModuleType("settings_of_the_battery")
+        made.gain = gain
+        return made
+
+    def f(x):
+        import settings_of_the_battery
+
+        return x * settings_of_the_battery.gain
+
+    f = case.fn(f)
+    try:
+        for one in [module(2.0)] * 3 + [module(3.0)]:
+            sys.modules["settings_of_the_battery"] = one
+            yield f(case.x)
+    finally:
+        del sys.modules["settings_of_the_battery"]

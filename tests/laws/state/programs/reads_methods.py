@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from tests.laws.state.case import Case
 from tests.laws.state.table import group
@@ -347,3 +348,33 @@ def module_type_with_getattr(case: Case) -> Seen:
     f = case.fn(lambda x: x * lazy.gain)
     for own["gain"] in (2.0, 3.0, 5.0, 2.0):
         yield f(case.x)
+
+
+@program(states=2)
+def function_of_pytorch_that_is_replaced_below_a_module(case: Case) -> Seen:
+    m = case.linear()
+    f = case.fn(lambda x: m(x))
+    for _ in range(3):
+        yield f(case.x)
+    kept = F.linear
+    F.linear = lambda x, weight, bias=None: kept(x, weight) * 3
+    try:
+        yield f(case.x)
+    finally:
+        F.linear = kept
+    yield f(case.x)
+
+
+@program(states=3)
+def method_that_is_added_to_tensors(case: Case) -> Seen:
+    f = case.fn(lambda x: x.of_the_battery() if hasattr(x, "of_the_battery") else x)
+    for _ in range(3):
+        yield f(case.x)
+    try:
+        torch.Tensor.of_the_battery = lambda self: self * 2
+        yield f(case.x)
+        torch.Tensor.of_the_battery = lambda self: self * 3
+        yield f(case.x)
+    finally:
+        del torch.Tensor.of_the_battery
+    yield f(case.x)

@@ -249,3 +249,46 @@ def enum_string_and_none_arguments(case: Case) -> Seen:
     f = case.fn(lambda x, how: x if how is None else getattr(x, how)())
     for how in (None, "sum", "mean", None):
         yield f(case.x, how)
+
+
+@program(states=3)
+def attribute_of_a_tensor_argument(case: Case) -> Seen:
+    f = case.fn(lambda x: x * getattr(x, "gain", 1.0))
+    for gain in (2.0, 2.0, 3.0, None):
+        x = case.x
+        if gain is not None:
+            x.gain = gain
+        yield f(x), vars(x)
+
+
+@program(states=2)
+def attribute_of_a_view_that_is_an_argument(case: Case) -> Seen:
+    rows = case.rows
+    f = case.fn(lambda x: x * x.gain)
+    for gain in (2.0, 2.0, 2.0, 3.0):
+        row = rows[1]
+        row.gain = gain
+        yield f(row)
+
+
+@program(each_call=True)
+def tensor_that_is_an_attribute_of_an_argument(case: Case) -> Seen:
+    f = case.fn(lambda x: x * x.mask)
+    for k in (1.0, 1.0, 2.0):
+        x = case.x
+        x.mask = case.tensor([k, 0.0, k])
+        yield f(x)
+
+
+@program(states=4)
+def attribute_of_a_parameter(case: Case) -> Seen:
+    m = case.linear()
+    f = case.fn(lambda x: m(x) * getattr(m.weight, "gain", 1.0))
+    yield f(case.x)
+    yield f(case.x)
+    m.weight.gain = 3.0
+    yield f(case.x)
+    m.weight.gain = 4.0
+    yield f(case.x)
+    del m.weight.gain
+    yield f(case.x)

@@ -236,3 +236,39 @@ def integers_of_shapes(case: Case) -> Seen:
     f = case.fn(lambda x: (x.shape[0], len(x), x.shape[0] / 2, f"{x.shape[0]} rows"))
     for n in (3, 2, 3):
         yield f(case.x[:n])
+
+
+@program
+def attributes_of_a_result(case: Case) -> Seen:
+    w = case.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def f(x):
+        y = x * w
+        y.kind, y.parts = "product", [y.sum(), x.shape]
+        plain = x * 2
+        plain.partner = y
+        return y, plain, plain
+
+    f = case.fn(f)
+    for k in range(4):
+        y, plain, again = f(case.x + k)
+        yield y, vars(y), plain, vars(plain).keys(), plain.partner is y, plain is again
+        y.parts[0].backward()
+        yield w.grad
+
+
+@program
+def attributes_of_a_result_that_is_kept(case: Case) -> Seen:
+    class Model:
+        last = None
+
+    model = Model()
+
+    def f(x):
+        model.last = x * 2
+        model.last.step = len(x)
+        return x.sum()
+
+    f = case.fn(f)
+    for k in range(4):
+        yield f(case.x + k), model.last, vars(model.last)

@@ -261,3 +261,31 @@ def bytearray_written(case: Case) -> Seen:
     f = case.fn(f)
     for _ in range(5):
         yield f(case.x), list(used)
+
+
+@program
+def attributes_of_a_tensor_argument_are_set(case: Case) -> Seen:
+    def f(x):
+        x.seen = "yes"
+        x.total = x.sum()
+        return x * 2
+
+    f = case.fn(f)
+    for k in range(4):
+        x = case.x + k
+        yield f(x), vars(x)
+
+
+@program
+def attribute_of_a_view_that_is_an_argument_is_deleted(case: Case) -> Seen:
+    rows = case.rows
+
+    def f(x):
+        del x.todo
+        return x * 2
+
+    f = case.fn(f)
+    for _ in range(3):
+        row = rows[1]
+        row.todo = row.done = True
+        yield f(row), vars(row)

@@ -257,3 +257,32 @@ def the_result_is_the_kept_tensor(case: Case) -> Seen:
     for i in range(3):
         y = f(case.x + i)
         yield y, y is s.last
+
+
+@program
+def attribute_of_a_tensor_is_set(case: Case) -> Seen:
+    w = case.x
+
+    def f(x):
+        w.last = x.sum()
+        w.length = len(x)
+        return x * w
+
+    f = case.fn(f)
+    for k in range(4):
+        w.last = w.length = None
+        yield f(case.x + k), vars(w)
+
+
+@program(states=2)
+def attribute_of_parameters_that_appears(case: Case) -> Seen:
+    m = case.linear()
+
+    def f(x):
+        for p in m.parameters():
+            p.counted = True
+        return m(x)
+
+    f = case.fn(f)
+    for _ in range(4):
+        yield f(case.x), [p.counted for p in m.parameters()]

@@ -1,0 +1,57 @@
+"""What the user's program may have put into PyTorch's own namespaces.
+
+PyTorch's code is no state of the program's, but a function of `torch.nn.functional` that modules
+call can be replaced, and a method be added to tensors.
+"""
+
+import functools
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.nn import functional as FUNCTIONAL
+
+from calque.state.matters import functions_of
+from calque.state.names import names_of
+from calque.state.paths import Path
+from calque.state.rows import NamedRow
+from calque.state.whose import Owner, owner_of_code
+
+METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
+"""PyTorch's own."""
+
+
+def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path]]) -> None:
+    """More names of a namespace matter; what they lead to of the user's is to be met."""
+    assert isinstance(row.names, set)
+    for name in names:
+        if name in row.names:
+            continue
+        row.names.add(name)
+        if name in row.owner:
+            value = row.before[name] = row.owner[name]
+            if any(owner_of_code(f.__code__) is Owner.USER for f in functions_of(value)):
+                stack.append((value, row.path.attribute(name)))
+
+
+@functools.lru_cache(maxsize=1024)
+def functional_of(kind: type[Module]) -> frozenset[str]:
+    """The functions of `torch.nn.functional` that the methods of a class of PyTorch's call.
+
+    >>> sorted(functional_of(torch.nn.Linear))
+    ['linear']
+    """
+    space = vars(FUNCTIONAL)
+    found: set[str] = set()
+    stack = [f.__code__ for value in vars(kind).values() for f in functions_of(value)]
+    while stack:
+        names = names_of(stack.pop())
+        stack += names.nested
+        for name in (names.words | names.globals) - found:
+            value = space.get(name)
+            if callable(value) and not isinstance(value, type | types.ModuleType):
+                found.add(name)
+                stack += [f.__code__ for f in functions_of(value)]
+    return frozenset(found)

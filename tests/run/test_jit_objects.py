@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,3 +139,26 @@ def test_a_cache_of_transformers():
             assert got.past_key_values.get_seq_length() == 4
     assert call.compilations == 1
     assert len(call.history) == 1
+
+
+def test_objects_among_the_arguments_that_are_others_at_each_call_are_warned_of():
+    @calque.jit
+    def double(batch):
+        return batch.x * 2
+
+    def call():
+        return double(SimpleNamespace(x=torch.ones(2, device="jax")))
+
+    for _ in range(6):
+        assert call().tolist() == [2, 2]
+    with pytest.warns(calque.RetraceWarning, match="argument 0 is another SimpleNamespace object"):
+        call()
+    assert double.history[-1] == "argument 0 is another SimpleNamespace object than it was"
+
+
+def test_modules_that_take_turns_are_not_warned_of():
+    layers = [torch.nn.Linear(2, 2).to("jax") for _ in range(8)]
+    run = calque.jit(lambda layer, x: layer(x))
+    for layer in layers * 2:
+        run(layer, torch.ones(1, 2, device="jax"))
+    assert len(run.history) <= 2 * len(layers)

@@ -15,12 +15,12 @@ import torch
 from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
-from calque.run.results import Given, container_at
+from calque.run.results import Attribute, Given, container_at
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, ListRow, TensorRow
+from calque.state.rows import DictRow, InstanceRow, ListRow
 from calque.state.template import Template
-from calque.state.values import same_keys
+from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
 
 
@@ -109,7 +109,7 @@ class PythonState:
         self.unrepeatable: list[str] = []
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
-        self._tuples: list[Any] = []
+        self._kept: list[Any] = []
         self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[Change, list[Any]]] = []
 
@@ -137,24 +137,35 @@ class PythonState:
         if steps in self._own:
             return
         if isinstance(value, torch.Tensor):
-            self._arguments.append((steps, TensorRow(value, path)))
+            self._arguments.append((steps, InstanceRow(value, path)))
             return
+        inner: list[tuple[Any, Any]] = []
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
-            inner: Iterable[Any] = value.items()
+            inner += dict.items(value)
         elif isinstance(value, list | tuple):
             if isinstance(value, list):
                 self._arguments.append((steps, ListRow(value, path)))
             elif value:
-                self._tuples.append(value)
-            inner = enumerate(value)
-        else:
+                self._kept.append(value)
+            inner += enumerate(value)
+        elif not self._is_rebuilt(value):
             return
         if id(value) in self.given:
             return
+        if hasattr(value, "__dict__"):
+            self._arguments.append((steps, InstanceRow(value, path)))
+            self._kept.append(value)
+            inner += ((Attribute(name), item) for name, item in vars(value).items())
         self.given[id(value)] = steps
         for key, item in inner:
-            self._expect(item, (*steps, key), path.item(key))
+            inside = path.attribute(key) if type(key) is Attribute else path.item(key)
+            self._expect(item, (*steps, key), inside)
+
+    def _is_rebuilt(self, value: Any) -> bool:
+        """Whether an object stands for one of the call's whose class is known as a container."""
+        is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
+        return not is_leaf and hasattr(value, "__dict__") and not isinstance(value, type)
 
     def restore(self) -> None:
         """Put everything back.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.diagnostics import RetraceWarning
+from calque.run import signature
 from calque.run.implicit import form
 from calque.run.program import Program
 from calque.run.results import Constant
@@ -23,6 +24,11 @@ _PATIENCE = 8
 _REMEDY = (
     "Such a call takes as long as a trace. Do that step outside of the jitted function and pass "
     "what it gives, or keep the number in a tensor."
+)
+_OBJECTS = (
+    "Such a call takes as long as a trace, as a program is made for each object. Pass a dict of "
+    "what it holds, or register its class with `torch.utils._pytree.register_pytree_node` or "
+    "`jax.tree_util.register_dataclass`."
 )
 
 
@@ -93,14 +99,15 @@ class Repeating:
             program.unverified = True
             self._unverified = {id(program): Fingerprint(program, lowered, leaves)}
         changes = program.single_use or program.recording.effects or program.recording.rebound
-        if not changes:  # what differs was changed outside
-            self._streak = (None, 0)
-            return
         before, count = self._streak
-        self._streak = key, count + 1 if before == key else 1
+        another = before is not None and signature.differ_by_objects(before, key)
+        if not changes and not another:  # what differs was changed outside
+            self._streak = (key, 0)
+            return
+        self._streak = key, count + 1 if another or before == key else 1
         if self._streak[1] >= _STREAK:
             found = program.recording.unrepeatable
-            self.warn(found[0] if found else reason)
+            self.warn(found[0] if found else reason, _OBJECTS if another else _REMEDY)
 
     def is_due(self, program: Program, leaves: list[Any]) -> bool:
         """Whether a program is to be compared with a second trace at this call."""
@@ -128,7 +135,7 @@ class Repeating:
         self.warn(difference)
         return False
 
-    def warn(self, why: str) -> None:
+    def warn(self, why: str, remedy: str = _REMEDY) -> None:
         """Say once that the function is traced at each call."""
         if self._warned:
             return
@@ -137,7 +144,7 @@ class Repeating:
         code = getattr(inspect.unwrap(self._fn), "__code__", None)
         code = code or getattr(getattr(type(self._fn), "forward", None), "__code__", None)
         warnings.warn_explicit(
-            f"{name} is traced at each call: {why}.\n{_REMEDY}",
+            f"{name} is traced at each call: {why}.\n{remedy}",
             RetraceWarning,
             code.co_filename if code else "<unknown>",
             code.co_firstlineno if code else 0,

@@ -93,10 +93,16 @@ class Given:
         return container_at(self.steps, outputs.given)
 
 
+class Attribute(str):
+    """A step to an attribute of an object, rather than to an item."""
+
+    __slots__ = ()
+
+
 def container_at(steps: Iterable[Any], given: Any) -> Any:
     """What some keys lead to from a call's (args, kwargs)."""
     for step in steps:
-        given = given[step]
+        given = vars(given)[step] if type(step) is Attribute else given[step]
     return given
 
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.utils import _pytree
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
 _ORDERED = frozenset((dict, tuple, list))
 _INEXACT = frozenset((float, complex))
+_LASTING = (Module, type, FunctionType, MethodType)
 
 
 class Same:
@@ -210,9 +212,30 @@ def difference(old: Any, new: Any) -> str:
     if old[1] != new[1]:
         return "grad mode, inference mode, autocast or the default dtype changed"
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
+        if _is_another(before, now):
+            return f"argument {index} is another {type(now.value).__name__} object than it was"
         if before != now:
             return f"argument {index} was {_spoken(before)} and is {_spoken(now)}"
     return "the arguments share memory in another way"
+
+
+def differ_by_objects(old: Any, new: Any) -> bool:
+    """Whether two signatures differ by nothing but objects of the same classes as arguments.
+
+    Modules and functions do not count: there are only so many of them.
+    """
+    if len(old) != len(new) or type(old[0]) is not type(new[0]) or old[:3] != new[:3]:
+        return False
+    pairs = [(a, b) for a, b in zip(old[3:], new[3:], strict=True) if a != b]
+    return bool(pairs) and all(
+        _is_another(a, b) and not isinstance(b.value, _LASTING) for a, b in pairs
+    )
+
+
+def _is_another(old: Any, new: Any) -> bool:
+    """Whether two keys are of different objects of one class."""
+    both = isinstance(old, Same) and isinstance(new, Same)
+    return both and old != new and type(old.value) is type(new.value)
 
 
 def _spoken(key: Any) -> str:

@@ -137,13 +137,13 @@ class DictRow(Row):
             self.put(key, value)
 
 
-class TensorRow(DictRow):
-    """The attributes of a tensor that each call brings."""
+class InstanceRow(DictRow):
+    """The attributes of an object, a tensor perhaps, that each call brings."""
 
     __slots__ = ()
 
-    def __init__(self, tensor: Any, path: Path, attribute: bool = True) -> None:
-        super().__init__(vars(tensor), path, attribute)
+    def __init__(self, owner: Any, path: Path, attribute: bool = True) -> None:
+        super().__init__(vars(owner), path, attribute)
 
 
 class HooksRow(DictRow):

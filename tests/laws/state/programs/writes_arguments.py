@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from tests.laws.state.case import Case
 from tests.laws.state.table import group
@@ -289,3 +290,44 @@ def attribute_of_a_view_that_is_an_argument_is_deleted(case: Case) -> Seen:
         row = rows[1]
         row.todo = row.done = True
         yield f(row), vars(row)
+
+
+class Batch:
+    """Known to PyTorch as a container."""
+
+    def __init__(self, x, notes):
+        self.x, self.notes = x, notes
+
+
+_pytree.register_pytree_node(
+    Batch, lambda b: ([b.x, b.notes], None), lambda parts, _: Batch(*parts)
+)
+
+
+@program
+def object_of_a_registered_class_is_changed(case: Case) -> Seen:
+    def f(batch):
+        batch.notes["calls"] = batch.notes.get("calls", 0) + 1
+        batch.x = batch.x * 2
+        batch.total = batch.x.sum()
+        return batch, batch.notes
+
+    f = case.fn(f)
+    for k in range(4):
+        batch = Batch(case.x + k, {"name": "a"})
+        made, notes = f(batch)
+        yield vars(batch), made is batch, notes is batch.notes
+
+
+@program
+def object_of_a_registered_class_is_kept(case: Case) -> Seen:
+    seen = types.SimpleNamespace(last=None)
+
+    def f(batch):
+        seen.last = batch
+        return batch.x * 2
+
+    f = case.fn(f)
+    for k in range(4):
+        batch = Batch(case.x + k, {})
+        yield f(batch), seen.last is batch

@@ -1,6 +1,7 @@
 """Gradients in, out of and through jitted functions agree with eager PyTorch."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -371,3 +372,20 @@ def test_a_loss_whose_graph_is_used_up_in_part_can_be_returned():
     first = step(x)
     assert step(x).item() == first.item()
     assert len(step.history) <= 2, step.history
+
+
+def test_an_argument_that_gets_a_graph_is_not_asked_for_its_gradient():
+    w = torch.ones(2, device="jax", requires_grad=True)
+
+    @calque.jit
+    def step(x):
+        x.mul_(w)
+        return x.sum()
+
+    for _ in range(3):
+        x = torch.full((2,), 2.0, device="jax")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # PyTorch warns of the gradient of what is no leaf
+            (step(x) + x.sum()).backward()
+        assert w.grad.tolist() == [4.0, 4.0]
+        w.grad = None

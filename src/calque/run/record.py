@@ -483,6 +483,8 @@ class _Trace:
         effects: list[tuple[Target, Description | None]] = []
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         for key, tensor in self.tensors.items():
+            if not (tensor.is_leaf or tensor.retains_grad):
+                continue  # it was written in place: PyTorch warns of who asks for its gradient
             before, after = self.before[key][0], tensor.grad
             if after is not before:
                 described = None if after is None else describer.describe(after)

@@ -319,7 +319,7 @@ def object_of_a_registered_class_is_changed(case: Case) -> Seen:
         yield vars(batch), made is batch, notes is batch.notes
 
 
-@program
+@program(each_call=True)  # what is kept is another object then
 def object_of_a_registered_class_is_kept(case: Case) -> Seen:
     seen = types.SimpleNamespace(last=None)
 

@@ -304,7 +304,7 @@ _pytree.register_pytree_node(
 )
 
 
-@program
+@program(modes="eager jit rows")
 def object_of_a_registered_class_is_changed(case: Case) -> Seen:
     def f(batch):
         batch.notes["calls"] = batch.notes.get("calls", 0) + 1
@@ -319,7 +319,7 @@ def object_of_a_registered_class_is_changed(case: Case) -> Seen:
         yield vars(batch), made is batch, notes is batch.notes
 
 
-@program(each_call=True)  # what is kept is another object then
+@program(each_call=True, modes="eager jit rows")  # what is kept is another object then
 def object_of_a_registered_class_is_kept(case: Case) -> Seen:
     seen = types.SimpleNamespace(last=None)
 

@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import logging
 import os
 import random
 import tempfile
@@ -288,3 +289,27 @@ def test_a_change_is_refused_with_its_line_and_taken_back(name: str) -> None:
         calque.trace(program, X)
     if name not in moves_on:
         assert state() == before
+
+
+def test_a_line_that_is_logged_is_no_state(caplog):
+    """A record has a time, and a warning reads the line it is about."""
+
+    def program(x):
+        logging.getLogger("somebodys").warning("seen %d", 1)
+        return x + 1
+
+    graph = calque.trace(program, torch.ones(2))
+    assert graph(torch.ones(2)).tolist() == [2, 2]
+    assert "seen 1" in caplog.text
+
+
+def test_a_class_that_does_not_say_where_it_is_from():
+    class Odd:
+        scale = 2.0
+
+    Odd.__module__ = property(lambda self: "odd")  # type: ignore[assignment]
+    odd = Odd()
+    graph = calque.trace(lambda x: x * odd.scale, torch.ones(2))
+    assert graph(torch.ones(2)).tolist() == [2, 2]
+    jitted = calque.jit(lambda x: x * odd.scale)
+    assert jitted(torch.ones(2, device="jax")).tolist() == [2, 2]

@@ -12,7 +12,7 @@ import torch
 from torch.nn import Module
 
 from calque.state.differing import differs
-from calque.state.whose import Owner, owner_of_class
+from calque.state.whose import Owner, home_of_class, owner_of_class
 
 WRAPPERS = (staticmethod, classmethod)
 
@@ -23,7 +23,8 @@ def is_of_the_user(kind: type) -> bool:
     What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
     are first called, and its dispatcher then holds pointers to these that own no reference.
     """
-    return kind.__module__.startswith(("torch", "numpy.random")) and "._" not in kind.__module__
+    home = home_of_class(kind)
+    return home.startswith(("torch", "numpy.random")) and "._" not in home
 
 
 def is_program(value: Any) -> bool:
@@ -41,7 +42,7 @@ def matters_in_library(value: Any) -> bool:
         return True
     if isinstance(value, types.MethodType):
         return is_random(value.__self__)
-    home = type(value).__module__
+    home = home_of_class(type(value))
     if isinstance(value, list) and len(value) < 1000:
         return True
     if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):

@@ -12,6 +12,8 @@ _GLOBALS = frozenset(
     for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
     if name in dis.opmap
 )
+_MACHINERY = frozenset(("__spec__", "__loader__"))
+"""What the import of a module leaves in it, and leads to whatever imported it."""
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _IS = dis.opmap["IS_OP"]
@@ -86,7 +88,7 @@ def names_of(code: CodeType) -> Names:
     named = frozenset(t for t in targets if t is not None and t != _ANYTHING)
     return Names(
         frozenset(used),
-        frozenset(words),
+        frozenset(words - _MACHINERY),
         whole or anywhere,
         anywhere,
         named,

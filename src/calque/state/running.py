@@ -11,8 +11,12 @@ program's (`call_watched`).
 
 import functools
 import gc
+import linecache
+import logging
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
@@ -27,6 +31,8 @@ from calque.state.whose import Owner, owner_of_code, owner_of_file
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
 _MONITORS = hasattr(sys, "monitoring")
+_TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
+"""Files of Python's whose code only writes what the user reads: when it does is no state."""
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a tensor of the CPU without any operator of PyTorch's."""
 _AS_ARRAY = torch.Tensor.__array__.__code__
@@ -201,7 +207,7 @@ class Running:
 
     def called(self, function: Any, owner: Any, code: CodeType, line: int) -> None:
         """A builtin function, or a method of an object, is called by a line of a code object."""
-        if code not in self._snapshot.codes:
+        if code not in self._snapshot.codes or code.co_filename in _TELLING:
             return
         if differs(function):
             self.note(f"{home_of(function)}.{function.__name__} is called", code, line)

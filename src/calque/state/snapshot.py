@@ -72,6 +72,7 @@ from calque.state.settings import is_setting, setting_of
 from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import (
     Owner,
+    home_of_class,
     owner_of_class,
     owner_of_code,
     owner_of_module,
@@ -330,7 +331,7 @@ class Snapshot:
                 self._class_itself(base)
             elif base is not object and ("c", id(base)) not in self.rows:
                 self.known[id(base)] = base
-                self._imply(base.__module__)
+                self._imply(home_of_class(base))
                 if owner is Owner.PACKAGE:
                     self._functions_in(base)
                 elif owner is Owner.ENGINE and issubclass(base, Module):
@@ -403,7 +404,7 @@ class Snapshot:
             if value is None or type(value) in ATOMIC or id(value) in self.known:
                 continue
             if matters_in_library(value) or finds_modules(value):
-                home = Path(name) if type(value).__module__ == "os" else path.attribute(name)
+                home = Path(name) if home_of_class(type(value)) == "os" else path.attribute(name)
                 self._stack.append((value, home))
 
     def _hold_setting(self, getter: Any, path: Path) -> None:
@@ -455,7 +456,7 @@ class Snapshot:
         owner = owner_of_class(kind)
         if owner is Owner.ENGINE and not is_of_the_user(kind):
             return self._engines(value, path)
-        if kind.__module__.partition(".")[0] in _QUIET:
+        if home_of_class(kind).partition(".")[0] in _QUIET:
             return self._handlers(value, path) if isinstance(value, logging.Logger) else None
         if moves(value):
             return self._opaque(value, path)
@@ -504,7 +505,7 @@ class Snapshot:
             self._stack.append((value.__wrapped__, path))
 
     def _opaque(self, value: Any, path: Path) -> None:
-        self._imply(type(value).__module__)
+        self._imply(home_of_class(type(value)))
         if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
             return
         how = opaque(value)
@@ -672,7 +673,7 @@ class Snapshot:
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
             if type(value) not in ATOMIC and matters_in_library(value):
-                foreign = type(value).__module__ != "os"
+                foreign = home_of_class(type(value)) != "os"
                 self._stack.append((value, Path(name, foreign=foreign)))
         scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
         if not scalars:

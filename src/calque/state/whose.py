@@ -74,6 +74,12 @@ def owner_of_name(module: str) -> Owner:
     return Owner.PYTHON if root in sys.stdlib_module_names else Owner.USER
 
 
+def home_of_class(kind: type) -> str:
+    """The name of the module that a class says it is from; empty where it says nothing."""
+    name = kind.__module__
+    return name if isinstance(name, str) else ""
+
+
 def owner_of_class(kind: type) -> Owner:
     """Who wrote a class."""
     module = kind.__dict__.get("__module__")

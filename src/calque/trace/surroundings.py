@@ -17,7 +17,7 @@ from calque.state import ATOMIC, Row, Snapshot
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, CacheRow, DictRow
 from calque.state.snapshot import HOOKS_OF_TENSORS
-from calque.state.whose import Owner
+from calque.state.whose import Owner, home_of_class
 from calque.trace.active import current_trace, suspended
 from calque.trace.leaves import Held
 
@@ -153,7 +153,7 @@ class _LevelsRow(CacheRow):
 
 
 def _is_ours(value: Any) -> bool:
-    return isinstance(value, torch.fx.Proxy) or type(value).__module__.startswith("calque.")
+    return isinstance(value, torch.fx.Proxy) or home_of_class(type(value)).startswith("calque.")
 
 
 def _is_bare(tensor: torch.Tensor) -> bool:

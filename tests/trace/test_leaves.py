@@ -235,3 +235,19 @@ def test_a_recurrent_layer_may_be_the_root(kind: Any) -> None:
     torch.testing.assert_close(graph(-x), model(-x))
     graph(x)[0].sum().backward()
     assert model.weight_ih_l0.grad is not None
+
+
+def test_recurrent_layers_are_leaves():
+    class Stacked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LSTM(4, 4), nn.GRU(4, 4)
+
+        def forward(self, x):
+            return self.second(self.first(x)[0])[0]
+
+    model, x = Stacked(), torch.randn(2, 3, 4)
+    graph = calque.trace(model, x)
+    called = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    assert called == ["first", "second"]
+    torch.testing.assert_close(graph(x), model(x))

@@ -15,7 +15,7 @@ SLOW = ("eager", "rows", "compile")
 
 
 def _marks(name: str, mode: str) -> list[pytest.MarkDecorator]:
-    """The slow modes, and two programs in three, run with the long suites."""
+    """The slow modes, and four programs in five, run with the long suites."""
     marks = []
     if mode in SLOW or zlib.crc32(name.encode()) % 5:
         marks.append(pytest.mark.conformance)

@@ -3,14 +3,13 @@
 from calque.state.guard import StateGuard
 from calque.state.rows import Row
 from calque.state.running import Running, Suspension, call_watched, unwatched, watched
-from calque.state.snapshot import Change, Snapshot
+from calque.state.snapshot import Snapshot
 from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
 
 __all__ = [
     "ATOMIC",
     "MISSING",
     "SCALARS",
-    "Change",
     "Row",
     "Running",
     "Snapshot",

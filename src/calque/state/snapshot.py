@@ -18,7 +18,7 @@ import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,20 +89,6 @@ _CALLED = frozenset(("forward", "backward", "setup_context"))
 _FAMILY = "__subclasses__"
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
 """What a library's module goes by, though no code names it."""
-
-
-class Change(NamedTuple):
-    """What a key of a row has come to hold; MISSING for nothing."""
-
-    row: Row
-    key: Any
-    before: Any
-    after: Any
-
-    @property
-    def name(self) -> str:
-        """How the user's program names it."""
-        return self.row.name(self.key)
 
 
 class Snapshot:

@@ -6,7 +6,7 @@ A program serves a call only if every guard holds; one that fails names itself, 
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
 
@@ -17,11 +17,13 @@ from calque.device.cell import Cell, regeometries, view_of
 from calque.device.geometry import View
 from calque.run.optimizers import settings_of
 from calque.run.scalars import Watch
+from calque.state.versions import version_of
 
 # These loops run over every tensor of the state at every call: they are kept in C.
 _storage_of = torch.Tensor.untyped_storage
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
+_param_groups = attrgetter("param_groups")
 
 
 class CellGuard:
@@ -68,21 +70,21 @@ class GradientGuard:
         fixed: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         self.fixed = fixed
-        self.requiring = [leaf for leaf in leaves if leaf.requires_grad]
-        self.constant = [leaf for leaf in leaves if not leaf.requires_grad]
+        self.leaves = leaves
+        self.flags = [leaf.requires_grad for leaf in leaves]
         rows = [r for r in zip(leaves, has_gradient, strict=True) if r[0].requires_grad]
         self.with_gradient = [leaf for leaf, has in rows if has]
         self.without = [leaf for leaf, has in rows if not has]
 
     def holds(self) -> bool:
         """Whether every flag and every gradient's presence is as it was."""
-        return (
-            not any(map(_requires_grad, self.constant))
-            and all(map(_requires_grad, self.requiring))
-            and all(map(is_, map(_gradient, self.without), repeat(None)))
-            and all(map(is_not, map(_gradient, self.with_gradient), repeat(None)))
-            and all(leaf.grad is gradient for leaf, gradient in self.fixed)
-        )
+        if list(map(_requires_grad, self.leaves)) != self.flags:
+            return False
+        if self.without and any(map(is_not, map(_gradient, self.without), repeat(None))):
+            return False
+        if self.with_gradient and any(map(is_, map(_gradient, self.with_gradient), repeat(None))):
+            return False
+        return not self.fixed or all(leaf.grad is gradient for leaf, gradient in self.fixed)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -101,7 +103,7 @@ class GradientGuard:
 
     def why(self) -> str:
         """What differs."""
-        if any(map(_requires_grad, self.constant)) or not all(map(_requires_grad, self.requiring)):
+        if list(map(_requires_grad, self.leaves)) != self.flags:
             return "requires_grad of a tensor changed"
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
             return "a gradient that is also a variable is another tensor"
@@ -116,9 +118,22 @@ class OptimizerGuard:
     def __init__(self, optimizers: Iterable[Optimizer], watch: Watch) -> None:
         self.rows = [(o, settings_of(o)) for o in optimizers]
         self.watch = watch
+        self._optimizers = [optimizer for optimizer, _ in self.rows]
+        self._versions: list[int] = []
 
     def holds(self) -> bool:
         """Whether every setting and comparison is as it was."""
+        if version_of is None:
+            return self._hold()
+        groups = chain.from_iterable(map(_param_groups, self._optimizers))
+        versions = list(map(version_of, groups))  # no two dicts have the same
+        if versions != self._versions:
+            if not self._hold():
+                return False
+            self._versions = versions
+        return True
+
+    def _hold(self) -> bool:
         return self.watch.holds() and all(
             settings_of(optimizer) == settings for optimizer, settings in self.rows
         )

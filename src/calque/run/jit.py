@@ -25,6 +25,7 @@ from calque.run.assumptions import Assumptions
 from calque.run.compiling import others_compile
 from calque.run.derivatives import Step
 from calque.run.explain import Explanation, explain
+from calque.run.fast_call import MISS, FastCall, fast_call
 from calque.run.jit_module import JittedModule
 from calque.run.modes import ambient
 from calque.run.patience import announced
@@ -83,6 +84,7 @@ class Jitted(Generic[P, R]):
         self._repeating = Repeating(fn, verify)
         self._lock = threading.RLock()
         self._given: Any = None
+        self._fast: FastCall | None = None  # for calls like the last one
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -94,6 +96,14 @@ class Jitted(Generic[P, R]):
             raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
+        if self._fast is not None:
+            try:
+                with self._lock:
+                    result = self._fast(args, kwargs) if self._fast is not None else MISS
+                if result is not MISS:
+                    return result
+            except Stale:
+                pass
         leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
         given = args, kwargs
         while True:
@@ -122,8 +132,15 @@ class Jitted(Generic[P, R]):
                 if program.unverified and self._repeating.is_due(program, leaves):
                     program = self._verified(program, key, leaves)
                 self._repeating.served()
+                if not program.unverified and key not in self._repeating.differing:
+                    self._fast = self._fast_call(program, key)
                 return program
         return None
+
+    def _fast_call(self, program: Program, key: Any) -> FastCall | None:
+        if program.fast is None:
+            program.fast = fast_call(program, *self._given, key) or MISS
+        return None if program.fast is MISS else program.fast
 
     def _verified(self, program: Program, key: Any, leaves: list[Any]) -> Program:
         """The program, if a second trace gives the same one; else the second one."""
@@ -143,6 +160,7 @@ class Jitted(Generic[P, R]):
     def _make(
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
     ) -> Program:
+        self._fast = None
         program, lowered = self._trace(leaves, spec, assumptions)
         program.compile_with(self._compiled, lowered)
         self.history.append(reason)

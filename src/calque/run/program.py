@@ -1,7 +1,7 @@
 """Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,8 @@ class Program(Stepping[Call]):
         single_use: whether the next call has to be traced again: the function left tensors behind
             that are not results, or did what no program can repeat.
         unverified: whether a second trace has yet to show that the function does the same again.
+        checked: how many turns and traces had ended when the guards were last seen to hold.
+        fast: calls like the last one (see `fast_call`).
     """
 
     traced = True
@@ -67,6 +69,7 @@ class Program(Stepping[Call]):
         self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
         self.calls = 0
         self.unverified = False
+        self.fast: Any = None
         self.single_use = bool(recording.survivors or recording.unrepeatable)
         self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
         self._rebuild = same_tree(recording.spec)
@@ -111,7 +114,7 @@ class Program(Stepping[Call]):
         self._changing = Changing(recording)
         self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
         self.fixed_targets = recording.written if self._simple_writes else ()
-        self._checked = turns.past.changes + 1  # when this trace will have ended
+        self.checked = turns.past.changes + 1  # when this trace will have ended
         self._is_silent = self._changing.is_nothing and not (
             self.draws or recording.seeded or self.may_raise
         )
@@ -148,9 +151,24 @@ class Program(Stepping[Call]):
 
     # Guards ---------------------------------------------------------------------------------------
 
+    @property
+    def looks_at_arguments(self) -> bool:
+        """Whether it serves some of the calls of its signature only, by what their arguments are.
+
+        Arguments that share memory with `state_written` do not count.
+        """
+        one = self.recording
+        found = one.implicit, one.apart, one.pinned, one.stored, one.pinned_hosts, self._host_guards
+        return self.assumed is not None or self.single_use or any(found)
+
+    @property
+    def state_written(self) -> Collection[Cell]:
+        """The cells of the state, no argument's, if it writes to any."""
+        return self._state if self._n_written else ()
+
     def failing(self, leaves: list[Any], given: Any = None) -> Any:
         """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
-        self._checked = turns.past.changes
+        self.checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
                 return guard
@@ -250,7 +268,7 @@ class Program(Stepping[Call]):
 
     def check(self, call: Call) -> None:
         """Raise `Stale` where the program does not serve the call any more."""
-        if turns.past.changes == self._checked:
+        if turns.past.changes == self.checked:
             return
         leaves = call[0]
         own = leaves[: self.recording.count]

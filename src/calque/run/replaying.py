@@ -100,7 +100,7 @@ class Node:
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)
         call = Call(self, results, Kept(own, targets, origin), watched)
-        for slot, tensor in zip(slots, Replay.apply(call, *targets), strict=True):
+        for slot, tensor in zip(slots, _apply(call, *targets), strict=True):
             carried[slot] = tensor
 
 
@@ -207,6 +207,10 @@ class Replay(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor | None) -> Any:
         """Run the backward on the residuals."""
         return None, *ctx.call.gradients(ctx, incoming)
+
+
+# No transformation of `torch.func` is active where jitted functions run: `Function.apply` would look.
+_apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 
 def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:

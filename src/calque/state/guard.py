@@ -38,8 +38,10 @@ class StateGuard:
     def holds(self) -> bool:
         """Whether every row holds what it held."""
         try:
-            if self._identities.hold() and not any(map(self._difference, self._identities.others)):
-                return True
+            if self._identities.hold():
+                others = self._identities.others
+                if not others or not any(map(self._difference, others)):
+                    return True
         except (ValueError, RuntimeError, AttributeError):
             pass  # a variable that is not bound any more; a dict that another thread has changed
         return self._is_equal()

@@ -1,7 +1,7 @@
 """Whether rows hold the very objects that they held: compared in C, many rows at a time."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain, repeat
 from operator import attrgetter, call, is_
@@ -19,6 +19,7 @@ from calque.state.rows import (
     SetRow,
 )
 from calque.state.values import MISSING
+from calque.state.versions import Versions, has_version
 
 _content = attrgetter("cell_contents")
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
@@ -48,6 +49,7 @@ class Identities:
     def __init__(self, rows: Iterable[Row], free: Mapping[Row, Collection[Any]]) -> None:
         self._free = free
         self._empty: list[Any] = []
+        self._versioned: list[Row] = []
         self._dicts: list[Row] = []
         self._partial: list[Row] = []
         self._mixed: list[Row] = []
@@ -64,6 +66,8 @@ class Identities:
         kind, in_part = type(row), bool(row.ignored or row in self._free)
         if not row.before and kind in _FILLED and row not in self._free:
             self._empty.append(row.owner)
+        elif has_version(row):
+            self._versioned.append(row)
         elif kind is DictRow and type(row.owner) in (dict, defaultdict):
             if set(map(type, row.before)) != {str}:
                 (self.others if in_part else self._mixed).append(row)
@@ -97,12 +101,30 @@ class Identities:
         self._expect_values(partial(map, _content, cells), [r.before[None] for r in self._cells])
         for names, rows in self._attributes.items():
             self._expect_attributes(names, rows)
-        self._keyed = [row.owner for row in (*self._dicts, *self._partial)]
-        self._keys = [key for row in (*self._dicts, *self._partial) for key in row.before]
-        sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
-        self._sized = [row.owner for row in sized]
-        self._sizes = [len(row.before) for row in sized]
         self._expect_names()
+        self._checks: list[Callable[[], bool]] = []
+        if self._empty:
+            self._checks.append(partial(_all_empty, self._empty))
+        if self._versioned:
+            self._checks.append(Versions(self._versioned, self._free).hold)
+        if len(self._sources) == 1:
+            self._checks.append(partial(_same, self._sources[0], self._expected))
+        elif self._sources:
+            source = partial(_chained, self._sources)
+            self._checks.append(partial(_same, source, self._expected))
+        self._expect_sizes()
+        if self._watched:
+            self._checks.append(self._has_no_new_names)
+
+    def _expect_sizes(self) -> None:
+        sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
+        if sized:
+            sizes = [len(row.before) for row in sized]
+            self._checks.append(partial(_as_long, [row.owner for row in sized], sizes))
+        keyed = (*self._dicts, *self._partial)
+        keys = [key for row in keyed for key in row.before]
+        if keys:
+            self._checks.append(partial(_same_strings, [row.owner for row in keyed], keys))
 
     def _expect_values(self, source: Any, values: Iterable[Any]) -> None:
         before = len(self._expected)
@@ -115,10 +137,11 @@ class Identities:
         values = [value for row in rows for value in row.before.values()]
         if names == ("__class__",):
             self._expect_values(partial(map, type, owners), values)
+        elif len(names) == 1:
+            self._expect_values(partial(map, attrgetter(*names), owners), values)
         else:
-            for name in names:
-                own = values[names.index(name) :: len(names)]
-                self._expect_values(partial(map, attrgetter(name), owners), own)
+            read = partial(map, attrgetter(*names), owners)
+            self._expect_values(partial(_flattened, read), values)
 
     def _expect_names(self) -> None:
         held: list[tuple[Any, str, Any]] = []
@@ -148,26 +171,46 @@ class Identities:
 
     def hold(self) -> bool:
         """Whether every row but the `others` holds what it held; an equal object is another one."""
-        return (
-            not any(self._empty)
-            and all(map(is_, chain.from_iterable(map(call, self._sources)), self._expected))
-            and list(map(len, self._sized)) == self._sizes
-            and list(chain.from_iterable(self._keyed)) == self._keys
-            and (
-                (
-                    list(map(tuple, self._spaces)) == self._names
-                    and list(map(len, self._libraries)) == self._lengths
-                )
-                or self._has_no_new_names()
-            )
-        )
+        for check in self._checks:
+            if not check():
+                return False
+        return True
 
     def _has_no_new_names(self) -> bool:
         """Whether no name has appeared in a namespace that the program found missing."""
+        if (
+            list(map(len, self._libraries)) == self._lengths
+            and list(map(tuple, self._spaces)) == self._names
+        ):
+            return True
         if any(row.items().keys() != row.before.keys() for row in self._watched):
             return False
         self._look_at_names()
         return True
+
+
+def _all_empty(containers: list[Any]) -> bool:
+    return not any(containers)
+
+
+def _same(source: Callable[[], Iterable[Any]], expected: list[Any]) -> bool:
+    return all(map(is_, source(), expected))
+
+
+def _flattened(source: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+    return chain.from_iterable(source())
+
+
+def _chained(sources: list[Callable[[], Iterable[Any]]]) -> Iterable[Any]:
+    return chain.from_iterable(map(call, sources))
+
+
+def _as_long(containers: list[Any], lengths: list[int]) -> bool:
+    return list(map(len, containers)) == lengths
+
+
+def _same_strings(dicts: list[dict[str, Any]], keys: list[str]) -> bool:
+    return list(chain.from_iterable(dicts)) == keys
 
 
 def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:

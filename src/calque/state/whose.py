@@ -55,6 +55,8 @@ def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
     if held is None or not file.startswith("<") or file.startswith("<frozen"):
         return owner_of_file(file)
     name = held.get("__name__")
+    if "_tuple_new" in held and held.get("__builtins__") == {}:  # `__new__` of a named tuple
+        return Owner.PYTHON
     return owner_of_name(name) if isinstance(name, str) else Owner.USER
 
 

@@ -1,0 +1,79 @@
+"""Which dicts have been written to: asked of the version that Python 3.11 keeps of each, in C."""
+
+import gc
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import is_
+from types import MappingProxyType
+from typing import Any
+
+from calque.state.rows import ClassRow, DictRow, NamedRow, Row
+
+version_of: Callable[[dict[Any, Any]], int] | None = None
+"""Gives the version of a dict, another one after each change; None where Python keeps none."""
+
+if sys.version_info < (3, 12):
+    from torch._C._dynamo.guards import dict_version as version_of
+
+_DICTS = (dict, defaultdict)  # the order of an OrderedDict changes without its version
+
+
+def has_version(row: Row) -> bool:
+    """Returns True if every change of a row's container changes a version."""
+    if version_of is None:
+        return False
+    if type(row) is DictRow:
+        return type(row.owner) in _DICTS
+    # A loop at the top of the user's module writes to its names at every turn.
+    looked_up = type(row) is NamedRow and row.path.foreign
+    return (looked_up or type(row) is ClassRow) and type(_dict_of(row)) is dict
+
+
+def _dict_of(row: Row) -> Any:
+    """The dict itself; of a class, whose dict Python shows through a proxy."""
+    owner = row.owner
+    return gc.get_referents(owner)[0] if type(owner) is MappingProxyType else owner
+
+
+class Versions:
+    """That dicts hold the very objects that they held; looked at only where one was written to.
+
+    Args:
+        rows: rows of dicts (see `has_version`), with what is expected in their `before`.
+        free: keys of rows that may hold anything.
+    """
+
+    def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
+        self._rows = rows
+        self._free = free
+        self._dicts = list(map(_dict_of, rows))
+        self._versions: list[int] = [-1] * len(rows)
+
+    def hold(self) -> bool:
+        """Whether every dict holds what it held."""
+        assert version_of is not None
+        now = list(map(version_of, self._dicts))
+        if now == self._versions:
+            return True
+        for row, version, before in zip(self._rows, now, self._versions, strict=True):
+            if version != before and not self._holds(row):
+                return False
+        self._versions = now  # read before the dicts: whatever another thread changes is seen
+        return True
+
+    def _holds(self, row: Row) -> bool:
+        free = {*row.ignored, *self._free.get(row, ())}
+        now, before = row.owner if type(row) is DictRow else row.items(), row.before
+        if row.ordered:
+            if len(now) != len(before) or not all(map(_same_key, now, before)):
+                return False
+        elif (now.keys() ^ before.keys()) - free:
+            return False
+        if not free and row.ordered:
+            return all(map(is_, now.values(), before.values()))
+        return all(now[key] is value for key, value in before.items() if key not in free)
+
+
+def _same_key(now: Any, before: Any) -> bool:
+    return now is before or (type(now) is str and type(before) is str and now == before)

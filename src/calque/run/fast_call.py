@@ -5,12 +5,14 @@ programs that it finds. Most calls are like the one before: some tensors, nothin
 compared here is the same; whatever differs is left to the general path.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from calque.run import turns
-from calque.run.program import Program
+
+if TYPE_CHECKING:
+    from calque.run.program import Program
 
 MISS: Any = object()
 """Stands for no result: the general path decides."""
@@ -28,7 +30,7 @@ class FastCall:
 
     __slots__ = ("_count", "_dtype", "_forms", "_grad", "_guards", "_program", "_state")
 
-    def __init__(self, program: Program, leaves: list[torch.Tensor], ambient: Any) -> None:
+    def __init__(self, program: "Program", leaves: list[torch.Tensor], ambient: Any) -> None:
         self._program = program
         self._count = len(leaves)
         self._forms = [(leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves]
@@ -72,21 +74,20 @@ class FastCall:
         return program(list(args), (args, kwargs))
 
 
-def fast_call(program: Program, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+def fast_call(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | None:
     """Calls like this one, if their arguments are tensors that need nothing else than is compared.
 
     Args:
-        program: serves the call.
+        program: serves the call, and every other one of its signature, as long as its guards hold
+            and no argument shares memory with its `state_written`.
         args, kwargs: of the call.
         key: its signature.
     """
     _, (_, inference, autocast, _, modes), sharing, *_ = key
-    plain = not (kwargs or inference or autocast or modes or sharing)
-    if not plain or program.looks_at_arguments:
+    if kwargs or inference or autocast or modes or sharing:
         return None
-    for one in args:
-        if type(one) is not _Tensor or one.requires_grad or one.__dict__:
-            return None
-        if not hasattr(one.untyped_storage(), "cell"):
-            return None
+    if any(type(one) is not _Tensor or one.requires_grad or one.__dict__ for one in args):
+        return None
+    if not all(hasattr(one.untyped_storage(), "cell") for one in args):
+        return None
     return FastCall(program, list(args), key[1])

@@ -25,7 +25,7 @@ from calque.run.assumptions import Assumptions
 from calque.run.compiling import others_compile
 from calque.run.derivatives import Step
 from calque.run.explain import Explanation, explain
-from calque.run.fast_call import MISS, FastCall, fast_call
+from calque.run.fast_call import MISS, FastCall
 from calque.run.jit_module import JittedModule
 from calque.run.modes import ambient
 from calque.run.patience import announced
@@ -133,14 +133,9 @@ class Jitted(Generic[P, R]):
                     program = self._verified(program, key, leaves)
                 self._repeating.served()
                 if not program.unverified and key not in self._repeating.differing:
-                    self._fast = self._fast_call(program, key)
+                    self._fast = program.fast_call(*self._given, key)
                 return program
         return None
-
-    def _fast_call(self, program: Program, key: Any) -> FastCall | None:
-        if program.fast is None:
-            program.fast = fast_call(program, *self._given, key) or MISS
-        return None if program.fast is MISS else program.fast
 
     def _verified(self, program: Program, key: Any, leaves: list[Any]) -> Program:
         """The program, if a second trace gives the same one; else the second one."""

@@ -19,6 +19,7 @@ from calque.device.host import host_array
 from calque.run import turns
 from calque.run.assumptions import Assumed
 from calque.run.execution import Execution
+from calque.run.fast_call import MISS, FastCall, fast_call
 from calque.run.gathering import Call, Changing, Gathering
 from calque.run.guards import HostGuard
 from calque.run.higher import Higher, Origin, Retrace
@@ -57,7 +58,6 @@ class Program(Stepping[Call]):
             that are not results, or did what no program can repeat.
         unverified: whether a second trace has yet to show that the function does the same again.
         checked: how many turns and traces had ended when the guards were last seen to hold.
-        fast: calls like the last one (see `fast_call`).
     """
 
     traced = True
@@ -69,7 +69,7 @@ class Program(Stepping[Call]):
         self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
         self.calls = 0
         self.unverified = False
-        self.fast: Any = None
+        self._fast: Any = MISS  # not asked for yet
         self.single_use = bool(recording.survivors or recording.unrepeatable)
         self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
         self._rebuild = same_tree(recording.spec)
@@ -151,15 +151,19 @@ class Program(Stepping[Call]):
 
     # Guards ---------------------------------------------------------------------------------------
 
-    @property
-    def looks_at_arguments(self) -> bool:
-        """Whether it serves some of the calls of its signature only, by what their arguments are.
+    def fast_call(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+        """Serves calls like this one in fewer steps; None if that cannot be.
 
-        Arguments that share memory with `state_written` do not count.
+        Args:
+            args, kwargs: of a call that the program serves.
+            key: its signature, that of all calls that the program serves.
         """
-        one = self.recording
-        found = one.implicit, one.apart, one.pinned, one.stored, one.pinned_hosts, self._host_guards
-        return self.assumed is not None or self.single_use or any(found)
+        if self._fast is MISS:
+            one = self.recording
+            chosen = one.implicit, one.apart, one.pinned, one.stored, one.pinned_hosts
+            exact = not any(chosen) and not self._host_guards and self.assumed is None
+            self._fast = fast_call(self, args, kwargs, key) if exact else None
+        return self._fast
 
     @property
     def state_written(self) -> Collection[Cell]:

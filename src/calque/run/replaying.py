@@ -209,7 +209,7 @@ class Replay(torch.autograd.Function):
         return None, *ctx.call.gradients(ctx, incoming)
 
 
-# No transformation of `torch.func` is active where jitted functions run: `Function.apply` would look.
+# As `Replay.apply`, which looks for transformations of `torch.func`: within those no program runs.
 _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 

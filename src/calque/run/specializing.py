@@ -47,6 +47,9 @@ class Eager:
         """Itself, if it cannot serve a call."""
         return None if all(m.training is mode for m, mode in self._modes) else self
 
+    def fast_call(self, args: Any, kwargs: Any, key: Any) -> None:
+        """None: every call is looked at."""
+
     def why(self) -> str:
         """Why not."""
         return "modules went from training to evaluation, or back"

@@ -9,6 +9,7 @@ NAMES = (
     "ops",
     "hlo",
     "host_overhead",
+    "guards",
     "trace_time",
     "compile",
     "trace",

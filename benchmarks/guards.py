@@ -1,0 +1,130 @@
+"""What a jitted call spends on seeing that the Python state is what it was, and small calls.
+
+    python -m benchmarks.guards [--quick]
+
+The first table compares every module, dict and setting that a program was compiled for; it grows
+with what the function can reach. The second has calls with next to no arithmetic, against a bare
+`jax.jit` of the same mathematics.
+"""
+
+from benchmarks import one_core  # noqa: F401  (first)
+
+# isort: split
+from benchmarks import common
+from benchmarks.models import COMPILED, OPTIMIZERS, build, make_step
+
+# isort: split
+import importlib.util
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import torch
+from torch import nn
+
+import calque
+
+Step = Callable[[], Any]
+JIT: Any = calque.jit
+
+
+def steps(quick: bool) -> dict[str, tuple[Any, Step]]:
+    """Each jitted function, with a call of it."""
+    found: dict[str, tuple[Any, Step]] = {}
+    for case in COMPILED[:1] if quick else COMPILED:
+        model, (x, y) = build(case, "jax")
+        step = JIT(make_step(model, OPTIMIZERS["AdamW"](model.parameters())))
+        found[case.name] = step, lambda step=step, x=x, y=y: step(x, y)
+    if importlib.util.find_spec("transformers"):
+        found["T5, 6 + 6 layers (transformers)"] = _t5()
+    for modules, values in ((10, 100), (100, 1_000)) if quick else ((100, 1_000), (1_000, 10_000)):
+        found[f"{modules:,} modules, {values:,} values"] = _large(modules, values)
+    return found
+
+
+def _t5() -> tuple[Any, Step]:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4}
+    config = T5Config(num_layers=6, num_decoder_layers=6, decoder_start_token_id=0, **sizes)
+    model = T5ForConditionalGeneration(config).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(0, 128, (2, 8)).to("jax")
+
+    @JIT
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step, lambda: step(ids)
+
+
+def _large(modules: int, values: int) -> tuple[Any, Step]:
+    """A model of many modules that reads a configuration of many values."""
+    model = nn.Sequential(*(nn.ReLU() for _ in range(modules))).to("jax")
+    rows = [{"scale": 1.0, "name": f"row {i}", "index": i} for i in range(values // 3)]
+    config = SimpleNamespace(rows=rows)
+    x = torch.ones(4, device="jax")
+
+    @JIT
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return model(x) * sum(row["scale"] for row in config.rows)
+
+    return run, lambda: run(x)
+
+
+def guards(name: str, jitted: Any, call: Step) -> list[str]:
+    """A row of the first table."""
+    for _ in range(4):
+        call()
+    (program,) = (program for programs in jitted.programs.values() for program in programs)
+    own = [guard.holds for guard in program.guards]
+    candidates = {"guards": lambda: [holds() for holds in own], "call": call}
+    times = common.interleave(candidates, 15, 20)
+    share = times["guards"] / times["call"]
+    return [name, *(common.microseconds(times[n]) for n in candidates), f"{share:.2f}"]
+
+
+def small_calls() -> dict[str, tuple[Step, Step]]:
+    """Small jitted functions, each with the same in JAX."""
+    layer = nn.Linear(8, 8).to("jax")
+    x = torch.randn(8, 8).to("jax")
+    weight, bias = (calque.to_jax(p.detach()) for p in layer.parameters())
+    array = calque.to_jax(x)
+    add, run = calque.jit(lambda x: x + 1), JIT(layer)
+    add_jax = jax.jit(lambda x: x + 1)
+    run_jax = jax.jit(lambda w, b, x: x @ w.T + b)
+
+    def without_graph() -> Any:
+        with torch.no_grad():
+            return run(x)
+
+    return {
+        "x + 1": (lambda: add(x), lambda: add_jax(array)),
+        "Linear(8, 8), no_grad": (without_graph, lambda: run_jax(weight, bias, array)),
+        "Linear(8, 8), with its graph / forward": (
+            lambda: run(x),
+            lambda: run_jax(weight, bias, array),
+        ),
+    }
+
+
+def main() -> None:
+    quick = common.quick(__doc__)
+    rows = [guards(name, *one) for name, one in steps(quick).items()]
+    header = ["state", "guards, µs", "call, µs", "share"]
+    common.table("What the guards of a jitted call take", header, rows)
+    rows = []
+    for name, (ours, bare) in small_calls().items():
+        times = common.interleave({"ours": ours, "bare": bare}, *((5, 200) if quick else (31, 500)))
+        spoken = [common.microseconds(times[n]) for n in ("ours", "bare")]
+        rows.append([name, *spoken, f"{times['ours'] / times['bare']:.2f}"])
+    common.table("Small calls", ["call", "calque.jit, µs", "jax.jit, µs", "ratio"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -133,7 +133,8 @@ class Jitted(Generic[P, R]):
                     program = self._verified(program, key, leaves)
                 self._repeating.served()
                 if not program.unverified and key not in self._repeating.differing:
-                    self._fast = program.fast_call(*self._given, key)
+                    args, kwargs = self._given
+                    self._fast = program.fast_call(args, kwargs, key)
                 return program
         return None
 

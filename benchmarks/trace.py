@@ -25,7 +25,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import calque
 from benchmarks.models import Encoder, ResNet
-from calque.trace import base, lower, memory
+from calque.tracing import lower
+from calque.tracing.abstract import memory
+from calque.tracing.proxies import appending
 
 
 class Chain(nn.Module):
@@ -80,11 +82,11 @@ def _equations(jaxpr: Any) -> int:
 
 @contextmanager
 def _without_origins() -> Any:
-    kept, base.origin_here = base.origin_here, lambda module, call: None
+    kept, appending.origin_here = appending.origin_here, lambda module, call: None
     try:
         yield
     finally:
-        base.origin_here = kept
+        appending.origin_here = kept
 
 
 def _no_origins(model: nn.Module) -> int:

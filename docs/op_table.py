@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from calque.coverage import Status, statuses
-from calque.ops.registry import RULES
+from calque.ops.table.registry import RULES
 
 
 def rules() -> str:

@@ -6,25 +6,22 @@ where an interrupt would end the process or lose state.
 """
 
 from calque import ops as _ops  # the rules must exist before they are bound
-from calque import trace
-from calque.device.custom import op
-from calque.device.interop import to_jax, to_torch
-from calque.device.registration import register as _register
-from calque.diagnostics import (
-    CalqueError,
-    EagerWarning,
-    RetraceWarning,
-    TraceError,
-    UnsupportedOpError,
-)
-from calque.run.export import Exported, export, load_exported
-from calque.run.from_jax import from_jax
-from calque.run.functional import functional
-from calque.run.jit import jit
-from calque.trace import symbolic_trace
+from calque.device.backend.interop import to_jax, to_torch
+from calque.device.backend.registration import register as _register
+from calque.device.kernels.custom import op
+from calque.errors import CalqueError, EagerWarning, RetraceWarning, TraceError, UnsupportedOpError
+from calque.interop.export import Exported, export, load_exported
+from calque.interop.from_jax import from_jax
+from calque.interop.functional import functional
+from calque.jitting.api import jit
+from calque.jitting.control_flow import install as _install_control_flow
+from calque.tracing import former_names as _former_names
+from calque.tracing import lower, symbolic_trace, trace
 
 _register()
-del _ops, _register
+_install_control_flow()
+_former_names.install()
+del _former_names, _install_control_flow, _ops, _register
 
 __all__ = [
     "CalqueError",
@@ -38,6 +35,7 @@ __all__ = [
     "functional",
     "jit",
     "load_exported",
+    "lower",
     "op",
     "symbolic_trace",
     "to_jax",

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
-from calque.device.fallback import DECOMPOSED, SERVED
-from calque.ops.registry import RULES
+from calque.device.kernels.fallback import DECOMPOSED, SERVED
+from calque.ops.table.registry import RULES
 
 Results = dict[str, dict[str, Any]]
 

@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import calque
-from calque.device.fallback import SERVED
+from calque.device.kernels.fallback import SERVED
 from tests.conformance.known_models import reason
 from tests.conformance.models import MODELS, Model
 

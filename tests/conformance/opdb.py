@@ -92,7 +92,7 @@ def main() -> int:
                     if options.trace:
                         traceback.print_exception(error)
                 sys.stdout.flush()
-    from calque.device.fallback import SERVED
+    from calque.device.kernels.fallback import SERVED
 
     for name, times in SERVED.most_common():
         print(f"CPU  {name} x{times}")

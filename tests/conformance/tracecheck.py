@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import calque
-from calque.trace import lower
+from calque.tracing import lower
 from tests.conformance.modelcheck import close, tensors_of
 from tests.conformance.models import MODELS
 

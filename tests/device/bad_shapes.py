@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from calque.ops.common import names
+from calque.ops.table.helpers import names
 
 Case = Callable[[Any], Any]
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from calque.ops.common import names
+from calque.ops.table.helpers import names
 from tests.device.bad_shapes import Case
 
 DTYPES: dict[str, Case] = {

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jax.experimental import pallas as pl
 
 import calque
-from calque.device import binding
-from calque.ops.registry import RULES
+from calque.device.kernels import binding
+from calque.ops.table.registry import RULES
 
 LIBRARY = torch.library.Library("calquetest", "FRAGMENT")
 LIBRARY.define("scaled(Tensor x, Scalar factor=2, *, bool negate=False) -> Tensor")

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import calque
-from calque.device.outline import Outline
-from calque.diagnostics import InternalError
+from calque.device.kernels.meta_check import Outline
+from calque.errors import InternalError
 from tests.device import bad_options, bad_shapes, bad_values
 from tests.device.bad_shapes import Case
 
@@ -145,7 +145,7 @@ SPARSE: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.filterwarnings(
-    "ignore:Sparse:UserWarning", "ignore::calque.device.fallback.FallbackWarning"
+    "ignore:Sparse:UserWarning", "ignore::calque.device.kernels.fallback.FallbackWarning"
 )
 @pytest.mark.parametrize("use", SPARSE.values(), ids=SPARSE)
 def test_says_that_there_are_no_sparse_tensors(use: Callable[[torch.Tensor], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Laws of `calque.device.geometry`: what is written through a view is read back through it."""
+"""Laws of `device.memory.geometry`: what is written through a view is read back through it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calque.device import geometry
-from calque.device.cell import x64
-from calque.device.geometry import Layout, View
+from calque.device.memory import geometry
+from calque.device.memory.cell import x64
+from calque.device.memory.geometry import Layout, View
 
 FEW = settings(max_examples=20, deadline=None)
 

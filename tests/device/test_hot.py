@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import calque
-from calque.device import slots
+from calque.device.kernels import slots
 
 REPEATED = range(6)
 

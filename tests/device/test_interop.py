@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import calque
-from calque.device.dtypes import TO_NUMPY
+from calque.device.runtime.dtypes import TO_NUMPY
 
 
 def sample(dtype: torch.dtype) -> torch.Tensor:

@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 import calque
-from calque.device import interrupts, module, raised
-from calque.device.cell import x64
+from calque.device.backend import backward_errors, torch_jax
+from calque.device.memory.cell import x64
+from calque.device.runtime import interrupts
 from tests.faults.interrupting import in_process
 
 SIGNAL = signal.SIGUSR1
@@ -67,20 +68,20 @@ class Asked:
         self.moment: int | None = None
         send = sender(kind)
         # The staticmethod stays alive here, and so the count of references is the usual one.
-        usual = self.usual = module.Guard.__dict__["type_"]
+        usual = self.usual = torch_jax.Guard.__dict__["type_"]
 
-        def look_up(guard: module.Guard) -> Callable[[], Any]:
+        def look_up(guard: torch_jax.Guard) -> Callable[[], Any]:
             try:  # as in `device_type`: the engine asks with an exception set, too
-                for _ in raised._NOTHING:
+                for _ in backward_errors._NOTHING:
                     pass
             except BaseException as error:
-                raised._taken[:] = [error]
+                backward_errors._taken[:] = [error]
             self.times += 1
             if self.times == self.moment:
                 [*map(operator.call, [send])]  # C++ goes on with it pending
             return usual.__wrapped__
 
-        module.Guard.type_ = property(  # type: ignore[assignment]
+        torch_jax.Guard.type_ = property(  # type: ignore[assignment]
             interrupts.entered_unseen(look_up)  # type: ignore[arg-type]
         )
 
@@ -115,7 +116,7 @@ def check_guard() -> None:
             torch.set_grad_enabled(True)
             asked.moment = None
             assert train() == expected
-        module.Guard.type_ = asked.usual
+        torch_jax.Guard.type_ = asked.usual
 
 
 def test_an_interrupt_while_pytorch_asks_the_guard_comes_afterwards():
@@ -125,12 +126,12 @@ def test_an_interrupt_while_pytorch_asks_the_guard_comes_afterwards():
 @pytest.mark.parametrize("kind", ["signal", "thread"])
 def test_what_the_guard_calls_is_entered_and_left_before_an_interrupt(kind):
     with pytest.raises(Interrupt) as caught:
-        moment([*map(operator.call, [sender(kind), raised.device_type])])
+        moment([*map(operator.call, [sender(kind), backward_errors.device_type])])
     assert "device_type" not in [one.name for one in traceback.extract_tb(caught.tb)]
 
 
 def test_nothing_in_what_the_guard_calls_looks_for_interrupts():
-    instructions = list(dis.get_instructions(raised.device_type))
+    instructions = list(dis.get_instructions(backward_errors.device_type))
     entry = next(one for one in instructions if one.opname == "RESUME")
     assert entry.arg is not None and entry.arg >= 2
     assert not any("CALL" in one.opname.split("_")[0] for one in instructions)
@@ -213,7 +214,7 @@ def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
 
 def test_a_reference_that_somebody_keeps_does_not_hold_up_signals_for_ever(monkeypatch):
     monkeypatch.setattr(interrupts, "_STRAY_AFTER", 0.05)
-    kept = module.Guard.type_
+    kept = torch_jax.Guard.type_
 
     def run() -> None:
         signal.raise_signal(SIGNAL)

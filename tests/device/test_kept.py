@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.device import kept
+from calque.device.runtime import compile_cache
 
 
 def programs() -> int:
@@ -48,7 +48,7 @@ def test_new_shapes_do_not_pile_up(call, bound) -> None:
         for _ in range(4):
             found = call(x.clone())
     assert found.device.type == "jax"
-    assert kept.count() <= 8
+    assert compile_cache.count() <= 8
     assert programs() <= before + 10
 
 
@@ -92,13 +92,13 @@ def test_a_bound_that_is_too_low_is_told(bound, caplog) -> None:
 
 def test_of_a_thousand_shapes_the_last_are_kept_and_those_in_use(bound) -> None:
     bound(64)
-    table = kept.Table()
+    table = compile_cache.Table()
     always = table.keep("always", None)
     for size in range(1000):
         always.used = True
         table.keep(size, None)
     assert "always" in table and 999 in table and 0 not in table
-    assert 32 <= kept.count() <= 64
+    assert 32 <= compile_cache.count() <= 64
 
 
 MANY = """

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import calque  # noqa: F401
-from calque.device.dtypes import TO_NUMPY
+from calque.device.runtime.dtypes import TO_NUMPY
 
 
 def saved(value: Any, **options: Any) -> Any:

@@ -12,8 +12,8 @@ import time
 import pytest
 
 import calque  # noqa: F401  (wraps the handlers)
-from calque.device.interrupts import Handler, settles
-from calque.device.signals import _get as wrapped
+from calque.device.backend.signals import _get as wrapped
+from calque.device.runtime.interrupts import Handler, settles
 
 SIGNAL = signal.SIGUSR2
 pytestmark = pytest.mark.skipif(
@@ -167,8 +167,8 @@ numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 before = [disposition(number) for number in numbers]
 """
 AFTER = """
-from calque.device.interrupts import Handler
-from calque.device.signals import _get
+from calque.device.runtime.interrupts import Handler
+from calque.device.backend.signals import _get
 for number in numbers:
     assert isinstance(_get(number), Handler) == (number != signal.SIGHUP), number
 assert [disposition(number) for number in numbers] == before

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import calque
-from calque.device import sizes
+from calque.device.runtime import sizes
 
 HUGE = 2**40
 MANY = 2**61

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calque  # noqa: F401
-from calque.device.cell import cell_of, is_whole
+from calque.device.memory.cell import cell_of, is_whole
 
 Tensor = torch.Tensor
 Step = Callable[[Tensor], Tensor]

@@ -68,8 +68,8 @@ def program_of(plan: list[Step]) -> Callable[..., Any]:
     [
         "calque.trace",
         "calque.symbolic_trace",
-        "calque.trace.lower",
-        "calque.trace.lower, with writes",
+        "calque.lower",
+        "calque.lower, with writes",
     ],
 )
 @settings(max_examples=25, deadline=None)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import calque
-from calque.run import JaxInterpreter
-from calque.trace import lower
+from calque.graph import JaxInterpreter
+from calque.tracing import lower
 from tests.laws.programs import PROGRAMS
 
 COMPILED = ("pointwise", "views", "writes_to_its_input", "Convolutions", "Attention")

@@ -19,12 +19,12 @@ RAISES = (_NO_SHAPES, _NO_ASSIGNMENT)
 CANNOT: dict[tuple[str, str], str] = {
     ("shapes_decide", "calque.symbolic_trace"): _NO_SHAPES,
     ("iterates", "calque.symbolic_trace"): _NO_SHAPES,
-    ("shapes_decide", "calque.trace.fx"): _NO_SHAPES,
-    ("iterates", "calque.trace.fx"): _NO_SHAPES,
-    ("writes_through_a_view", "calque.trace.fx"): _NO_ASSIGNMENT,
-    ("writes_to_its_input", "calque.trace.fx"): _NOT_IN_PLACE,
-    ("accumulates", "calque.trace.fx"): _FROZEN,
-    ("Counter", "calque.trace.fx"): _FROZEN,
+    ("shapes_decide", "calque.tracing.fx"): _NO_SHAPES,
+    ("iterates", "calque.tracing.fx"): _NO_SHAPES,
+    ("writes_through_a_view", "calque.tracing.fx"): _NO_ASSIGNMENT,
+    ("writes_to_its_input", "calque.tracing.fx"): _NOT_IN_PLACE,
+    ("accumulates", "calque.tracing.fx"): _FROZEN,
+    ("Counter", "calque.tracing.fx"): _FROZEN,
 }
 
 

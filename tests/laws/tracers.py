@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import calque
-from calque.trace import fx, lower
+from calque.tracing import fx, lower
 
 Traced = Callable[..., Any]
 
@@ -40,9 +40,9 @@ def _make_fx(program: Any, *args: Any) -> Traced:
 TRACERS: dict[str, Callable[..., Traced]] = {
     "calque.trace": lambda program, *args: calque.trace(program, *args),
     "calque.symbolic_trace": lambda program, *args: calque.symbolic_trace(program),
-    "calque.trace.fx": lambda program, *args: fx.symbolic_trace(program),
-    "calque.trace.lower": lambda program, *args: lower(calque.trace(program, *args)),
-    "calque.trace.lower, with writes": lambda program, *args: lower(
+    "calque.tracing.fx": lambda program, *args: fx.symbolic_trace(program),
+    "calque.lower": lambda program, *args: lower(calque.trace(program, *args)),
+    "calque.lower, with writes": lambda program, *args: lower(
         calque.trace(program, *args), functional=False
     ),
     "torch.export": _export,

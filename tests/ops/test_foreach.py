@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.ops.foreach import UNARY
+from calque.ops.optim.foreach import UNARY
 
 LISTS = [torch.tensor([[0.5, 0.25], [0.75, 0.1]]), torch.tensor([0.3, 0.9, 0.6])]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.device.binding import overload_of, traced_parameters
-from calque.device.call import Runner
+from calque.device.kernels.binding import overload_of, traced_parameters
+from calque.device.kernels.call import Runner
 from calque.ops import find
 from tests.ops.conformance import cases, compare_with_cpu
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import calque
-from calque.device import composites
+from calque.device.kernels import composites
 
 LAYERS = [
     nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True),

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.ops import RULES, pieces
+from calque.ops import RULES
+from calque.ops.reduce import converted
 from tests.ops.conformance import cases, compare_with_cpu
 
 NAMES = [
@@ -118,8 +119,8 @@ LARGE = {
 @pytest.mark.parametrize(("reduce", "dtype"), LARGE.values(), ids=LARGE)
 @pytest.mark.parametrize("shape", [(97, 13), (5, 201), (64, 64)])
 def test_a_reduction_in_pieces_gives_what_one_in_a_whole_gives(reduce, dtype, shape, monkeypatch):
-    monkeypatch.setattr(pieces, "LARGE", 64)
-    monkeypatch.setattr(pieces, "PIECE", 256)
+    monkeypatch.setattr(converted, "LARGE", 64)
+    monkeypatch.setattr(converted, "PIECE", 256)
     x = torch.randint(0, 3, shape).to(dtype)
     found = reduce(x.to("jax"))
     assert found.dtype == reduce(x).dtype

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.device.cell import x64
-from calque.ops import indexing, sorting
+from calque.device.memory.cell import x64
+from calque.ops.index import gather
+from calque.ops.reduce import sorting
 from tests.ops.conformance import cases, compare_with_cpu
 
 NAMES = [
@@ -97,7 +98,7 @@ def test_cat_refuses_sizes_that_do_not_match() -> None:
     [
         (sorting.sort, (0, True), {"stablehlo.sort": 1}),
         (sorting.topk, (2,), {"chlo.top_k": 1, "stablehlo.sort": 0}),
-        (indexing.index_select, (0, jnp.zeros(2, jnp.int32)), {"stablehlo.gather": 1}),
+        (gather.index_select, (0, jnp.zeros(2, jnp.int32)), {"stablehlo.gather": 1}),
     ],
 )
 def test_a_rule_lowers_to_one_instruction(rule, arguments, expected) -> None:

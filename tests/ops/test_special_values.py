@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
-from calque.ops.common import names
+from calque.ops.table.helpers import names
 
 PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, math.inf, -math.inf, math.nan)
 POINTS = [complex(x, y) for x, y in itertools.product(PARTS, PARTS)]

@@ -1,15 +1,18 @@
 """The op table: what every ATen operator means, as a pure JAX function.
 
-Each module here but `registry`, `dtypes` and `common` is a family of operators; all are imported,
-so that adding an operator touches one file.
+Each sub-package but `table` has families of operators; all their modules are imported, so that
+adding an operator touches one file.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from calque.ops.registry import RULES, Rule, find, op
+from calque.ops.table.registry import RULES, Rule, find, op
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+_FAMILIES = ("pointwise", "reduce", "index", "linalg", "nn", "create", "optim")  # the last uses all
+
+for _family in _FAMILIES:
+    for _module in iter_modules(import_module(f"{__name__}.{_family}").__path__):
+        import_module(f"{__name__}.{_family}.{_module.name}")
 
 __all__ = ["RULES", "Rule", "find", "op"]

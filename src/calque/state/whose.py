@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calque.diagnostics.frames import is_library
+from calque.errors.frames import is_library
 
 
 class Owner(enum.IntEnum):

@@ -1,0 +1,4 @@
+"""What PyTorch expects of a device.
+
+Its module, accelerator, hooks, moves, DLPack, forks, signals.
+"""

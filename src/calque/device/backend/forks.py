@@ -1,0 +1,51 @@
+"""A forked process has XLA's memory but none of its threads: there, work would wait for ever.
+
+As CUDA's tensors do, the device's raise in a child that was forked after JAX had started, and so do
+compiled functions. A data loader whose workers only make CPU tensors is not affected.
+"""
+
+import os
+from typing import NoReturn
+
+from jax._src import xla_bridge
+
+from calque.device.memory.cell import active, x64
+from calque.device.runtime import executable
+
+
+class _State:
+    bad_fork = False
+
+
+def is_bad() -> bool:
+    """Whether this process was forked after JAX had started."""
+    return _State.bad_fork
+
+
+class _Refusal:
+    """Stands where a trace would: whatever an operator asks of it raises."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse()
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise RuntimeError(
+        "the jax device cannot be used in a process that was forked after the device was first "
+        "used: start the process with the 'spawn' method, or keep to CPU tensors in it"
+    )
+
+
+def _after_fork() -> None:
+    if xla_bridge.backends_are_initialized():
+        _State.bad_fork = True
+        # Every operator looks for a trace or enters this context: the check costs nothing more.
+        type(active).trace = _Refusal()
+        active.__dict__.pop("trace", None)  # of the one thread that is left
+        executable.refuse()
+        x64.__enter__ = _refuse  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Watch for forks."""
+    os.register_at_fork(after_in_child=_after_fork)

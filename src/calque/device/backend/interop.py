@@ -1,0 +1,154 @@
+"""Tensors to `jax.Array`s and back, and DLPack.
+
+A `jax.Array` never changes; a tensor may. Where both would stand on the same memory the caller has
+to ask for it (`copy=False`), and must not write to the tensor afterwards.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import Array
+from torch.overrides import has_torch_function_unary
+
+from calque.device.kernels.copies import to_host
+from calque.device.memory.cell import read, wrap, x64
+from calque.device.memory.host import host_array
+from calque.device.runtime.dtypes import to_torch as torch_dtype
+
+
+def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
+    """The value of a tensor as a `jax.Array` of the same shape and dtype.
+
+    A tensor of the device gives the array it stands on, without a copy; later writes to the tensor
+    replace that array and do not reach it. The result knows nothing of PyTorch's autograd.
+
+    Hold the result itself as long as you use arrays that JAX makes of it over the same memory
+    (`addressable_data`, `jax.device_put` to the same device): a jitted step takes the memory of an
+    array that nobody holds.
+
+    >>> import torch, calque
+    >>> calque.to_jax(torch.arange(3, device="jax")).dtype
+    dtype('int64')
+
+    Args:
+        tensor: a tensor of any device.
+        copy: whether a CPU tensor is copied. With False the array shares its memory: nobody may
+            write to the tensor as long as the array lives.
+
+    Raises:
+        RuntimeError: `copy=False`, and the memory of the tensor cannot be shared.
+        TypeError: JAX has no such dtype.
+    """
+    if tensor.device.type == "jax":
+        return read(tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if copy or plain.device.type != "cpu":
+        return host_array(plain.cpu())
+    if not plain.is_contiguous():
+        raise RuntimeError("copy=False: the memory of a tensor with gaps cannot be shared with JAX")
+    with x64():
+        array = jax.dlpack.from_dlpack(plain)
+    if array.size and array.unsafe_buffer_pointer() != plain.data_ptr():
+        raise RuntimeError("copy=False: the memory of the tensor is not aligned as JAX needs it")
+    return array
+
+
+def to_torch(
+    array: Array, device: str | torch.device = "jax", *, copy: bool = True
+) -> torch.Tensor:
+    """A tensor of the value of a `jax.Array`, with the same shape and dtype.
+
+    On the device the tensor stands on the array itself, without a copy; writes to the tensor
+    replace what it stands on and do not reach the array.
+
+    >>> import jax.numpy as jnp, calque
+    >>> calque.to_torch(jnp.ones(2)) * 2
+    tensor([2., 2.], device='jax:0')
+
+    Args:
+        array: an array, or a JAX tracer.
+        device: "jax", "cpu" or any other device of PyTorch.
+        copy: whether a CPU tensor gets memory of its own. With False it shares the array's:
+            nobody may write to it, for JAX takes for granted that arrays never change.
+
+    Raises:
+        TypeError: it is not a JAX array, or PyTorch has no such dtype.
+    """
+    if not isinstance(array, Array):
+        raise TypeError(f"to_torch takes a jax.Array, not {type(array).__name__}")
+    torch_dtype(array.dtype)
+    device = torch.device(device)
+    if device.type == "jax":
+        return wrap(_strong(array))
+    if device.type == "cpu" and not copy:
+        return torch.from_dlpack(array)
+    return to_host(wrap(array)).to(device)
+
+
+def _strong(array: Array) -> Array:
+    """An array that promotes as an array: JAX lets weakly typed ones pass for Python numbers."""
+    if not getattr(array, "weak_type", False):
+        return array
+    with x64():
+        return jax.lax.convert_element_type(array, array.dtype)
+
+
+# DLPack -----------------------------------------------------------------------------------------
+
+
+def _is_ours(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.device.type == "jax"
+        and not has_torch_function_unary(tensor)
+    )
+
+
+def _exported(tensor: torch.Tensor) -> Array:
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise BufferError("Can't export tensors with the conjugate or negative bit set")
+    return to_jax(tensor)
+
+
+def _dlpack(
+    tensor: torch.Tensor,
+    *,
+    stream: Any = -1,
+    max_version: tuple[int, int] | None = None,
+    dl_device: Any = None,
+    copy: bool | None = None,
+) -> Any:
+    """A capsule over a copy: who takes it may write to it. `copy=False` gives the array's own."""
+    array = _exported(tensor)
+    if copy is not False:
+        with x64():
+            array = jnp.array(array, copy=True)
+    export: Any = array.__dlpack__
+    stream = None if stream == -1 else stream
+    return export(stream=stream, max_version=max_version, dl_device=dl_device)
+
+
+def _dlpack_device(tensor: torch.Tensor) -> Any:
+    return to_jax(tensor).__dlpack_device__()
+
+
+def install() -> None:
+    """Give the device's tensors DLPack; those of other devices keep PyTorch's."""
+    Tensor = torch.Tensor
+    for name, ours in (("__dlpack__", _dlpack), ("__dlpack_device__", _dlpack_device)):
+        setattr(Tensor, name, _in_front(getattr(Tensor, name), ours))
+    exporter = _in_front(torch.utils.dlpack.to_dlpack, _dlpack)
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = exporter  # type: ignore[assignment]
+
+
+def _in_front(theirs: Any, ours: Any) -> Any:
+    @functools.wraps(theirs)
+    def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return (ours if _is_ours(tensor) else theirs)(tensor, *args, **kwargs)
+
+    return method

@@ -1,0 +1,81 @@
+"""Register the device "jax" with PyTorch; done once, by `import calque`."""
+
+import sys
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from calque.device.backend import (
+    accelerator,
+    backward_errors,
+    forks,
+    interop,
+    moves,
+    queues,
+    signals,
+    torch_jax,
+)
+from calque.device.kernels import (
+    attention_backend,
+    autocast,
+    binding,
+    composites,
+    copies,
+    indices,
+    sparse,
+    storage,
+    validations,
+    views,
+)
+from calque.device.kernels.fallback import fall_back
+from calque.device.runtime import async_dispatch, sizes
+from calque.device.validation import division, factorizations, value_ranges
+
+_libraries: list[torch.library.Library] = []
+
+
+def register() -> None:
+    """Make `torch.device("jax")` a device of PyTorch (a second call does nothing).
+
+    Raises:
+        RuntimeError: another package holds PyTorch's slot for out-of-tree devices.
+    """
+    if _libraries:
+        return
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise RuntimeError(
+            f"PyTorch has one slot for devices like ours, and {taken!r} holds it already: import "
+            "calque in a process without that package"
+        )
+    _setup_privateuseone_for_python_backend(
+        "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
+    )
+    aten = torch.library.Library("aten", "IMPL")
+    by_hand = (
+        *(views, copies, indices, attention_backend, composites),
+        *(factorizations, division, value_ranges),
+    )
+    binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(binding.untraced(fall_back), "PrivateUse1")
+    for key in sparse.KEYS:
+        everything.fallback(binding.untraced(sparse.refuse), key)
+    composites.install(aten)
+    validations.install(aten)
+    autocast.install(aten, everything)
+    for part in (
+        attention_backend,
+        storage,
+        queues,
+        moves,
+        interop,
+        accelerator,
+        forks,
+        async_dispatch,
+        backward_errors,
+        signals,
+        sizes,
+    ):
+        part.install()
+    _libraries.extend((aten, everything))

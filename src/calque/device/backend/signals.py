@@ -1,0 +1,141 @@
+"""Puts the handlers of Python's signals behind `interrupts.Handler`, and hides that it is there.
+
+A handler is the only place where Python lets a signal be put off, so every one is wrapped: those
+that are there when calque is imported, and those that `signal.signal` sets later. `getsignal` and
+what `signal.signal` returns are the user's own handlers, by identity: asyncio cancels by Ctrl-C
+only where it finds `default_int_handler`. The module `signal` looks its C functions up at each
+call, so they are replaced there, and a `signal.signal` imported before calque goes the same way.
+"""
+
+import _signal  # pyright: ignore[reportMissingImports]
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+from jax._src import config, core, source_info_util
+from torch.utils.weak import WeakIdKeyDictionary
+
+from calque.device.runtime import interrupts
+from calque.device.runtime.interrupts import Handler, settles
+from calque.tracing.abstract.abstract_values import AbstractValues
+
+STEPS: tuple[Callable[..., Any], ...] = (
+    # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
+    AbstractValues.of,
+    AbstractValues.of_member,
+    AbstractValues.compute,
+    # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
+    *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
+    WeakIdKeyDictionary()._remove,
+    # What JAX sets for a trace it must set back: a trace left behind breaks all that follows.
+    *(
+        vars(kind)[method]
+        for module in (config, core, source_info_util)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and {"__enter__", "__exit__"} <= vars(kind).keys()
+        for method in ("__enter__", "__exit__")
+        if isinstance(vars(kind)[method], FunctionType)
+    ),
+)
+"""What is not ours to mark where it is written."""
+
+_SIGACTION_BYTES = 1024  # no system's struct is as long
+_set = _signal.signal
+_get = _signal.getsignal
+
+
+def _does_nothing() -> tuple[bytes, ...]:
+    """The instructions of functions that do nothing, with a docstring and without."""
+
+    def bare() -> None:
+        pass
+
+    def documented() -> None:
+        """Nothing."""
+
+    return bare.__code__.co_code, documented.__code__.co_code
+
+
+_NOTHING = _does_nothing()
+
+
+def _wrapped(signum: int, handler: Any) -> Any:
+    """The handler that waits where it has to.
+
+    SIG_IGN, SIG_DFL and what is no handler stay, and so do functions without a body. These have
+    nothing to wait for: event loops set them to have signals written to their file descriptor
+    (`signal.set_wakeup_fd`), and a signal that is made pending again is written again.
+    """
+    if isinstance(handler, Handler) or not callable(handler):
+        return handler
+    if getattr(getattr(handler, "__code__", None), "co_code", None) in _NOTHING:
+        return handler
+    return Handler(signum, handler)
+
+
+def _own(handler: Any) -> Any:
+    """The handler that the user set."""
+    return handler.handler if isinstance(handler, Handler) else handler
+
+
+@functools.wraps(_set)
+def _set_wrapped(signalnum: int, handler: Any, /) -> Any:
+    return _own(_set(signalnum, _wrapped(signalnum, handler)))
+
+
+@functools.wraps(_get)
+def _get_own(signalnum: int, /) -> Any:
+    return _own(_get(signalnum))
+
+
+def _wrap_present() -> None:
+    """Wrap the handlers that are set; only the main thread may."""
+    for signum in _signal.valid_signals():
+        present = _get(signum)
+        wrapped = _wrapped(signum, present)
+        if wrapped is not present:
+            _exchange(signum, wrapped)
+
+
+def _exchange(signum: int, handler: Handler) -> None:
+    """Set a handler and leave the process's own disposition of the signal as it was.
+
+    `signal.signal` would undo `signal.siginterrupt(signum, False)`, and take the signal away from
+    C code that came in front of Python (`faulthandler.register(signum, chain=True)`).
+    """
+    if os.name != "posix":
+        _set(signum, handler)
+        return
+    sigaction: Callable[..., int] = ctypes.CDLL(None).sigaction
+    disposition = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    known = sigaction(int(signum), None, disposition) == 0
+    _set(signum, handler)
+    if known:
+        sigaction(int(signum), disposition, None)
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _in_main_thread(_: Any) -> int:
+    _wrap_present()
+    return 0
+
+
+def install() -> None:
+    """Wrap the handlers of signals, now and from now on.
+
+    Outside the main thread, what is set already is wrapped when the main thread runs next.
+    """
+    interrupts.be_ready()
+    for step in STEPS:
+        settles(step)
+    _signal.signal = _set_wrapped
+    _signal.getsignal = _get_own
+    if threading.current_thread() is threading.main_thread():
+        _wrap_present()
+    else:
+        ctypes.pythonapi.Py_AddPendingCall(_in_main_thread, None)

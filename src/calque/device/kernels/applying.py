@@ -1,0 +1,57 @@
+"""Call the function of a rule on arrays: the order of its arguments, its checks, its errors.
+
+This is the one place that knows how a rule's function is called. `call.Runner` makes executables
+of it; `calque.graph.array_graph` calls it while a whole graph is traced.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+from jax import Array
+
+from calque.device.kernels.meta_check import Outline
+from calque.device.memory import rng
+from calque.device.memory.cell import active
+from calque.device.runtime import sizes
+from calque.ops.table import conditions, promotion
+from calque.ops.table.registry import Rule
+
+UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
+"""Parameters of operators that never reach a rule."""
+
+
+def apply(
+    rule: Rule,
+    key: Array | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    default_float: Any,
+    outline: Outline | None,
+) -> Any:
+    """What a rule gives for arrays (see `calque.ops.table.registry`).
+
+    Args:
+        rule: the rule.
+        key: the packed key of this draw, for a random rule.
+        args, kwargs: the arguments of the operator, arrays for tensors, numpy dtypes for dtypes,
+            less those in `UNUSED`.
+        default_float: `torch.get_default_dtype()`, as a numpy dtype.
+        outline: what checks the arguments; None where they are not those of an operator.
+
+    Raises:
+        RuntimeError: what PyTorch raises for such shapes, dtypes and options.
+        torch.OutOfMemoryError: a result alone is larger than the device's memory.
+    """
+    first = [rng.key_of(key)] if rule.random else []
+    ours = rule.function.__module__.startswith("calque.")
+    checked = nullcontext() if outline is None else outline.checked(args, kwargs, ours)
+    with promotion.default_float_scope(default_float), checked:
+        if outline is not None:
+            conditions.check(rule.name, args, kwargs)
+            outline.check_sizes(args, kwargs)
+        found = rule.function(*first, *args, **{rule.keyword(n): v for n, v in kwargs.items()})
+        for result in jax.tree.leaves(found):
+            sizes.check(result, active.trace is None)
+        return found

@@ -1,0 +1,128 @@
+"""`F.scaled_dot_product_attention` on the device: which backend, and results that are integers."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, flex_attention
+
+from calque.device.kernels.binding import traced_parameters
+from calque.device.kernels.call import Runner
+from calque.device.kernels.fast_path import wrap_result
+from calque.device.memory.cell import wrap_strided
+from calque.device.memory.strides import of_attention
+from calque.ops.table.registry import RULES
+
+_NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
+_MAX_LENGTHS = (4, 5)
+
+
+def choose(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """The fused rule where the operands are a batch of heads; PyTorch's own operators elsewhere."""
+    operands = (query, key, value)
+    batched = all(t.dim() == 4 for t in operands) and len({t.size(0) for t in operands}) == 1
+    real = all(t.dtype == query.dtype and t.is_floating_point() for t in operands)
+    heads = {t.size(1) for t in operands} if batched else set()
+    if not batched or not real or not (enable_gqa or len(heads) == 1):
+        return SDPBackend.MATH.value
+    if key.size(1) != value.size(1) or not key.size(1) or query.size(1) % key.size(1):
+        return SDPBackend.MATH.value
+    return SDPBackend.OVERRIDEABLE.value
+
+
+def is_one_rule(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Whether the rule of attention stands for PyTorch's composition, which refuses some calls."""
+    operands = (query, key, value)
+    axes = query.dim()
+    if axes not in (2, 3, 4) or any(t.dim() != axes or not t.numel() for t in operands):
+        return False
+    if any(t.dtype != query.dtype or not t.is_floating_point() for t in operands):
+        return False
+    if query.device.type != "jax" or any(t.device != query.device for t in operands):
+        return False
+    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2) or not 0 <= dropout_p < 1:
+        return False
+    (*batch, heads), (*others, groups) = ([1, *t.shape[:-2]] for t in (query, key))
+    if key.shape[:-2] != value.shape[:-2] or batch != others:
+        return False
+    if heads != groups and not (enable_gqa and axes == 4 and heads % groups == 0):
+        return False
+    return attn_mask is None or (not is_causal and _fits(attn_mask, query, key))
+
+
+def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
+    scores = (*query.shape[:-1], key.size(-2))
+    if mask.device != query.device or mask.dtype not in (torch.bool, query.dtype):
+        return False
+    if not 2 <= mask.dim() <= len(scores):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
+    return all(n in (1, full) for n, full in pairs)
+
+
+class _Attention:
+    """The kernel of the fused operator; draws a random key only where something is dropped."""
+
+    def __init__(self) -> None:
+        self._runners: dict[bool, Runner] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        drops = bool(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0))
+        runner = self._runners.get(drops)
+        if runner is None:
+            rule = RULES[_NAME]
+            traced = traced_parameters(rule)
+            if not drops:
+                rule = replace(rule, function=partial(rule.function, None), random=False)
+            runner = self._runners[drops] = Runner(rule, traced)
+        attended, *results = runner(args, kwargs)
+        query, key = list(args)[:2]
+        lengths = {4: query.size(2), 5: key.size(2)}
+        return wrap_strided(attended, of_attention(attended, query)), *(
+            lengths[i] if i in _MAX_LENGTHS else wrap_result(r) for i, r in enumerate(results, 1)
+        )
+
+
+def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether `nn.TransformerEncoder` may pack a padded batch: the device has no nested tensors."""
+    return False
+
+
+def kernels() -> dict[str, Any]:
+    """The attention kernels by operator name."""
+    return {
+        "_fused_sdp_choice": choose,
+        "_nested_tensor_from_mask_left_aligned": _no_nesting,
+        "_scaled_dot_product_fused_attention_overrideable": _Attention(),
+    }
+
+
+def install() -> None:
+    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+    theirs = flex_attention._validate_device
+
+    def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "jax":
+            theirs(query, key, value)
+
+    flex_attention._validate_device = check

@@ -1,0 +1,305 @@
+"""Bind the op table to PyTorch's dispatcher.
+
+From one functional rule follow the operator itself, its in-place form, its `out=` form and, for
+rules that change arguments, the write-back. What has no rule at all goes to `fallback`.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from jax import Array
+from torch._C._dynamo import eval_frame
+
+from calque.device.kernels.call import Runner
+from calque.device.kernels.fallback import fall_back
+from calque.device.kernels.meta_check import Outline
+from calque.device.kernels.out_aliasing import Written
+from calque.device.memory.cell import read, write, x64
+from calque.device.runtime.dtypes import to_torch
+from calque.ops.table.registry import RULES, Rule
+
+Kernel = Callable[..., Any]
+_COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+
+IN_PLACE_OF = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
+    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
+    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
+    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
+}
+"""The rule of each in-place operator that is not named after its functional form."""
+
+_FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
+
+
+@cache
+def schema_of(name: str) -> torch._C.FunctionSchema:
+    """The schema of `namespace::name.overload`."""
+    base, _, overload = name.partition(".")
+    return torch._C._get_schema(base, overload)
+
+
+def overload_of(name: str) -> torch._ops.OpOverload:
+    """The operator object of `namespace::name.overload`."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+def is_written(argument: torch._C.Argument) -> bool:
+    """Whether an operator writes to an argument."""
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def traced_parameters(rule: Rule) -> frozenset[str]:
+    """The parameters in which a Python number stands for a tensor or a `Scalar`."""
+    kinds = ("Tensor", "number")
+    arguments = schema_of(rule.name).arguments
+    return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
+
+
+def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
+    """What calls the rule of an operator, or of the in-place operator named.
+
+    `place` is that of the in-place operator's `self` among the rule's arguments.
+    """
+    if in_place is None:
+        return Runner(rule, traced_parameters(rule), None, Outline(overload_of(rule.name)))
+    outline = None if place else Outline(overload_of(in_place))
+    return Runner(rule, traced_parameters(rule), place, outline)
+
+
+def functional(rule: Rule) -> Kernel:
+    """The kernel of an operator that makes new tensors."""
+    return runner(rule).kernel()
+
+
+def mutating(rule: Rule) -> Kernel:
+    """The kernel of an operator that makes new tensors and changes some of its arguments."""
+    run: Runner | None = None
+    positions = _positions(rule)
+    returned = len(schema_of(rule.name).returns)
+    updated = any(r.alias_info is not None for r in schema_of(rule.name).returns)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        if run is None:
+            run = runner(rule)
+        fresh = _without_updates(rule, args, kwargs, run(args, kwargs))
+        fresh = run.wrapped(fresh, args, kwargs)
+        if returned == 0:
+            return None
+        if updated:
+            return args[positions[0]]
+        return fresh[0] if returned == 1 else fresh
+
+    return kernel
+
+
+@cache
+def _positions(rule: Rule) -> list[int]:
+    """Where the arguments that a rule changes stand."""
+    names = [a.name for a in schema_of(rule.name).arguments]
+    return [names.index(name) for name in rule.mutates]
+
+
+def _without_updates(
+    rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Write the new values of the arguments that a rule changes; the other results."""
+    count = len(results) - len(rule.mutates)
+    for name, position, value in zip(rule.mutates, _positions(rule), results[count:], strict=True):
+        _write_back(args[position] if position < len(args) else kwargs.get(name), value)
+    return tuple(results[:count])
+
+
+def _write_back(target: Any, value: Any) -> None:
+    if isinstance(target, list | tuple):
+        for one, new in zip(target, value, strict=True):
+            _write_back(one, new)
+    elif target is not None and value is not None:
+        write(target, value)
+
+
+def in_place(name: str, rule: Rule) -> Kernel:
+    """The kernel of `op_`: the functional rule, written to its first argument."""
+    run: Runner | None = None
+    place = -1  # of `self` in the rule: polygamma has another argument before it
+    written = Written(name)
+
+    def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        nonlocal run, place
+        if run is None:
+            place = _place_of_self(rule)
+            run = runner(rule, name, place)
+        written.check_memory(self, args)
+        args = (*args[:place], self, *args[place:])
+        result = run(args, kwargs)
+        if rule.mutates:
+            (result,) = _without_updates(rule, args, kwargs, result)
+        write(self, result)
+        return self
+
+    def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        nonlocal run
+        if run is None:
+            run = runner(rule, name)
+        for i, tensor in enumerate(self):
+            others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
+            written.check_memory(tensor, others)
+        _write_back(self, run((self, *args), kwargs))
+
+    return kernel if schema_of(name).returns else list_kernel
+
+
+def _place_of_self(rule: Rule) -> int:
+    return rule.parameters.index("self") if "self" in rule.parameters else 0
+
+
+def out_form(name: str) -> Kernel:
+    """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
+    schema = schema_of(name)
+    outs = [a.name for a in schema.arguments if a.is_out]
+    untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
+    written = Written(name)
+    rule: Rule | None = None
+    run: Runner | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal rule, run
+        if rule is None:
+            rule = functional_of(name)
+        if rule is None:
+            return fall_back(overload_of(name), *args, **kwargs)
+        if run is None:
+            run = runner(rule)
+        targets = [kwargs.pop(o) for o in outs if o in kwargs]
+        count = len(args) - (len(outs) - len(targets))
+        targets = [*args[count:], *targets]
+        if untold and "dtype" in rule.parameters and targets[0].dtype != torch.bool:
+            kwargs["dtype"] = targets[0].dtype
+        results = run(args[:count], kwargs)
+        results = (results,) if isinstance(results, Array) else results
+        if len(targets) == 1 and isinstance(targets[0], list | tuple):
+            targets = list(targets[0])
+        inputs = (*args[:count], *kwargs.values())
+        for target, result in zip(targets, results, strict=False):
+            written.check_memory(target, inputs, result.size)
+            written.check_dtype(to_torch(result.dtype), target.dtype)
+        if rule.mutates:
+            results = _without_updates(rule, args[:count], kwargs, results)
+        for target, result in zip(targets, results, strict=True):
+            write_out(target, result)
+        if not schema.returns:
+            return None
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return kernel
+
+
+def write_out(target: torch.Tensor, result: Array) -> None:
+    """Write a result to an `out=` tensor, in its dtype; it is resized if its shape differs."""
+    dtype = read(target).dtype
+    if tuple(target.shape) != result.shape:
+        if target.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape "
+                f"{list(target.shape)}, which does not match the required output shape "
+                f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch "
+                "release outputs will not be resized unless they have zero elements.",
+                stacklevel=3,
+            )
+        target.resize_(result.shape)
+    with x64():
+        write(target, result.astype(dtype))
+
+
+@cache
+def functional_of(name: str) -> Rule | None:
+    """The rule of the same operator whose arguments are those of an in-place or out overload."""
+    schema = schema_of(name)
+    base, _, overload = name.partition(".")
+    base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
+    exact = RULES.get(IN_PLACE_OF.get(name, f"{base}.{overload}" if overload else base))
+    if (
+        exact is not None
+        and name != exact.name
+        and not any(is_written(a) for a in schema_of(exact.name).arguments)
+    ):
+        return exact
+    outs = [a.name for a in schema.arguments if a.is_out]
+    wanted = _typed(schema, _FACTORY | {*outs})
+    for candidate in _by_base().get(base, ()):
+        if _typed(schema_of(candidate.name), _FACTORY) == wanted:
+            return candidate
+    return None
+
+
+def _typed(schema: torch._C.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
+
+
+def forget_derived() -> None:
+    """Look the table up again: a rule in it is another one now."""
+    functional_of.cache_clear()
+    _by_base.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _by_base() -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = {}
+    for rule in RULES.values():
+        table.setdefault(rule.name.partition(".")[0], []).append(rule)
+    return table
+
+
+def derived(name: str) -> Kernel | None:
+    """The kernel for an operator that follows from the table, or None."""
+    rule = RULES.get(name)
+    base = name.partition(".")[0]
+    if rule is not None:
+        return mutating(rule) if rule.mutates else functional(rule)
+    if name in IN_PLACE_OF or (base.endswith("_") and not base.endswith("__")):
+        found = functional_of(name) if name in IN_PLACE_OF or base[:-1] in _by_base() else None
+        return in_place(name, found) if found is not None else None
+    if base in _by_base() and any(a.is_out for a in schema_of(name).arguments):
+        return out_form(name)
+    return None
+
+
+def untraced(kernel: Kernel) -> Kernel:
+    """Keep `torch.compile` out of a kernel: around a graph break it would compile our frames."""
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    code = getattr(kernel, "__code__", None) or type(kernel).__call__.__code__
+    eval_frame.set_code_exec_strategy(code, strategy)
+    return kernel
+
+
+def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
+    """Register a kernel for every ATen operator that follows from the table.
+
+    Args:
+        library: where the kernels are registered.
+        taken: kernels written by hand, by name without namespace; they come first.
+    """
+    for name, kernel in taken.items():
+        library.impl(name, untraced(kernel), "PrivateUse1")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    bases = {name.rstrip("_") for name in _by_base()}
+    for name in torch._C._dispatch_get_all_op_names():
+        short = name.removeprefix("aten::")
+        if not name.startswith("aten::") or short in taken:
+            continue
+        if name.partition(".")[0].rstrip("_") not in bases and name not in IN_PLACE_OF:
+            continue
+        if has(name, _COMPOSITE_IMPLICIT) and not has(name, "Autograd"):
+            continue
+        kernel = derived(name)
+        if kernel is not None:
+            library.impl(short, untraced(kernel), "PrivateUse1")

@@ -1,0 +1,329 @@
+"""Run a rule of the op table on tensors: one XLA executable for each rule and static arguments.
+
+The arguments of a call are split into arrays, which the executable takes, and everything else,
+which it is compiled for. Under a trace the same executables are called with JAX's tracers, and
+become calls inside the traced program.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from jax._src.array import ArrayImpl
+from torch.nn import Parameter
+
+from calque.device.kernels import fast_path
+from calque.device.kernels.applying import UNUSED, apply
+from calque.device.kernels.fast_path import NUMBERS, wrap_result
+from calque.device.kernels.meta_check import Outline
+from calque.device.kernels.slots import SLOT, Slot, Viewed, viewed
+from calque.device.memory import rng, strides
+from calque.device.memory.cell import Cell, active, is_whole, read, x64
+from calque.device.memory.host import array_of, check_device
+from calque.device.memory.host_reads import known
+from calque.device.runtime import sizes
+from calque.device.runtime.compile_cache import Table
+from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
+from calque.errors import TraceError, unrepeatable
+from calque.ops.index.sized_outputs import SIZED
+from calque.ops.table import promotion
+from calque.ops.table.registry import Rule
+
+Tensor = torch.Tensor
+_ARRAY = object()
+_default_dtype = torch.get_default_dtype
+_SIZE_ASKED = "counted ({})"
+_LEFT = {"aten::mm": 0, "aten::addmm": 1}
+"""The place of the left operand of products of matrices."""
+
+
+class Runner:
+    """Calls one rule.
+
+    Attributes:
+        rule: the rule.
+        cast: the index of the tensor argument whose shape and dtype the result must take (for
+            in-place forms); None otherwise.
+        outline: what checks the arguments of each new call; None where the rule's arguments are
+            not those of an operator.
+        dynamic: for each parameter, whether its numbers are arguments of the executable.
+        guarded: whether each call is checked by the rule, or draws a random key.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_lay",
+        "_names",
+        "_traced",
+        "cast",
+        "dynamic",
+        "guarded",
+        "outline",
+        "rule",
+    )
+
+    def __init__(
+        self,
+        rule: Rule,
+        traced: frozenset[str],
+        cast: int | None = None,
+        outline: Outline | None = None,
+    ) -> None:
+        self.rule = rule
+        self.cast = cast
+        self.outline = outline
+        self._traced = (traced - rule.static) | rule.dynamic
+        self._names = rule.parameters
+        self.dynamic = tuple(name in self._traced for name in self._names)
+        self.guarded = rule.random or rule.check is not None
+        self._cache = Table()
+        self._lay: strides.Layer | type | None = Slot  # until a call asks
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The arrays that the rule gives for arguments of the operator."""
+        function, arrays = self.prepare(args, kwargs)
+        try:
+            with x64():
+                return function(*arrays)
+        except jax.errors.JaxRuntimeError as error:
+            raise sizes.as_out_of_memory(error) from None
+
+    def prepare(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """The executable for some arguments, and the arrays it takes; called under `x64`."""
+        arrays: list[Any] = []
+        key: list[Any] = [_default_dtype()]
+        if self.guarded:
+            self._check(args, kwargs, arrays)
+        for value, name in zip(args, self._names, strict=False):
+            key.append(self._split(value, name, arrays))
+        for name, value in kwargs.items():
+            if name not in UNUSED:
+                key.append((name, self._split(value, name, arrays)))
+            elif name == "device":
+                check_device(value)
+        if active.trace is None:  # in a trace nothing is compiled
+            key.append(tuple([a.aval.shape for a in arrays if type(a) is ArrayImpl]))
+        hashed = tuple(key)
+        entry = self._cache.get(hashed)
+        if entry is None:
+            return self._cache.keep(hashed, self._compile(args, kwargs)).value, arrays
+        entry.used = True
+        return entry.value, arrays
+
+    def forget(self, function: Callable[..., Any]) -> None:
+        """Do not keep an executable any longer: whoever called it does."""
+        for key, entry in list(self._cache.items()):
+            if entry.value is function:
+                self._cache.pop(key, None)
+
+    def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Arrays that the rule gave for some arguments as tensors (see `strides`)."""
+        lay = self._lay
+        if lay is Slot:
+            lay = self._lay = strides.layer_of(self.rule.name)
+        if lay is None:
+            return wrap_result(result)
+        laid = lay(strides.leaves(result), args, kwargs)
+        return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
+
+    def kernel(self) -> Callable[..., Any]:
+        """The kernel of a functional operator: tensors in, tensors out."""
+        general = self.guarded or strides.always(self.rule.name)
+        return self._general if general else fast_path.kernel_of(self)
+
+    def _general(self, *args: Any, **kwargs: Any) -> Any:
+        return self.wrapped(self(args, kwargs), args, kwargs)
+
+    def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
+        """Run the rule's own check; draw the key of a random rule."""
+        if self.rule.check is not None:
+            named = {n: v for n, v in kwargs.items() if n not in UNUSED}
+            self.rule.check(dict(zip(self._names, args, strict=False)) | named)
+        if self.rule.random:
+            check_generator(args, kwargs)
+            arrays.append(rng.draw())
+
+    def _split(self, value: Any, name: str, arrays: list[Any]) -> Any:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            try:
+                cell: Cell = value.untyped_storage().cell
+            except AttributeError:
+                arrays.append(array_of(value))
+                return _ARRAY
+            if active.trace is not None:
+                arrays.append(read(value))
+                return _ARRAY
+            if not cell.viewed or is_whole(cell, value):
+                arrays.append(cell.array)
+                return _ARRAY
+            slot = viewed(cell, value, arrays)
+            if slot is None:
+                arrays.append(read(value))
+                return _ARRAY
+            return slot
+        if kind in NUMBERS:
+            if name in self._traced:
+                arrays.append(value)
+                return _ARRAY
+            return (kind, value)
+        if kind is list or kind is tuple:
+            if value and type(value[0]) is int and name not in self._traced:
+                return tuple(value)
+            return tuple([self._split(item, name, arrays) for item in value])
+        if isinstance(value, Tensor):
+            arrays.append(array_of(value))
+            return _ARRAY
+        if isinstance(value, torch.SymFloat):
+            if name not in self._traced:
+                return (float, value.node.pin())
+            arrays.append(value.node.traced)  # a number that calque.jit traces
+            return _ARRAY
+        return value
+
+    def _compile(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        rule, cast, outline = self.rule, self.cast, self.outline
+        names = rule.parameters
+        template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
+        keywords = {n: self._template(v, n) for n, v in kwargs.items() if n not in UNUSED}
+        default = TO_NUMPY[_default_dtype()]
+        left = _moved(rule.name, template)
+
+        def run(*arrays: Any) -> Any:
+            items = iter(arrays)
+            key = next(items) if rule.random else None
+            filled = [_fill(part, items) for part in template]
+            if left is not None:
+                filled[left] = lax.optimization_barrier(filled[left])
+            named = {n: _fill(v, items) for n, v in keywords.items()}
+            result = apply(rule, key, filled, named, default, outline)
+            if cast is None:
+                return result
+            if rule.mutates:
+                return cast_like(result[0], filled[cast]), *result[1:]
+            return cast_like(result, filled[cast])
+
+        run.__name__ = run.__qualname__ = rule.name.replace("::", "_").replace(".", "_")
+        dependent = rule.data_dependent
+        if dependent(*args, **kwargs) if callable(dependent) else dependent:
+            return self._dependent(run, template, keywords)
+        return jax.jit(run)
+
+    def _dependent(
+        self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """A rule whose results' shapes depend on values: their number of elements is asked for."""
+        rule, outline, cast = self.rule, self.outline, self.cast
+        sized = replace(rule, function=SIZED[rule.name])
+        default = TO_NUMPY[_default_dtype()]
+
+        def checked(*arrays: Any) -> Any:
+            if active.trace is None and active.observer is None:
+                return run(*arrays)
+            items = iter(arrays)
+            filled = [_fill(part, items) for part in template]
+            named = {n: _fill(v, items) for n, v in keywords.items()}
+            count, results = apply(sized, None, filled, named, default, outline)
+            size = known(count, _SIZE_ASKED.format(rule.name), lambda: _sizeless(rule, arrays))
+            if active.trace is None:
+                return run(*arrays)
+            found = results(int(size))
+            return found if cast is None else cast_like(found, filled[cast])
+
+        return checked
+
+    def _template(self, value: Any, name: str) -> Any:
+        if isinstance(value, torch.SymFloat):
+            return SLOT if name in self._traced else value.node.pin()
+        if isinstance(value, Tensor):
+            return _slot_of(value)
+        if type(value) in NUMBERS and name in self._traced:
+            return SLOT
+        if isinstance(value, list | tuple):
+            return [self._template(item, name) for item in value]
+        return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _slot_of(tensor: Tensor) -> Slot:
+    cell = getattr(tensor.untyped_storage(), "cell", None)
+    if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
+        return SLOT
+    return viewed(cell, tensor, []) or SLOT
+
+
+def _moved(name: str, template: list[Any]) -> int | None:
+    """The place of an operand that is laid out anew before the product.
+
+    XLA's fast products for CPUs do not take a transposed left operand.
+    """
+    place = _LEFT.get(name)
+    if place is None or len(template) <= place or type(template[place]) is not Viewed:
+        return None
+    return place if jax.default_backend() == "cpu" else None
+
+
+def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
+    given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
+    return unrepeatable(
+        f"{rule.name} of {given}",
+        "gives a shape that depends on the values, which one XLA program cannot",
+        "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask "
+        "in place of a count of nonzero(); or do this step outside of calque.jit.",
+    )
+
+
+def _fill(template: Any, items: Iterator[Any]) -> Any:
+    if template is SLOT:
+        return next(items)
+    if type(template) is Viewed:
+        array = next(items)
+        return template.read(array, [next(items) for _ in template.free])
+    if type(template) is list:
+        return [_fill(part, items) for part in template]
+    return template
+
+
+def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise RuntimeError where a random operator is given another device's generator."""
+    generator = kwargs.get("generator")
+    if generator is None and args and isinstance(args[-1], torch.Generator):
+        generator = args[-1]
+    if generator is not None and generator.device.type != "jax":
+        raise RuntimeError(
+            f"Expected a 'jax' device type for generator but found '{generator.device.type}': "
+            "seed the device with torch.manual_seed or torch.jax.manual_seed instead"
+        )
+
+
+def cast_like(result: Any, target: Any) -> Any:
+    """The result of an in-place operator in the shape and dtype of the tensor it is written to.
+
+    Of lists, each result is cast to its tensor.
+
+    Raises:
+        RuntimeError: the shape or the kind of dtype does not fit, in PyTorch's words.
+    """
+    if isinstance(result, list):
+        return [cast_like(one, to) for one, to in zip(result, target, strict=True)]
+    if result.shape != target.shape:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(result.shape)}"
+        )
+    check_castable(result.dtype, target.dtype)
+    return result.astype(target.dtype)
+
+
+def check_castable(source: Any, target: Any) -> None:
+    """Raise RuntimeError where PyTorch refuses to write one dtype into another."""
+    low, high = promotion.category(target), promotion.category(source)
+    if low < high:
+        raise RuntimeError(
+            f"result type {promotion.spoken(source)} can't be cast to the desired output type "
+            f"{promotion.spoken(target)}"
+        )

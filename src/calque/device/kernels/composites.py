@@ -1,0 +1,392 @@
+"""Operators that PyTorch composes of others, but that have a rule of their own here.
+
+PyTorch differentiates such an operator (CompositeImplicitAutograd) through its parts, so a kernel
+for the device alone would lose the gradient. Listed here, it becomes one node of torch's graph:
+forward, its rule together with `jax.vjp`, which leaves residuals behind; backward, the pullback
+over the residuals. A gradient that is itself differentiated is computed from the arguments again,
+as a node of the same kind. Where the rule cannot stand for the parts (tensors of no value, function
+transforms, forward mode), PyTorch's composition runs as ever.
+"""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from torch._C import DispatchKey
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels.attention_backend import is_one_rule
+from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
+from calque.device.kernels.call import Runner
+from calque.device.kernels.fast_path import wrap_result
+from calque.device.memory import rng
+from calque.device.memory.cell import read, wrap, x64
+from calque.device.memory.host import host_array
+from calque.device.runtime.compile_cache import kept
+from calque.errors import CalqueError
+from calque.ops.table.registry import RULES, Rule
+
+COMPOSITES = tuple(
+    f"aten::{name}.{overload}"
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for overload in ("input", "data")
+)
+PARTIAL = {"aten::scaled_dot_product_attention": is_one_rule}
+"""Those whose rule is for calls without a gradient, and not for all: for which arguments.
+
+With one, what attention leaves to its backward as a node is more than its parts leave: a step of
+512 queries took 1.6 times as long (8 heads of 64; without a gradient it is mostly less).
+"""
+
+_MODES = torch._C._TorchDispatchModeKey
+_VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
+Tensor = torch.Tensor
+Wanted = tuple[int, ...]
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
+    """`jax.vjp` with respect to the leaves of the arguments that are wanted."""
+    leaves, tree = jax.tree.flatten(list(args), is_leaf=_is_none)
+
+    def of(*values: Array) -> Any:
+        filled = list(leaves)
+        for place, value in zip(wanted, values, strict=True):
+            filled[place] = value
+        return function(*jax.tree.unflatten(tree, filled))
+
+    return jax.vjp(of, *[leaves[place] for place in wanted])
+
+
+def cotangent(result: Any, gradient: Array | None) -> Any:
+    """An incoming gradient as JAX takes it: zeros if there is none, float0 for integers."""
+    if not jnp.issubdtype(result.dtype, jnp.inexact):
+        return np.zeros(result.shape, jax.dtypes.float0)
+    if gradient is None:
+        return jnp.zeros(result.shape, result.dtype)
+    return gradient.astype(result.dtype)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class _Pullback:
+    """What a forward leaves to its backward.
+
+    Attributes:
+        residuals: the arrays of the pullback that are no arguments of the operator.
+        tree: the structure of the pullback.
+        places: for each array of the pullback, the leaf of the arguments it is, or -1.
+        results: the shapes and dtypes of the operator's results.
+    """
+
+    residuals: list[Array]
+    tree: Any
+    places: tuple[int, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...]
+
+    def tree_flatten(self) -> Any:
+        return self.residuals, (self.tree, self.places, self.results)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, residuals: Any) -> "_Pullback":
+        return cls(list(residuals), *aux)
+
+
+def _pull(pullback: _Pullback, arguments: list[Array | None], gradients: list[Any]) -> list[Array]:
+    arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
+    return _puller(tree, tuple(array.shape for array in arrays))(pullback, arguments, gradients)
+
+
+@kept
+def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
+    def pulled(pullback: _Pullback, arguments: Any, gradients: Any) -> list[Array]:
+        residuals = iter(pullback.residuals)
+        arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
+        pull = jax.tree.unflatten(pullback.tree, arrays)
+        return list(pull(tuple(map(cotangent, pullback.results, gradients))))
+
+    return jax.jit(pulled)
+
+
+class Composite:
+    """A rule with a leading argument for its random key, and its gradient.
+
+    Attributes:
+        rule: the rule; its function takes the packed key, or None, first.
+    """
+
+    def __init__(self, rule: Rule, traced: frozenset[str]) -> None:
+        self.rule = rule
+        self._traced = traced
+        self._run = Runner(rule, traced)
+        self._forward: dict[Wanted, Runner] = {}
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Array, ...]:
+        """The results."""
+        return self._run(args, {})
+
+    def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
+        """The results for arguments without the key, as tensors."""
+        return self._run.wrapped(results, args, {})
+
+    def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, _Pullback]:
+        """The results, and the pullback for the leaves of the arguments that are wanted."""
+        runner = self._forward.get(wanted)
+        if runner is None:
+            runner = self._forward[wanted] = Runner(self._with_pullback(wanted), self._traced)
+        return runner(args, {})
+
+    def _with_pullback(self, wanted: Wanted) -> Rule:
+        function = self.rule.function
+
+        @functools.wraps(function)
+        def run(*args: Any) -> tuple[Any, _Pullback]:
+            results, pull = pullback_of(function, wanted, args)
+            leaves = jax.tree.leaves(list(args), is_leaf=_is_none)
+            known = {id(leaf): place for place, leaf in enumerate(leaves)}
+            arrays, tree = jax.tree.flatten(pull)
+            places = tuple(known.get(id(array), -1) for array in arrays)
+            residuals = [a for a, p in zip(arrays, places, strict=True) if p < 0]
+            shapes = tuple(jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results)
+            return results, _Pullback(residuals, tree, places, shapes)
+
+        return replace(self.rule, function=run)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019  (composites live as long as the process)
+    def gradient(self, wanted: Wanted) -> "Composite":
+        """The gradient as a composite: it takes the incoming gradients after the arguments."""
+        function = self.rule.function
+
+        def run(*args: Any) -> tuple[Array, ...]:
+            *own, gradients = args
+            results, pull = pullback_of(function, wanted, own)
+            return pull(tuple(map(cotangent, results, gradients)))
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = (*self.rule.parameters, "gradients")
+        run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+        name = f"{self.rule.name}_backward"
+        return Composite(replace(self.rule, name=name, function=run), self._traced)
+
+
+class _Request(threading.local):
+    """What the node of the graph asks of the kernel beneath it, and the answer."""
+
+    wanted: Wanted | None = None
+    answer: tuple[Tensor | None, _Pullback] | None = None
+
+
+_request = _Request()
+
+
+class _Call:
+    """One call of a composite: `run(args, wanted)` gives the results, the key and the pullback."""
+
+    def __init__(self, composite: Composite, op: Any, spec: Any) -> None:
+        self.composite = composite
+        self.op = op
+        self.spec = spec
+
+    def run(self, leaves: Sequence[Any], wanted: Wanted) -> tuple[Any, Tensor | None, _Pullback]:
+        args = pytree.tree_unflatten(list(leaves), self.spec)
+        if self.op is None:  # a gradient: its key is an argument already
+            results, pullback = self.composite.forward(args, wanted)
+            return wrap_result(tuple(results)), None, pullback
+        _request.wanted = tuple(place + 1 for place in wanted)  # the key comes first
+        try:
+            with torch._C._AutoDispatchBelowAutograd():
+                results = _called(self.op, args)
+            if _request.answer is None:
+                raise CalqueError(f"a dispatch mode kept {self.op} from the jax device")
+            return results, *_request.answer
+        finally:
+            _request.wanted = _request.answer = None
+
+    def gradient(
+        self, leaves: Sequence[Any], key: Tensor | None, wanted: Wanted, gradients: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """The gradients as results of a node that can be differentiated itself."""
+        args = pytree.tree_unflatten(list(leaves), self.spec)
+        if self.op is not None:
+            args, wanted = [key, *args], tuple(place + 1 for place in wanted)
+        flat, spec = pytree.tree_flatten([*args, list(gradients)])
+        return _Node.apply(_Call(self.composite.gradient(wanted), None, spec), *flat)
+
+
+class _Node(torch.autograd.Function):
+    """One call of a composite in torch's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *leaves: Any) -> Any:
+        """Run the rule, and keep the arguments and the residuals."""
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        ctx.wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
+        results, key, pullback = call.run(leaves, ctx.wanted)
+        ctx.tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        ctx.others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        ctx.aux = pullback.tree_flatten()[1]
+        residuals = wrap_result(pullback.residuals)
+        ctx.save_for_backward(key, *[leaves[i] for i in ctx.tensors], *residuals)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Pull the incoming gradients back."""
+        key, *saved = ctx.saved_tensors
+        leaves = list(ctx.others)
+        for place, tensor in zip(ctx.tensors, saved, strict=False):
+            leaves[place] = tensor
+        if torch.is_grad_enabled():
+            found = ctx.call.gradient(leaves, key, ctx.wanted, gradients)
+        else:
+            found = _pulled(ctx, leaves, saved[len(ctx.tensors) :], gradients)
+        result: list[Any] = [None] * len(leaves)
+        for place, gradient in zip(ctx.wanted, found, strict=True):
+            result[place] = gradient
+        return None, *result
+
+
+def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any) -> list[Tensor]:
+    pullback = _Pullback.tree_unflatten(ctx.aux, map(read, residuals))
+    shift = 0 if ctx.call.op is None else 1
+    used = set(pullback.places)
+    arguments = [read(x) if i + shift in used else None for i, x in enumerate(leaves)]
+    incoming = [None if g is None else read(g) for g in gradients]
+    with x64():
+        return wrap_result(_pull(pullback, [None] * shift + arguments, incoming))
+
+
+def _plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors have values and are differentiated by torch's graph alone."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if torch.autograd.forward_ad._current_level >= 0:
+        return False
+    if any(torch._C._get_dispatch_mode(mode) is not None for mode in _VALUELESS):
+        return False
+    return not any(torch._C._dispatch_keys(t).has(DispatchKey.Python) for t in tensors)
+
+
+def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    rest = schema_of(name).arguments[len(args) :]
+    return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
+
+
+def _called(op: Any, values: Sequence[Any], run: Callable[..., Any] | None = None) -> Any:
+    """Run an operator, or `run` as one, on all its arguments, some of which have to be named."""
+    arguments = op._schema.arguments
+    count = sum(not a.kwarg_only for a in arguments)
+    named = {a.name: v for a, v in zip(arguments[count:], values[count:], strict=True)}
+    return (run or op)(*values[:count], **named)
+
+
+def _on_device(value: Any) -> Any:
+    """The lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
+    if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
+        return wrap(host_array(value))
+    return value
+
+
+def _with_key(rule: Rule) -> Rule:
+    """The rule with the packed key as its first parameter, None where nothing is drawn."""
+    function = rule.function
+
+    def run(key: Array | None, *args: Any) -> tuple[Any, ...]:
+        if rule.random:
+            args = (None if key is None else rng.key_of(key), *args)
+        results = function(*args)
+        return results if isinstance(results, tuple) else (results,)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ("random_key", *rule.parameters)
+    run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+    return replace(rule, function=run, random=False)
+
+
+class _Kernels:
+    """The kernels of one operator, on the device and in autograd."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rule = RULES[name]
+        self.composite = Composite(_with_key(self.rule), traced_parameters(self.rule))
+        self.op = overload_of(name)
+        self._single = len(schema_of(name).returns) == 1
+        self._serves = PARTIAL.get(name)
+
+    def on_device(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel below autograd; answers what a node of the graph asks for."""
+        values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
+        if self._serves is not None and not self._serves(*values):
+            return _called(self.op, values, self.op.decompose)
+        key = self._draw(values)
+        wanted, _request.wanted = _request.wanted, None
+        if wanted is None:
+            return self._returned(self.composite([key, *values]), values)
+        results, pullback = self.composite.forward([key, *values], wanted)
+        _request.answer = key, pullback
+        return self._returned(results, values)
+
+    def _returned(self, results: Sequence[Array], args: Sequence[Any]) -> Any:
+        found = results[0] if self._single else tuple(results)
+        return self.composite.wrapped(found, args)
+
+    def _draw(self, args: Sequence[Any]) -> Tensor | None:
+        random = self.rule.random
+        if not (random(*args) if callable(random) else random):
+            return None
+        with x64():
+            return wrap(jnp.asarray(rng.draw()))
+
+    def in_autograd(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel in autograd: a node of the graph where a gradient is asked for."""
+        values = _positional(self.name, args, kwargs)
+        leaves, spec = pytree.tree_flatten(values)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        partial = self._serves is not None and (wanted or not self._serves(*values))
+        if partial or not _plain(tensors):
+            return _called(self.op, values, self.op.decompose)
+        if wanted:
+            leaves = [_on_device(leaf) for leaf in leaves]
+            return _Node.apply(_Call(self.composite, self.op, spec), *leaves)
+        with torch._C._AutoDispatchBelowAutograd():
+            return _called(self.op, values)
+
+
+@functools.cache
+def _kernels() -> dict[str, _Kernels]:
+    return {name.removeprefix("aten::"): _Kernels(name) for name in (*COMPOSITES, *PARTIAL)}
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels on the device, by operator name."""
+    return {name: kernel.on_device for name, kernel in _kernels().items()}
+
+
+def override(name: str, library: torch.library.Library) -> None:
+    """Register a new rule of an operator that PyTorch composes of others."""
+    kernel, short = _Kernels(name), name.partition("::")[2]
+    for key, function in (
+        ("PrivateUse1", kernel.on_device),
+        ("AutogradPrivateUse1", kernel.in_autograd),
+    ):
+        library.impl(short, untraced(function), key, allow_override=True)
+
+
+def install(aten: torch.library.Library) -> None:
+    """Register the kernels in autograd."""
+    for name, kernel in _kernels().items():
+        aten.impl(name, untraced(kernel.in_autograd), "AutogradPrivateUse1")

@@ -1,0 +1,332 @@
+"""Copies between the device, the CPU and other devices; values read by the host."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+
+from calque.device.kernels import validations
+from calque.device.kernels.out_aliasing import Written
+from calque.device.memory import geometry
+from calque.device.memory.cell import (
+    META,
+    active,
+    cell_of,
+    current,
+    layout_of,
+    read,
+    regeometries,
+    replace,
+    wrap,
+    wrap_strided,
+    write,
+    x64,
+)
+from calque.device.memory.host import check_device, host_array, host_tensor
+from calque.device.memory.host_reads import known
+from calque.device.runtime.compile_cache import kept
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.sizes import translated
+from calque.errors import TraceError, unrepeatable
+
+_COPY = Written("aten::copy_")
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU copy of a device tensor, contiguous, in memory of its own.
+
+    Raises:
+        TraceError: a trace is running: its tensors have no values yet.
+    """
+    array = concrete(tensor, "copied to the CPU (cpu(), numpy(), tolist(), print)")
+    return host_tensor(array)
+
+
+def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
+    """The array of a tensor whose value the host needs.
+
+    Raises:
+        TraceError: the value is not known while `calque.jit` traces; names the user's line.
+    """
+    return known(read(tensor), use, lambda: no_value(tensor, use))
+
+
+def no_value(tensor: torch.Tensor, use: str) -> TraceError:
+    """What is raised in a trace that cannot know a value; names the user's line."""
+    return unrepeatable(
+        f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
+        "inside calque.jit, where it has no value yet",
+        "Use torch.where or torch.cond instead of a Python `if` on it; return it from the "
+        "function to look at it outside.",
+    )
+
+
+def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
+    """`Tensor.item()`."""
+    if active.trace is not None:
+        number = active.trace.number(tensor)
+        if number is not None:
+            return number
+        told = validations.answer(tensor)
+        if told is not None:
+            return told
+    value = concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)")
+    with translated():
+        return value.item()
+
+
+def copy_from(
+    source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    """`target.copy_(source)`, one of the two on the device."""
+    if target.device.type == "jax":
+        _copy_in(source, target)
+    elif target.device.type == "meta":
+        return target
+    else:
+        target.copy_(to_host(source))
+    return target
+
+
+def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
+    array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
+    check_broadcast(array.shape, tuple(target.shape))
+    dtype = to_numpy(target.dtype)
+    with translated(), x64():
+        if array.dtype != dtype:
+            array = convert(array, dtype)
+        if array.shape != target.shape:
+            array = _expander(array.shape, array.dtype, tuple(target.shape))(array)
+    write(target, array)
+
+
+@kept
+def _expander(shape: geometry.Ints, dtype: Any, target: geometry.Ints) -> Callable[[Array], Array]:
+    return jax.jit(functools.partial(jnp.broadcast_to, shape=target))
+
+
+def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
+    """Raise RuntimeError where one shape does not broadcast to another, in PyTorch's words."""
+    if shape == target:
+        return
+    if len(shape) > len(target):
+        raise RuntimeError(
+            f"output with shape {list(target)} doesn't match the broadcast shape {list(shape)}"
+        )
+    for i, n in enumerate(reversed(shape), 1):
+        if n not in (1, target[-i]):
+            raise RuntimeError(
+                f"The size of tensor a ({target[-i]}) must match the size of tensor b ({n}) at "
+                f"non-singleton dimension {len(target) - i}"
+            )
+
+
+def convert(array: Array, dtype: np.dtype) -> Array:
+    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    return _converter(array.shape, array.dtype, dtype)(array)
+
+
+@kept
+def _converter(shape: geometry.Ints, source: Any, target: np.dtype) -> Callable[[Array], Array]:
+    return jax.jit(functools.partial(_cast, dtype=target))
+
+
+def _cast(array: Array, dtype: np.dtype) -> Array:
+    if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    ):
+        array = array.real
+    return array != 0 if dtype == np.bool_ else array.astype(dtype)
+
+
+def to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`Tensor.to`, where it makes a copy."""
+    if layout is not None and layout != torch.strided:
+        raise RuntimeError(f"the jax device has no tensors of layout {layout}")
+    dtype = self.dtype if dtype is None else dtype
+    device = self.device if device is None else device
+    stride = output_stride(self, memory_format)
+    if device.type == "jax":
+        check_device(device)
+        array = read(self) if self.device.type == "jax" else host_array(self.detach())
+        if dtype != self.dtype:
+            with translated(), x64():
+                array = convert(array, to_numpy(dtype))
+        return wrap_strided(array, stride)
+    if device.type == "meta":
+        return torch.empty_strided(self.shape, stride, dtype=dtype, device="meta")
+    if dtype != self.dtype:
+        self = to_copy(self, dtype=dtype)
+    host = to_host(self)
+    if stride != host.stride():
+        host = torch.empty_strided(host.shape, stride, dtype=host.dtype).copy_(host)
+    return host if device.type == "cpu" else host.to(device)
+
+
+def output_stride(
+    tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
+) -> geometry.Ints:
+    """The strides of a fresh tensor like this one, in a memory format."""
+    shape = tuple(tensor.shape)
+    if memory_format is None or memory_format == torch.preserve_format:
+        if tensor.is_contiguous():
+            return geometry.contiguous_strides(shape)
+        return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
+    if memory_format == torch.contiguous_format:
+        return geometry.contiguous_strides(shape)
+    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
+
+
+def clone(
+    tensor: torch.Tensor, *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """`Tensor.clone`: arrays do not change, so the clone shares the array until it is written."""
+    return wrap_strided(read(tensor), output_stride(tensor, memory_format))
+
+
+def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`Tensor.copy_`."""
+    _COPY.check_memory(self, (source,))
+    return copy_from(source, self, non_blocking)
+
+
+def resize_(
+    tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """`Tensor.resize_`: keeps the elements in memory order; new ones are zero.
+
+    A tensor that has the size already keeps its strides, unless a memory format is asked for.
+    """
+    cell = cell_of(tensor)
+    shape = tuple(size)
+    if tensor.shape == shape and memory_format is None:
+        return tensor
+    fake = torch.empty(shape, device="meta", memory_format=memory_format or torch.contiguous_format)
+    needed = tensor.storage_offset() + fake.numel()
+    layout = layout_of(cell)
+    itemsize = tensor.dtype.itemsize
+    with translated(), x64():
+        flat = geometry.memory(current(cell), layout)
+        have = flat.shape[0] * flat.dtype.itemsize // itemsize
+        if needed > have:
+            flat = geometry.retype(flat, to_numpy(tensor.dtype))
+            flat = jnp.pad(flat, (0, needed - have))
+            cell.stride = None
+            replace(cell, flat)
+    regeometries.count += 1
+    cell.viewed = True
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        META, tensor, tensor.untyped_storage(), tensor.storage_offset(), shape, fake.stride()
+    )
+    return tensor
+
+
+def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """`torch.equal`."""
+    if a.shape != b.shape:
+        return False
+    with x64():
+        same = jnp.array_equal(read(a), read(b))
+    return bool(known(same, "compared (torch.equal)", lambda: no_value(a, "compared")))
+
+
+def is_set_to(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """`Tensor.is_set_to`: the same storage through the same geometry."""
+    return (
+        a.untyped_storage() is b.untyped_storage()
+        and a.storage_offset() == b.storage_offset()
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+    )
+
+
+def empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`torch.empty`: zeros."""
+    check_device(device)
+    shape = tuple(size)
+    array = _zeros(shape, dtype)
+    if memory_format is None or memory_format == torch.contiguous_format:
+        return wrap(array)
+    stride = torch.empty(shape, device="meta", memory_format=memory_format).stride()
+    return wrap_strided(array, stride)
+
+
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """`torch.empty_strided`: zeros.
+
+    Raises:
+        RuntimeError: there are not as many strides as sizes.
+    """
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
+            f"({len(stride)})"
+        )
+    check_device(device)
+    return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
+
+
+def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
+    """The zeros of forward-mode autograd; on other devices they have no memory."""
+    return empty(size, **options)
+
+
+def _zeros(shape: geometry.Ints, dtype: torch.dtype | None) -> Array:
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
+    numpy = to_numpy(dtype or torch.get_default_dtype())
+    with translated(), x64():
+        return jnp.zeros(shape, numpy) if active.trace is not None else _maker(shape, numpy)()
+
+
+@kept
+def _maker(shape: geometry.Ints, dtype: np.dtype) -> Callable[[], Array]:
+    return jax.jit(functools.partial(jnp.zeros, shape, dtype))
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels of copies and allocations by operator name."""
+    return {
+        "_copy_from": copy_from,
+        "_copy_from_and_resize": copy_from,
+        "_to_copy": to_copy,
+        "copy_": copy_,
+        "clone": clone,
+        "resize_": resize_,
+        "equal": equal,
+        "is_set_to": is_set_to,
+        "_local_scalar_dense": local_scalar_dense,
+        "empty.memory_format": empty,
+        "empty_strided": empty_strided,
+        "_efficientzerotensor": efficient_zeros,
+    }

@@ -1,0 +1,283 @@
+"""`calque.op`: users' own rules, for operators of `torch.library` or in place of a rule of ours.
+
+An operator without a formula for its gradient gets one from `jax.vjp` of its rule. The gradient is
+an operator of PyTorch too, so that autograd, `calque.jit` and `torch.compile` see through it; it
+computes the forward again, which XLA shares with the first where both are in one program.
+"""
+
+import functools
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._library.simple_registry import singleton as fake_registry
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels import binding, composites
+from calque.device.kernels.composites import cotangent, pullback_of
+from calque.device.memory.cell import x64
+from calque.device.runtime.dtypes import to_numpy, to_torch
+from calque.ops.table import registry
+from calque.ops.table.registry import RULES, Rule
+from calque.state import watched
+
+F = TypeVar("F", bound=Callable[..., Any])
+Schema = torch._C.FunctionSchema
+
+_NAMESPACE = "calque_gradient"
+_UNSEEN = frozenset(("device", "layout", "pin_memory", "generator"))
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_libraries: dict[str, torch.library.Library] = {}
+
+
+def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callable[[F], F]:
+    """Give an operator of PyTorch a rule on the device "jax": a pure function over JAX arrays.
+
+    The operator is one of your own, made with `torch.library`, or one of ATen whose rule you want
+    to replace. Its rule serves eager calls, `calque.jit` and `torch.compile`; it may call Pallas
+    kernels. Unless the operator has a formula for its gradient, `jax.vjp` of the rule is its
+    gradient, and unless it has a fake kernel, `jax.eval_shape` of the rule gives its shapes.
+
+    >>> import jax.numpy as jnp, torch, calque
+    >>> @torch.library.custom_op("mylib::soft_sign", mutates_args=())
+    ... def soft_sign(x: torch.Tensor, scale: float) -> torch.Tensor:
+    ...     return x / (scale + x.abs())
+    >>> @calque.op("mylib::soft_sign")
+    ... def rule(x, scale):
+    ...     return x / (scale + jnp.abs(x))
+    >>> x = torch.ones(2, device="jax", requires_grad=True)
+    >>> soft_sign(x, 1.0).sum().backward()
+    >>> x.grad.tolist()
+    [0.25, 0.25]
+
+    Args:
+        name: `namespace::name` or `namespace::name.overload`.
+        static: the parameters of type `Scalar` that the rule needs as Python numbers; others arrive
+            as arrays of no dimensions, so that a new number costs no new executable.
+        random: whether the rule takes a JAX key before the operator's own arguments.
+
+    The rule has the operator's parameters, by name and in order, less `device`, `layout`,
+    `pin_memory` and `generator`; dtypes are numpy's. 64-bit types are on inside it. It gives the
+    results, as a tuple if there are several, followed by the new values of those parameters that
+    the operator's schema says are written.
+
+    Raises:
+        LookupError: PyTorch has no operator of that name.
+        TypeError: the rule's parameters are not the operator's.
+    """
+
+    def register(function: F) -> F:
+        schema = _schema(registry.canonical(name))
+        _check_parameters(schema, function, random)
+        mutates = tuple(a.name for a in schema.arguments if binding.is_written(a))
+        registry.op(name, static=tuple(static), mutates=mutates, random=random)(watched(function))
+        rule = RULES[registry.canonical(name)]
+        binding.forget_derived()
+        if _is_composite(rule.name):
+            composites.override(rule.name, _library(rule.name))
+        else:
+            bind(rule)
+            if not _is_differentiable(rule.name):
+                _differentiate(rule)
+        return function
+
+    return register
+
+
+def _schema(name: str) -> Schema:
+    try:
+        return binding.schema_of(name)
+    except RuntimeError:
+        raise LookupError(
+            f"PyTorch has no operator {name}: define it first, with torch.library.custom_op or "
+            "torch.library.define"
+        ) from None
+
+
+def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool) -> None:
+    own = [p.removesuffix("_") for p in inspect.signature(function).parameters][random:]
+    wanted = [a.name for a in schema.arguments if a.name not in _UNSEEN]
+    if own != wanted:
+        raise TypeError(
+            f"the rule takes ({', '.join(own)}), but {schema.name} takes ({', '.join(wanted)})"
+        )
+
+
+def _library(name: str) -> torch.library.Library:
+    """What registrations in a namespace hang on; they last as long as the process."""
+    namespace = name.partition("::")[0]
+    if namespace not in _libraries:
+        _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
+    return _libraries[namespace]
+
+
+def _is_composite(name: str) -> bool:
+    """Whether PyTorch differentiates an operator through its parts."""
+    return _has_kernel(name, "CompositeImplicitAutograd") and not _has_kernel(name, "Autograd")
+
+
+def _is_differentiable(name: str) -> bool:
+    """Whether an operator has a formula for its gradient."""
+    definition = OPDEFS.get(name)
+    if definition is not None:  # it has an autograd kernel in any case, which may only raise
+        return definition._backward_fn is not None
+    return any(_has_kernel(name, key) for key in ("Autograd", "AutogradPrivateUse1"))
+
+
+def bind(rule: Rule) -> None:
+    """Register the kernels of an operator and of the forms derived from it."""
+    base = rule.name.partition(".")[0]
+    names = [rule.name]
+    for name in torch._C._dispatch_get_all_op_names():
+        own = name.partition(".")[0].removesuffix("_") == base
+        if own and name != rule.name and binding.functional_of(name) is rule:
+            names.append(name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*[Oo]verriding a previously registered kernel")
+        for name in names:
+            kernel = binding.derived(name)
+            if kernel is not None:
+                short = name.partition("::")[2]
+                kernel = binding.untraced(kernel)
+                _library(name).impl(short, kernel, "PrivateUse1", allow_override=True)
+    _fake(rule)
+
+
+def _fake(rule: Rule) -> None:
+    """Give an operator that has no fake kernel one that asks the rule for shapes and dtypes."""
+    definition = OPDEFS.get(rule.name)
+    known = fake_registry.find(rule.name).fake_impl.kernel is not None
+    if definition is not None:
+        known = definition._abstract_fn is not None
+    if known or rule.mutates or rule.name.startswith("aten::"):
+        return
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        def shaped(x: Any) -> Any:
+            if isinstance(x, torch.Tensor):
+                return jax.ShapeDtypeStruct(tuple(map(int, x.shape)), to_numpy(x.dtype))
+            return x
+
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        device = next(x.device for x in leaves if isinstance(x, torch.Tensor))
+        found = [shaped(x) for x in leaves]
+        at = [i for i, x in enumerate(found) if isinstance(x, jax.ShapeDtypeStruct)]
+
+        def run(*arrays: Any) -> Any:
+            for place, array in zip(at, arrays, strict=True):
+                found[place] = array
+            own, named = pytree.tree_unflatten(found, spec)
+            return rule.function(*[jax.random.key(0)] * bool(rule.random), *own, **named)
+
+        with x64():
+            shapes = jax.eval_shape(run, *[found[place] for place in at])
+        return jax.tree.map(
+            lambda s: torch.empty(s.shape, dtype=to_torch(s.dtype), device=device), shapes
+        )
+
+    if definition is not None:
+        definition.register_fake(fake)
+    else:
+        torch.library.register_fake(rule.name, fake, lib=_library(rule.name))
+
+
+# Gradients --------------------------------------------------------------------------------------
+
+
+def _differentiate(rule: Rule) -> None:
+    """Make `jax.vjp` of a rule the gradient of its operator."""
+    if rule.mutates or rule.random or not _tensors_only(binding.schema_of(rule.name)):
+        return
+    _gradient(rule.name)
+    _register_formula(rule.name)
+
+
+def _tensors_only(schema: Schema) -> bool:
+    return all(str(r.type) in ("Tensor", "List[Tensor]") for r in schema.returns)
+
+
+def _register_formula(name: str) -> None:
+    definition = OPDEFS.get(name)
+    if definition is not None:
+        definition.register_autograd(
+            functools.partial(_backward, name), setup_context=_setup_context
+        )
+    else:
+        torch.library.register_autograd(
+            name,
+            functools.partial(_backward, name),
+            setup_context=_setup_context,
+            lib=_library(name),
+        )
+
+
+def _setup_context(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+    leaves, ctx.spec = pytree.tree_flatten(list(inputs))
+    ctx.tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    ctx.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    ctx.named = keyword_only_inputs or {}
+    ctx.save_for_backward(*[leaves[i] for i in ctx.tensors])
+
+
+def _backward(name: str, ctx: Any, *incoming: Any) -> Any:
+    leaves = list(ctx.others)
+    for place, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+        leaves[place] = tensor
+    wanted = [i for i in ctx.tensors if leaves[i].is_floating_point() or leaves[i].is_complex()]
+    args = pytree.tree_unflatten(leaves, ctx.spec)
+    gradients: list[Any] = [None] * len(leaves)
+    given = pytree.tree_leaves(incoming, is_leaf=lambda leaf: leaf is None)
+    found = _gradient(name)(*args, *ctx.named.values(), given, wanted)
+    for place, gradient in zip(wanted, found, strict=True):
+        gradients[place] = gradient
+    result = pytree.tree_unflatten(gradients, ctx.spec)
+    return tuple(None if not _has_tensor(r) else r for r in result)
+
+
+def _has_tensor(tree: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tree))
+
+
+def _spelled(kind: str) -> str:
+    """A type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
+    match = re.fullmatch(r"(Optional|List)\[(.*)\]", kind)
+    if match is not None:
+        return _spelled(match[2]) + ("?" if match[1] == "Optional" else "[]")
+    return "Scalar" if kind == "number" else kind
+
+
+@functools.cache
+def _gradient(name: str) -> Any:
+    """The operator that gives the gradients of the tensors among another's arguments.
+
+    It takes the operator's own arguments, the gradients of the results, and which leaves of the
+    arguments are wanted.
+    """
+    schema = binding.schema_of(name)
+    short = name.replace("::", "_").replace(".", "_")
+    seen = [a for a in schema.arguments if a.name not in _UNSEEN]
+    more = {f"incoming_{len(seen)}": "Tensor?[]", f"of_{len(seen)}": "int[]"}
+    types = {a.name: _spelled(str(a.real_type)) for a in seen} | more
+    parameters = ", ".join(f"{kind} {name}" for name, kind in types.items())
+    _library(f"{_NAMESPACE}::").define(f"{short}({parameters}) -> Tensor[]")
+    function = RULES[name].function
+
+    def run(*args: Any) -> list[Any]:
+        *own, incoming, of = args
+        results, pull = pullback_of(function, tuple(of), own)
+        flat, tree = jax.tree.flatten(results)
+        cotangents = [cotangent(r, g) for r, g in zip(flat, incoming, strict=True)]
+        return list(pull(jax.tree.unflatten(tree, cotangents)))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in types])
+    full = f"{_NAMESPACE}::{short}"
+    registry.op(full, static=tuple(RULES[name].static))(run)
+    bind(RULES[full])
+    _register_formula(full)
+    return binding.overload_of(full)

@@ -1,0 +1,266 @@
+"""Serve an operator that has no rule: by PyTorch's decomposition, or by its CPU kernel.
+
+The CPU kernel runs on copies; what the operator writes is written back. In a trace it becomes a
+call back to the host. Each operator served this way is recorded, and warned about once.
+"""
+
+import logging
+import threading
+import warnings
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels.sparse import check_dense
+from calque.device.memory.cell import active, cell_of, read, wrap, wrap_strided, write, x64
+from calque.device.memory.host import array_of, host_array, host_tensor, host_view
+from calque.device.memory.host_reads import known
+from calque.device.memory.packed_shapes import DESCRIPTION, fitted, shapes_of, tensors_of
+from calque.device.runtime import callbacks
+from calque.device.runtime.dtypes import to_numpy
+from calque.errors import TraceError, UnsupportedOpError, preparing_errors, user_origin
+
+logger = logging.getLogger("calque.fallback")
+
+SERVED: Counter[str] = Counter()
+"""How often each operator was served by its CPU kernel, by name."""
+
+DECOMPOSED: Counter[str] = Counter()
+"""How often each operator was served by PyTorch's decomposition, by name."""
+
+_decomposing = threading.local()
+_SHAPES_ASKED = "the shapes of {}"
+
+_MIXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
+"""Operators that take index tensors of the CPU."""
+
+
+class FallbackWarning(UserWarning):
+    """An operator ran on the CPU because the device has no rule for it."""
+
+
+def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator that has no rule (see the module)."""
+    decomposition = _decompositions().get(op)
+    if decomposition is not None:
+        result = _decompose(op, decomposition, args, kwargs)
+        if result is not NotImplemented:
+            DECOMPOSED[op.name()] += 1
+            return result
+    if active.trace is not None:
+        return call_back(op, args, kwargs)
+    _warn_once(op)
+    return _on_cpu(op, args, kwargs)
+
+
+def _check_callable(op: torch._ops.OpOverload, callbacks: bool) -> None:
+    """Raise UnsupportedOpError where a program cannot call back to the host for an operator."""
+    if not callbacks:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
+        )
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
+        raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
+
+
+def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
+    """The decomposition's result, or NotImplemented inside a decomposition of the same operator."""
+    running: set[Any] = _decomposing.__dict__.setdefault("running", set())
+    if op in running:
+        return NotImplemented
+    running.add(op)
+    try:
+        return decomposition(*args, **kwargs)
+    finally:
+        running.discard(op)
+
+
+@lru_cache(maxsize=1)
+def _decompositions() -> dict[Any, Any]:
+    import torch._decomp as decomp  # slow to import: only when the first operator needs it
+
+    # torch._refs' decompositions end in prims, which call the very operator they came from.
+    return {
+        op: function
+        for op, function in decomp.decomposition_table.items()
+        if "_refs" not in getattr(function, "__module__", "")
+    }
+
+
+def _warn_once(op: torch._ops.OpOverload) -> None:
+    name = op.name()
+    SERVED[name] += 1
+    if SERVED[name] > 1:
+        return
+    origin = user_origin()
+    place = f" (first at {origin})" if origin else ""
+    warnings.warn(
+        f"{name} has no rule on the jax device: it runs on the CPU, with copies both ways{place}",
+        FallbackWarning,
+        stacklevel=3,
+    )
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def to_host(value: Any) -> Any:
+    """A device tensor's copy on the CPU, with its strides; anything else unchanged."""
+    return value.detach().to("cpu") if _is_device(value) else value
+
+
+def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    flat, spec = pytree.tree_flatten((args, kwargs))
+    _check_devices(op, flat)
+    copies: dict[int, torch.Tensor] = {}
+    host: list[Any] = []
+    for value in flat:
+        if _is_device(value):
+            host.append(copies.setdefault(id(value), to_host(value)))
+        elif isinstance(value, torch.device) and value.type == "jax":
+            host.append(torch.device("cpu"))
+        else:
+            host.append(value)
+    host_args, host_kwargs = pytree.tree_unflatten(host, spec)
+    try:
+        result = op(*host_args, **host_kwargs)
+    except NotImplementedError as error:
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
+        ) from None
+    check_dense(op, result)
+    if active.observer is not None:
+        active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
+    originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
+    targets = set(map(id, written(op, args, kwargs)))
+    for value, copy in zip(flat, host, strict=True):
+        if _is_device(value) and id(value) in targets:
+            _bring_back(value, copy)
+    return pytree.tree_map(
+        lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result
+    )
+
+
+def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
+    """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    others = [t.device for t in tensors if t.device.type != "jax" and t.ndim]
+    mixed = others and any(t.device.type == "jax" for t in tensors)
+    if mixed and op.name().partition(".")[0] not in _MIXED:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, jax:0 "
+            f"and {others[0]}! ({op.name()})"
+        )
+
+
+def written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that the schema says are written.
+
+    Below autograd the CPU kernel does not advance a tensor's version, which would tell.
+    """
+    targets = []
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            targets.append(value)
+    return [value for value in pytree.tree_leaves(targets) if isinstance(value, torch.Tensor)]
+
+
+def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:
+    if target.shape != copy.shape:
+        target.resize_(copy.shape)
+    write(target, host_array(copy))
+
+
+def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
+    known = originals.get(id(result))
+    if known is not None:
+        return known
+    array = host_array(result)
+    return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
+
+
+def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+    """The CPU kernel as a host callback of the traced program; what it writes is written after."""
+    _check_callable(op, active.trace is None or active.trace.callbacks)
+    _warn_once(op)
+    flat, spec = pytree.tree_flatten((args, kwargs))
+    positions = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+    changed = set(map(id, written(op, args, kwargs)))
+    targets = [i for i in positions if id(flat[i]) in changed]
+    _check_apart(op, [flat[i] for i in targets], [flat[i] for i in positions])
+    flat = [torch.device("cpu") if isinstance(v, torch.device) else v for v in flat]
+
+    def run(*tensors: Any) -> tuple[Any, list[Any]]:
+        filled = list(flat)
+        for position, tensor in zip(positions, tensors, strict=True):
+            filled[position] = tensor.clone() if position in targets else tensor
+        a, k = pytree.tree_unflatten(filled, spec)
+        result = op(*a, **k)
+        check_dense(op, result)
+        return result, [filled[i] for i in targets]
+
+    def on_host(*arrays: Any) -> Any:
+        return run(*[host_tensor(array) for array in arrays])
+
+    metas = [torch.empty_like(flat[i], device="meta") for i in positions]
+    try:
+        outline = run(*metas)
+    except (RuntimeError, NotImplementedError) as error:
+        with preparing_errors():
+            unknown = TraceError(
+                f"{op.name()} has no rule on the jax device, and the shape of its result is not "
+                f"known before it runs: {error}"
+            )
+        arrays = [array_of(flat[i]) for i in positions]
+        found = _outline(op, lambda *values: on_host(*values)[0], arrays, unknown)
+        outline = found, [torch.empty_like(flat[i], device="meta") for i in targets]
+    outs, out_spec = pytree.tree_flatten(outline)
+    own = [i for i, out in enumerate(outs) if isinstance(out, torch.Tensor)]
+    shapes = [jax.ShapeDtypeStruct(tuple(outs[i].shape), to_numpy(outs[i].dtype)) for i in own]
+
+    def host(*arrays: Any) -> Any:
+        results = pytree.tree_leaves(on_host(*arrays))
+        pairs = zip((results[i] for i in own), shapes, strict=True)
+        return [fitted(host_view(r.contiguous()), s.shape) for r, s in pairs]
+
+    with x64():
+        arrays = callbacks.call_back(
+            host, shapes, *[array_of(flat[i]) for i in positions], name=op.name()
+        )
+    for place, array in zip(own, arrays, strict=True):
+        outs[place] = wrap(array)
+    result, news = pytree.tree_unflatten(outs, out_spec)
+    for target, new in zip(targets, news, strict=True):
+        write(flat[target], read(new))
+    return result
+
+
+def _check_apart(op: torch._ops.OpOverload, written: list[Any], given: list[Any]) -> None:
+    """Raise UnsupportedOpError where an operator would see in one argument what it writes to one.
+
+    The host has a copy of each.
+    """
+    shared = Counter(map(cell_of, filter(_is_device, given)))
+    if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule on the jax device, and writes to an argument that shares its "
+            "memory with another: it cannot be part of a compiled function; clone one of them"
+        )
+
+
+def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:
+    """Tensors like those that an operator gives, where only their values tell the shapes."""
+    with x64():
+        (described,) = callbacks.call_back(
+            lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays, name=op.name()
+        )
+    value = known(described, _SHAPES_ASKED.format(op.name()), lambda: unknown)
+    tensors = tensors_of(np.asarray(value))
+    return tensors[0] if len(op._schema.returns) == 1 else tensors

@@ -1,0 +1,50 @@
+"""Operators of other libraries (`torch.library`) in a trace.
+
+PyTorch does not look into them: their Python may read values, which a trace has not. One that does
+becomes a call back to the host, as an operator without a rule does. Some have a rule in the op
+table, by name; it is bound when the operator is first met, for the library is imported after us.
+"""
+
+from typing import Any
+
+import torch
+
+from calque.device.kernels import custom
+from calque.device.kernels.fallback import call_back, written
+from calque.device.memory.cell import active, read, write
+from calque.errors import TraceError, noting_refusals
+from calque.ops.table.registry import RULES
+from calque.state import call_watched
+
+_TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
+_met: set[str] = set()
+
+
+def run(op: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator, of whatever library, in a trace.
+
+    Raises:
+        TraceError: it reads values, and has no fake kernel.
+    """
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace in _TORCHS:
+        return op(*args, **kwargs)
+    prepare(op)
+    if active.trace is None:
+        return call_watched(op, *args, **kwargs)
+    before = [(tensor, read(tensor)) for tensor in written(op, args, kwargs)]
+    try:
+        with active.trace.unassuming(), noting_refusals():
+            return call_watched(op, *args, **kwargs)
+    except TraceError:
+        for tensor, array in before:
+            write(tensor, array)
+        return call_back(op, args, kwargs)
+
+
+def prepare(op: torch._ops.OpOverload) -> None:
+    """Bind an operator's rule, if it has one and is met for the first time."""
+    if op.name() not in _met:
+        _met.add(op.name())
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
+            custom.bind(RULES[op.name()])

@@ -1,0 +1,370 @@
+"""What index operators need that a rule cannot do: masks, indices on the CPU, and bounds.
+
+PyTorch lets an index tensor lie on the CPU, lets a mask stand for the positions where it is set,
+and raises for an index out of range. Positions and bounds are values, so they are looked at here,
+before the rule runs. Bounds are checked where the host can read an index without a copy; on an
+accelerator that would wait for the device, and a read out of range gives NaN instead, as in a
+jitted function.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax.core import Tracer
+
+from calque.device.kernels import trace_checks
+from calque.device.kernels.binding import functional, in_place
+from calque.device.kernels.copies import no_value
+from calque.device.memory import strides
+from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
+from calque.device.memory.host import host_array
+from calque.device.memory.host_reads import known
+from calque.ops.index.scatter import check_mask
+from calque.ops.index.sized_outputs import positions
+from calque.ops.table.registry import RULES
+
+Tensor = torch.Tensor
+_MASKS = frozenset((torch.bool, torch.uint8))
+
+
+def host_view(array: Array) -> np.ndarray | None:
+    """The elements as the host sees them without a copy; None where it cannot."""
+    if isinstance(array, Tracer) or next(iter(array.devices())).platform != "cpu":
+        return None
+    return np.asarray(array)
+
+
+def _on_device(index: Tensor | None) -> Tensor | None:
+    if index is None or index.device.type == "jax":
+        return index
+    if index.device.type != "cpu":
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor"
+        )
+    return wrap(host_array(index))
+
+
+def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> list[Tensor]:
+    """The index tensors a mask stands for, one for each of its axes."""
+    check_mask(tuple(self.shape), dim, tuple(mask.shape))
+    array = read(mask)
+    if implied is not None and mask.ndim:
+        return _as_many(array, implied)
+    size = _size_of(mask, array)
+    with x64():
+        if mask.ndim == 0:
+            return [wrap(jnp.zeros(size, np.int64))]
+        if active.trace is not None:
+            return [wrap(part) for part in positions(array, size)]
+        return [wrap(jnp.asarray(part)) for part in np.nonzero(np.asarray(array))]
+
+
+def _implied(indices: Sequence[Tensor | None]) -> int | None:
+    """How many positions a traced mask has by the index tensors beside it; None if they leave it
+    open. A mask of a single position is as good: it is broadcast.
+    """
+    if active.trace is None:
+        return None
+    beside = [tuple(i.shape) for i in indices if i is not None and not _is_mask(i)]
+    try:
+        *_, size = (1, *np.broadcast_shapes(*beside))
+    except ValueError:  # what the rule refuses
+        return None
+    return None if size == 1 else size
+
+
+def _as_many(mask: Array, size: int) -> list[Tensor]:
+    """The positions of a mask that has `size` of them, or one."""
+    with x64():
+        count = jnp.count_nonzero(mask)
+        mismatch = "shape mismatch: indexing tensors could not be broadcast together with shapes "
+        trace_checks.collect(
+            (count != size) & (count != 1),
+            count,
+            lambda found: IndexError(f"{mismatch}[{found}], [{size}]"),
+        )
+        found = positions(mask, size)
+        if size:
+            found = [jnp.where(count == 1, part[0], part) for part in found]
+        fits = (count == size) | (count == 1)  # else out of range: read as NaN, and not written
+        found = [jnp.where(fits, part, n) for part, n in zip(found, mask.shape, strict=True)]
+        return [wrap(part) for part in found]
+
+
+def _size_of(mask: Tensor, array: Array) -> int:
+    """The number of positions at which a mask is set."""
+    if active.trace is None and active.observer is None:
+        return int(np.count_nonzero(np.asarray(array)))
+    use = "used as an index whose number of positions is needed"
+    with x64():
+        count = jnp.count_nonzero(array)
+    return int(known(count, use, lambda: no_value(mask, use)))
+
+
+def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+    """The indices with masks as positions; a 0-d mask adds an axis to the indexed tensor."""
+    result: list[Tensor | None] = []
+    implied = _implied(indices)
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            result.append(index)
+            continue
+        if index.ndim == 0:
+            self = self.unsqueeze(len(result))
+        result.extend(_positions_of(index, self, len(result), implied))
+    return self, result
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in _MASKS
+
+
+def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
+    """Raise IndexError for an index out of range, where the values are at hand."""
+    if not trace_checks.looking() or len(indices) > self.ndim:
+        return
+    for dim, index in enumerate(indices):
+        if index is not None and not _is_mask(index):
+            error, text = _OUTSIDE["fill"]
+            _check_range(index, self.shape[dim], True, error, text, dim)
+
+
+def _check_range(
+    index: Tensor, size: int, wrap: bool, error: type[Exception], text: str, dim: int | None = None
+) -> None:
+    """Raise for an index that an axis of a size does not have; where that is known."""
+    if index.numel() == 0 or index.dtype.is_floating_point:
+        return
+    array = read(index)
+    least = -size if wrap else 0
+
+    def outside(bad: int) -> Exception:
+        return error(text.format(bad=bad, dim=dim, size=size))
+
+    if isinstance(array, Tracer):
+        trace_checks.collect((array < least) | (array >= size), array, outside)
+        return
+    values = host_view(array)
+    if values is None:
+        return
+    low, high = int(values.min()), int(values.max())
+    if high >= size or low < least:
+        raise outside(high if high >= size else low)
+
+
+# index --------------------------------------------------------------------------------------------
+
+_index = functional(RULES["aten::index.Tensor"])
+
+
+def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """`self[indices]`; a mask needs its values (in a trace, an error that names the line)."""
+    indices = [_on_device(i) for i in indices]
+    if any(map(_is_mask, indices)):
+        self, indices = _expand(self, indices)
+        found = _through_host(self, indices)
+        if found is not None:
+            return found
+    _check(self, indices)
+    return _index(self, indices)
+
+
+def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """A masked read by the host: each new number of elements would cost a new executable."""
+    if len(indices) > self.ndim or self.numel() == 0:
+        return None
+    values = host_view(read(self))
+    keys = [slice(None) if i is None else host_view(read(i)) for i in indices]
+    if values is None or any(key is None for key in keys):
+        return None
+    _check(self, indices)
+    with x64():
+        found = jnp.asarray(values[tuple(keys)])
+    laid = strides.followed("aten::index.Tensor", [found], (self, indices), {})
+    return wrap(found) if laid is None else wrap_strided(found, next(iter(laid)))
+
+
+# index_put ----------------------------------------------------------------------------------------
+
+
+def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
+    """Whether the rule can write through the mask as it is (see `ops.scatter`)."""
+    present = [i for i in indices if i is not None]
+    if len(present) != 1 or not _is_mask(present[0]):
+        return False
+    mask, dim = present[0], next(d for d, i in enumerate(indices) if i is not None)
+    if mask.ndim == 0:
+        return False
+    trailing = self.ndim - dim - mask.ndim
+    at = values.ndim - 1 - trailing
+    if active.trace is None and at >= 0 and values.shape[at] != 1:
+        check_mask(tuple(self.shape), dim, tuple(mask.shape))
+        chosen = int(np.count_nonzero(np.asarray(read(mask))))
+        if values.shape[at] != chosen:
+            shape = [*self.shape[:dim], chosen, *self.shape[dim + mask.ndim :]]
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast "
+                f"to indexing result of shape {shape}"
+            )
+    return True
+
+
+def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
+    """The kernel of an index_put; `name` is that of an in-place one."""
+    found = RULES[f"aten::{rule}"]
+    kernel = functional(found) if name is None else in_place(f"aten::{name}", found)
+
+    def put(
+        self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *rest: Any, **named: Any
+    ) -> Tensor:
+        indices = [_on_device(i) for i in indices]
+        if values.ndim == 0 and values.device.type == "cpu":
+            values = wrap(host_array(values))
+        target = self
+        if any(map(_is_mask, indices)) and not _one_mask(self, indices, values):
+            target, indices = _expand(self, indices)
+        _check(target, indices)
+        result = kernel(target, indices, values, *rest, **named)
+        if target is self:
+            return result
+        return self if name is not None else result.reshape(self.shape)
+
+    return put
+
+
+# One index tensor along one dimension -------------------------------------------------------------
+
+_OUTSIDE = {
+    "index": (RuntimeError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
+    "self": (IndexError, "index out of range in self"),
+    "copy": (
+        IndexError,
+        "index_copy_(): index {bad} is out of bounds for dimension {dim} with size {size}",
+    ),
+    "fill": (IndexError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
+    "flat": (
+        IndexError,
+        "out of range: tried to access index {bad} on a tensor of {size} elements.",
+    ),
+}
+_CHECKED = {
+    "gather": "index",
+    "scatter.src": "index",
+    "scatter.value": "index",
+    "scatter.reduce": "index",
+    "scatter.value_reduce": "index",
+    "scatter_add": "index",
+    "scatter_reduce.two": "index",
+    "index_select": "self",
+    "index_add": "self",
+    "index_reduce": "self",
+    "index_copy": "copy",
+    "index_fill.int_Scalar": "fill",
+    "index_fill.int_Tensor": "fill",
+    "take": "flat",
+    "put": "flat",
+    "embedding": "embedding",
+    "nll_loss_forward": "target",
+    "nll_loss2d_forward": "target",
+}
+_IN_PLACE = frozenset(
+    (
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_add",
+        "index_copy",
+        "index_reduce",
+        "index_fill",
+        "put",
+    )
+)
+
+
+def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that first checks the bounds of its index tensor."""
+    if kind == "flat":
+
+        def check_flat(self: Tensor, index: Tensor, *rest: Any) -> None:
+            _raise_outside(kind, index, None, self.numel())
+
+        check: Callable[..., None] = check_flat
+    elif kind == "embedding":
+
+        def check_rows(weight: Tensor, indices: Tensor, *rest: Any) -> None:
+            if weight.ndim == 2 and weight.shape[0] == 0 and indices.numel():
+                raise RuntimeError("embedding: the table has no rows to take")
+            if weight.ndim == 2:
+                _raise_outside("self", indices, 0, weight.shape[0])
+
+        check = check_rows
+    elif kind == "target":
+        check = _check_target
+    else:
+
+        def check_along(self: Tensor, dim: int, index: Tensor, *rest: Any) -> None:
+            if -self.ndim <= dim < self.ndim:
+                _raise_outside(kind, index, dim, self.shape[dim])
+
+        check = check_along
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if trace_checks.looking():
+            check(*args)
+        return kernel(*args, **kwargs)
+
+    return checked
+
+
+def _check_target(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> None:
+    """Raise IndexError for a class label that the input has no score of."""
+    if target.device.type != "jax" or target.numel() == 0 or target.dtype.is_floating_point:
+        return
+    array = read(target)
+    values = array if isinstance(array, Tracer) else host_view(array)
+    if values is None:
+        return
+    classes = self.shape[0] if self.ndim == 1 else self.shape[1]
+    outside = ((values < 0) | (values >= classes)) & (values != ignore_index)
+    if isinstance(array, Tracer):
+        trace_checks.collect(outside, array, _no_class)
+    elif outside.any():
+        raise _no_class(values[outside].flat[0])
+
+
+def _no_class(label: int) -> Exception:
+    return IndexError(f"Target {label} is out of bounds.")
+
+
+def _raise_outside(kind: str, index: Tensor, dim: int | None, size: int) -> None:
+    if index.device.type != "jax":
+        return
+    error, text = _OUTSIDE[kind]
+    _check_range(index, size, kind in ("fill", "flat"), error, text, dim)
+
+
+def kernels() -> dict[str, Any]:
+    """The index kernels by operator name."""
+    table: dict[str, Any] = {
+        "index.Tensor": index,
+        "index_put": _put("index_put"),
+        "index_put_": _put("index_put", "index_put_"),
+        "_index_put_impl": _put("_index_put_impl"),
+        "_index_put_impl_": _put("_index_put_impl", "_index_put_impl_"),
+    }
+    for name, kind in _CHECKED.items():
+        rule = RULES.get(f"aten::{name}")
+        if rule is None:
+            continue
+        table[name] = _checked(name, kind, functional(rule))
+        base, dot, overload = name.partition(".")
+        if base in _IN_PLACE:
+            written = f"{base}_{dot}{overload}"
+            table[written] = _checked(written, kind, in_place(f"aten::{written}", rule))
+    return table

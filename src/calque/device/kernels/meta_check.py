@@ -1,0 +1,166 @@
+"""Errors of a rule, told by PyTorch: the outline of a failed call runs on PyTorch's Meta kernels.
+
+PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
+nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
+broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
+caller sees. Where "meta" has no kernel, or one that lets more pass, the CPU is asked, with zeros. A
+call that PyTorch finds nothing wrong with is our mistake, and is said to be.
+
+It is asked after the failure and not before each call because most Meta kernels are written in
+Python: they take as long as the rule, and import half of PyTorch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+
+from calque.device.memory.cell import META, active
+from calque.device.runtime import sizes
+from calque.device.runtime.dtypes import to_torch
+from calque.errors import InternalError, user_origin
+from calque.ops.table import promotion
+
+_DEVICE = torch.device("meta")
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
+_NUMBERS = {promotion.BOOL: True, promotion.INT: 1, promotion.FLOAT: 1.0, promotion.COMPLEX: 1j}
+_BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
+_MANY = 2**28
+_TOO_LARGE = ("overflow", "negative dimension")  # what PyTorch says of sizes
+_OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable to allocate")
+_BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
+"""Operators whose Meta kernel compares numbers that a trace does not know."""
+
+
+class _Symbolic(Exception):
+    """Sizes are symbols, of a program that is exported for all of them."""
+
+
+class Outline:
+    """The Meta kernel of an operator.
+
+    Attributes:
+        op: the operator: the functional one, or the in-place one if that is what was called.
+    """
+
+    def __init__(self, op: torch._ops.OpOverload) -> None:
+        self.op = op
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.op._schema.arguments)
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        arguments = self.op._schema.arguments
+        return frozenset(a.name for a in arguments if "Tensor" in str(a.type))
+
+    @contextmanager
+    def checked(
+        self, args: Sequence[Any], kwargs: dict[str, Any], ours: bool = True
+    ) -> Iterator[None]:
+        """A context for a rule's run, in which bad arguments raise what PyTorch raises.
+
+        Args:
+            args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
+            ours: whether the rule is calque's; errors of a user's own rule are left as they are.
+        """
+        try:
+            yield
+        except (*_FOREIGN, IndexError, MemoryError) as error:
+            if isinstance(error, jax.errors.JAXTypeError):
+                raise
+            if isinstance(error, MemoryError) or str(error).startswith(_OF_NUMPY):
+                raise sizes.out_of_memory(f"{self.op.name()}: {error}") from None
+            if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
+                raise
+            if self.op.name() in _BY_VALUE:
+                raise RuntimeError(f"{self.op.name()}: {error}") from error
+            try:
+                self._ask(META, _DEVICE, args, kwargs)
+            except _Symbolic:
+                raise RuntimeError(f"{self.op.name()}: {error}") from error
+            except NotImplementedError:  # it has no Meta kernel, or one that needs values
+                pass
+            with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
+                self._ask(_CPU, torch.device("cpu"), args, kwargs)
+            if not ours:
+                error.add_note(f"in the rule of {self.op.name()}")
+                raise
+            origin = user_origin()
+            raise InternalError(
+                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "
+                f"that PyTorch allows ({type(error).__name__}: {error}).\nThis is a mistake in "
+                "calque: please report it, with the line and the shapes and dtypes of its tensors."
+            ) from error
+
+    def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Where a number may be a huge size, ask PyTorch for the result's, before a rule uses it.
+
+        Raises:
+            RuntimeError: the bytes of a result overflow.
+            torch.OutOfMemoryError: a result is larger than the device's memory.
+        """
+        if self.op.name() in _BY_VALUE or not any(map(_is_huge, (*args, *kwargs.values()))):
+            return
+        try:
+            found = self._ask(META, _DEVICE, args, kwargs)
+        except (TypeError, NotImplementedError, IndexError, _Symbolic):
+            return  # the rule has its own words for it
+        except RuntimeError as error:
+            if any(words in str(error) for words in _TOO_LARGE):
+                raise
+            return
+        for result in tree_leaves(found):
+            sizes.check(result, active.trace is None)
+
+    def _ask(
+        self,
+        keys: torch._C.DispatchKeySet,
+        device: torch.device,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What PyTorch gives on another device, or raises.
+
+        Raises:
+            NotImplementedError: it has no kernel.
+            _Symbolic: no device knows the sizes.
+        """
+        try:
+            named = {n: self._outlined(v, n, device) for n, v in kwargs.items() if n in self._names}
+            if "device" in self._names:
+                named["device"] = device
+            given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
+            with torch._C.DisableTorchFunction():
+                return self.op.redispatch(keys, *given, **named)
+        except (AssertionError, OverflowError) as error:
+            raise RuntimeError(f"{self.op.name()}: {error}") from error
+
+    def _outlined(self, value: Any, name: str, device: torch.device) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._outlined(item, name, device) for item in value]
+        if isinstance(value, np.dtype):
+            return to_torch(value)
+        if isinstance(value, jax.Array):
+            if not all(isinstance(n, int) for n in value.shape):
+                raise _Symbolic
+            if not value.weak_type:
+                return torch.zeros(value.shape, dtype=to_torch(value.dtype), device=device)
+            value = _NUMBERS[promotion.category(value.dtype)]
+        if name in self._tensors and type(value) in (bool, int, float, complex):
+            return torch.tensor(value, device=device)
+        return value
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether a number, or one of a list, is too large for most sizes."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_huge, value))
+    return type(value) in (int, float) and value > _MANY

@@ -1,0 +1,103 @@
+"""Where the arrays of a call's tensors and numbers go in its executable.
+
+The executable of a call takes the array behind each tensor. Where the tensor is another view of it,
+the view is taken inside of the executable, so that `x.t() + 1` or `x[3] * 2` is one XLA call. Where
+a view starts is an argument too: the rows of a matrix share one executable.
+"""
+
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+from jax import Array
+from torch import Tensor
+
+from calque.device.memory import geometry
+from calque.device.memory.cell import Cell, x64
+from calque.device.memory.geometry import Ints, Layout, Plan, View
+from calque.device.runtime.dtypes import TO_NUMPY
+
+
+class Slot:
+    """An array as it is."""
+
+    __slots__ = ()
+
+
+SLOT = Slot()
+
+
+class Viewed(Slot):
+    """A view of an array: the array, and then where the view starts along some of its axes."""
+
+    __slots__ = ("__weakref__", "free", "plan")
+
+    def __init__(self, plan: Plan, free: Ints) -> None:
+        self.plan = plan
+        self.free = free
+
+    def read(self, array: Array, starts: list[Any]) -> Array:
+        """The view of the array from some starts, one for each free axis."""
+        if self.plan.extents is None:
+            return geometry.read_plan(self.plan, array, starts)
+        at = dict(zip(self.free, starts, strict=True))
+        everywhere = [at.get(axis, 0) for axis in range(len(self.plan.axes_shape))]
+        return geometry.read_plan(self.plan, array, everywhere)
+
+
+_VIEWED: WeakValueDictionary[Any, Viewed] = WeakValueDictionary()
+
+
+def _viewed(plan: Plan, free: Ints) -> Viewed:
+    """The one slot of a plan, as long as anything holds it: executables are kept by identity."""
+    found = _VIEWED.get((plan, free))
+    if found is None:
+        found = _VIEWED.setdefault((plan, free), Viewed(plan, free))
+    return found
+
+
+@lru_cache(maxsize=8192)
+def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
+    layout = Layout(shape, own or geometry.contiguous_strides(shape))
+    plan, starts = geometry.plan_of(layout, view)
+    if plan.extents is None:
+        return _viewed(plan, (0,)), starts
+    sizes = zip(plan.extents, plan.axes_shape, strict=True)
+    free = tuple(axis for axis, (extent, size) in enumerate(sizes) if extent < size)
+    return _viewed(plan, free), tuple(starts[axis] for axis in free)
+
+
+def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
+    """The slot of a tensor that is not the whole of its cell's array; its arrays are appended.
+
+    None, and nothing appended, for a tensor of no elements or of another dtype than the array, and
+    for PyTorch's lazy conjugates and negatives.
+    """
+    array = cell.array
+    if TO_NUMPY[tensor.dtype] is not array.dtype or tensor.is_neg() or tensor.is_conj():
+        return None
+    view = View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    if 0 in view.size:
+        return None
+    slot, starts = _slot(array.shape, cell.stride, view)
+    arrays.append(array)
+    for start in starts:
+        arrays.append(number_array(int, start))
+    return slot
+
+
+_NUMBER_ARRAYS: dict[Any, Array] = {}
+
+
+def number_array(kind: type, value: Any) -> Array:
+    """A Python number as a weakly typed array, which JAX takes faster than the number itself."""
+    plain = value and kind is not complex
+    place = (kind, value) if plain else (kind, repr(value))  # 0.0 and -0.0 are equal
+    array = _NUMBER_ARRAYS.get(place)
+    if array is None:
+        if len(_NUMBER_ARRAYS) > 1000:
+            _NUMBER_ARRAYS.clear()
+        with x64():
+            array = _NUMBER_ARRAYS[place] = jax.numpy.asarray(value)
+    return array

@@ -1,0 +1,30 @@
+"""Sparse tensors, which the device does not have: whatever is asked of one says so.
+
+PyTorch makes some of them without asking a device, and keys of its own stand for their operators.
+"""
+
+from typing import Any, NoReturn
+
+import torch
+from torch.utils import _pytree as pytree
+
+from calque.errors import UnsupportedOpError, user_origin
+
+KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1")
+
+
+def refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
+    """Raise UnsupportedOpError, at the user's line, for an operator that makes or takes one."""
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    raise UnsupportedOpError(
+        f"{place}{op.name()} makes or takes a sparse tensor, and the jax device has none.\n"
+        "Use a dense one (to_dense()), or keep this part on the CPU."
+    )
+
+
+def check_dense(op: torch._ops.OpOverload, results: Any) -> None:
+    """Raise UnsupportedOpError where an operator's CPU kernel gives a sparse tensor."""
+    for result in pytree.tree_leaves(results):
+        if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
+            refuse(op)

@@ -1,0 +1,281 @@
+"""`torch.UntypedStorage` on the device: its bytes, without the pointer that it has not got.
+
+PyTorch's own methods read a storage through its data pointer, which is null here. Those below are
+put in front of them; on every other device they call PyTorch's.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from calque.device.kernels.copies import to_host
+from calque.device.memory import geometry
+from calque.device.memory.cell import Cell, active, current, layout_of, replace, share, wrap, x64
+from calque.device.memory.geometry import Layout
+from calque.device.memory.host import host_array
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.sizes import LARGEST, translated
+
+Storage = torch.UntypedStorage
+_UINT8 = np.dtype("uint8")
+
+
+def cell_of_storage(storage: Storage) -> Cell:
+    """The cell of a storage of the device.
+
+    Raises:
+        RuntimeError: it has none.
+    """
+    cell = getattr(storage, "cell", None)
+    if cell is None:
+        raise RuntimeError(f"a storage of device {storage.device} has no array behind it")
+    return cell
+
+
+def allocate(nbytes: int) -> Storage:
+    """A storage of zeros."""
+    if nbytes < 0:
+        raise RuntimeError(f"Trying to create a storage of negative size: {nbytes}")
+    if nbytes > LARGEST:
+        raise ValueError("Overflow when unpacking long long")
+    with translated(), x64():
+        return wrap(jnp.zeros((nbytes,), _UINT8)).untyped_storage()
+
+
+def host_bytes(storage: Storage) -> torch.Tensor:
+    """A copy of the bytes on the CPU, in the order of the memory."""
+    cell = cell_of_storage(storage)
+    host = to_host(wrap(current(cell)))
+    if cell.stride is not None:
+        host = host.permute(geometry.memory_order(layout_of(cell)))
+    return host.reshape(-1).view(torch.uint8)
+
+
+def bytes_tensor(storage: Storage) -> torch.Tensor:
+    """The storage as a tensor of bytes, for writes in place."""
+    return torch.empty(0, dtype=torch.uint8, device="jax").set_(storage)
+
+
+def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> None:
+    """Give a cell of raw bytes, as `torch.load` leaves them, the dtype of its first tensor.
+
+    Without it every read of a loaded parameter would convert its bytes anew.
+
+    Args:
+        cell: the cell of the storage.
+        tensor_dtype: the dtype of the tensor.
+        layout: the geometry of the tensor if it covers the whole memory.
+    """
+    dtype = to_numpy(tensor_dtype)
+    array = current(cell)
+    if cell.viewed or array.dtype != _UINT8 or array.ndim != 1 or array.nbytes % dtype.itemsize:
+        return
+    if not array.size:
+        replace(cell, host_array(torch.empty(0, dtype=tensor_dtype)))
+        return
+    if active.trace is None:
+        # Through the host: on the device each shape would cost the compilation of a program.
+        flat = torch.from_numpy(np.array(array)).view(tensor_dtype)
+        if layout is None or layout.length != flat.numel():
+            replace(cell, host_array(flat))
+            return
+        replace(cell, host_array(torch.as_strided(flat, layout.shape, layout.stride)))
+    else:
+        with x64():
+            flat_array = geometry.retype(array, dtype)
+            if layout is None or layout.length != flat_array.shape[0]:
+                replace(cell, flat_array)
+                return
+            replace(cell, geometry.from_memory(flat_array, layout))
+    if layout.stride != geometry.contiguous_strides(layout.shape):
+        cell.stride = layout.stride
+
+
+# The methods ------------------------------------------------------------------------------------
+
+
+def _nbytes(self: Storage) -> int:
+    return current(cell_of_storage(self)).nbytes
+
+
+def _identity(self: Storage) -> int:
+    """A number that only this storage has, as `torch.load` and others tell shared weights by it.
+
+    It is no address: nothing can be read there (`Tensor.data_ptr()` stays 0).
+    """
+    return 1 << 62 | self._cdata
+
+
+def _getitem(self: Storage, index: Any) -> int:
+    if isinstance(index, slice):
+        raise RuntimeError(
+            "a slice of a jax storage would have to share its memory; use storage.cpu()[...]"
+        )
+    return int(host_bytes(self)[index].item())
+
+
+def _setitem(self: Storage, index: Any, value: Any) -> None:
+    bytes_tensor(self)[index] = value
+
+
+def _iter(self: Storage) -> Iterator[int]:
+    return iter(host_bytes(self).numpy().tobytes())
+
+
+def _fill(self: Storage, value: int) -> Storage:
+    bytes_tensor(self).fill_(value)
+    return self
+
+
+def _clone(self: Storage) -> Storage:
+    source = cell_of_storage(self)
+    storage = wrap(current(source)).untyped_storage()
+    cell_of_storage(storage).stride = source.stride
+    # No tensor sees the clone yet: whichever comes first may have any geometry.
+    cell_of_storage(storage).viewed = True
+    return storage
+
+
+def _copy(self: Storage, source: Storage, non_blocking: bool = False) -> Storage:
+    size, given = self.nbytes(), source.nbytes()
+    if size != given:
+        raise RuntimeError(f"size does not match, self was {size} bytes but src was {given} bytes")
+    if self.device.type != "jax":
+        return self.copy_(host_bytes(source).untyped_storage())
+    cell = cell_of_storage(self)
+    layout, dtype = layout_of(cell), current(cell).dtype
+    with x64():
+        if source.device.type == "jax":
+            origin = cell_of_storage(source)
+            flat = geometry.memory(current(origin), layout_of(origin))
+        else:
+            on_cpu = source if source.device.type == "cpu" else source.cpu()
+            flat = host_array(torch.empty(0, dtype=torch.uint8).set_(on_cpu))
+        replace(cell, geometry.from_memory(geometry.retype(flat, dtype), layout))
+    return self
+
+
+def _resize(self: Storage, size: int) -> Storage:
+    cell = cell_of_storage(self)
+    with translated(), x64():
+        flat = geometry.memory(current(cell), layout_of(cell))
+        if size % flat.dtype.itemsize:
+            flat = geometry.retype(flat, _UINT8)
+        length = size // flat.dtype.itemsize
+        missing = max(length - flat.shape[0], 0)
+        replace(cell, jnp.pad(flat[:length], (0, missing)))
+    cell.stride = None
+    cell.viewed = True
+    return self
+
+
+def _write_file(self: Storage, *args: Any, **kwargs: Any) -> None:
+    host_bytes(self).untyped_storage()._write_file(*args, **kwargs)
+
+
+def _set_from_file(self: Storage, *args: Any, **kwargs: Any) -> Storage:
+    on_cpu = Storage(self.nbytes())
+    on_cpu._set_from_file(*args, **kwargs)
+    return self.copy_(on_cpu)
+
+
+def _repr(self: Storage) -> str:
+    lines = "\n ".join(str(byte) for byte in self)
+    return f" {lines}\n[torch.storage.UntypedStorage(device={self.device}) of size {len(self)}]"
+
+
+def _no_pointer(name: str) -> Callable[..., Any]:
+    def method(self: Storage, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"{name}: a storage of the jax device has no memory of its own that could be shared or "
+            "mapped; use storage.cpu()"
+        )
+
+    return method
+
+
+OVERRIDES: dict[str, Callable[..., Any]] = {
+    "nbytes": _nbytes,
+    "size": _nbytes,
+    "__len__": _nbytes,
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "__iter__": _iter,
+    "__repr__": _repr,
+    "fill_": _fill,
+    "clone": _clone,
+    "copy_": _copy,
+    "resize_": _resize,
+    "_write_file": _write_file,
+    "_set_from_file": _set_from_file,
+    "data_ptr": _identity,
+    "new": lambda self: allocate(0),
+    "is_shared": lambda self: False,
+    "is_pinned": lambda self, device=None: False,
+    **{
+        name: _no_pointer(name)
+        for name in (
+            "share_memory_",
+            "_share_fd_cpu_",
+            "_share_filename_cpu_",
+            "_share_cuda_",
+            "_get_shared_fd",
+            "_byteswap",
+            "_swap_data_ptr_",
+            "_resize_with_addr_",
+        )
+    },
+}
+
+
+def _in_front(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
+    theirs = getattr(Storage, name)
+
+    @functools.wraps(theirs)
+    def method(self: Storage, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "jax":
+            return ours(self, *args, **kwargs)
+        if args and name == "copy_" and args[0].device.type == "jax":
+            return ours(self, *args, **kwargs)
+        return theirs(self, *args, **kwargs)
+
+    return method
+
+
+def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "jax":
+        return torch._C.StorageBase.__new__(cls, *args, **kwargs)
+    content = args[0] if args else 0
+    if isinstance(content, int):
+        return allocate(content)
+    return allocate(len(content)).copy_(
+        torch._C.StorageBase.__new__(cls, content)  # pyright: ignore[reportCallIssue]
+    )
+
+
+def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
+    """TorchScript's save: it is C++, which asks each storage for its size."""
+
+    @functools.wraps(save)
+    def method(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.device.type == "jax":
+                share(tensor)
+        return save(self, *args, **kwargs)
+
+    return method
+
+
+def install() -> None:
+    """Put the methods in front of PyTorch's."""
+    for script in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        for name in ("save", "save_to_buffer"):
+            setattr(script, name, _sized(getattr(script, name)))
+    for name, method in OVERRIDES.items():
+        setattr(Storage, name, _in_front(name, method))
+    Storage.__new__ = _new  # type: ignore[method-assign,assignment]

@@ -1,0 +1,65 @@
+"""Checks of values inside a trace: an index in bounds, a divisor that is not zero.
+
+Eagerly the host looks at the values and raises before the operator runs. A trace has no values; one
+that is asked to look (`calque.jit(fn, checks=True)`) makes each check an output of the program, and
+the first that failed is raised when the program has run, before it has changed anything. What the
+user's own code asks for is such an output in any case.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.device.memory.cell import active, x64
+from calque.errors import Origin, user_origin
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A check of a trace.
+
+    Attributes:
+        failed: whether it failed, a traced boolean; None once the trace is over.
+        value: the offending value, a traced int64; None once the trace is over.
+        error: gives the exception that PyTorch raises eagerly for a value.
+        origin: the user's line.
+    """
+
+    failed: Array | None
+    value: Array | None
+    error: Callable[[int], Exception]
+    origin: Origin | None
+
+    def exception(self, value: int) -> Exception:
+        """The exception for an offending value, at the user's line."""
+        error = self.error(value)
+        return type(error)(f"{self.origin}: {error}") if self.origin else error
+
+
+def looking() -> bool:
+    """Whether a check of values has anybody to report to: the caller, or a trace that collects."""
+    return active.trace is None or active.trace.looking
+
+
+def reported() -> bool:
+    """Whether somebody looks at what a trace collects, when its program has run."""
+    return active.trace is not None and active.trace.failures is not None
+
+
+def collect(
+    failed: Array, values: Array, error: Callable[[int], Exception], always: bool = False
+) -> None:
+    """Report in a trace: nowhere in `failed` (booleans, of the shape of `values`) may be True.
+
+    `always`: also in a trace that is not asked to check values.
+    """
+    trace = active.trace
+    if trace is None or trace.failures is None or not (always or trace.looking):
+        return
+    if failed.size:
+        with x64():
+            value = values.reshape(-1)[jnp.argmax(failed)].astype(np.int64)
+        trace.failures.append(Failure(failed.any(), value, error, user_origin()))

@@ -1,0 +1,181 @@
+"""View operators: geometry only, computed by PyTorch's own Meta kernels on our storages.
+
+Everything else that makes a view (select, slice, transpose, expand, ...) reaches `as_strided` or
+`view` in C++. Operators that change a tensor's geometry in place are marked too, so that no tensor
+sees a cell through a geometry the cell does not know of.
+"""
+
+from typing import Any
+
+import torch
+
+from calque.device.kernels import storage
+from calque.device.memory import geometry
+from calque.device.memory.cell import META, alias, cell_of, regeometries, share, size_in_bytes
+from calque.device.memory.geometry import Layout
+
+aten = torch.ops.aten
+_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+ALIASING = ("view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
+# PyTorch's own kernels, which look at the storage: they need its size, or mark the alias they make.
+SHARING = ("_conj", "_neg_view", "as_strided_scatter")
+GEOMETRY_IN_PLACE = (
+    "as_strided_",
+    "transpose_",
+    "t_",
+    "squeeze_",
+    "squeeze_.dim",
+    "squeeze_.dims",
+    "unsqueeze_",
+    "swapaxes_",
+    "swapdims_",
+)
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
+
+
+def as_strided(
+    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """A view of the tensor's storage; raises RuntimeError where it would leave the storage."""
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
+    _check_bounds(tensor, size, stride, offset)
+    return alias(aten.as_strided.default, tensor, size, stride, offset)
+
+
+def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> None:
+    if 0 in size or len(size) != len(stride):
+        return
+    nbytes = size_in_bytes(cell_of(tensor))
+    length = nbytes // tensor.dtype.itemsize
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if last >= length:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+            f"itemsize {tensor.dtype.itemsize} requiring a storage size of "
+            f"{(last + 1) * tensor.dtype.itemsize} are out of bounds for storage of size "
+            f"{nbytes}"
+        )
+
+
+def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same bytes under another dtype."""
+    share(tensor)
+    return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
+
+
+def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
+    """`_unsafe_view`, whose own kernel makes an alias without telling the device."""
+    return alias(aten.view.default, tensor, size)
+
+
+def _aliasing(name: str) -> Any:
+    op = _overload(name)
+
+    def kernel(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+        return alias(op, tensor, *args)
+
+    return kernel
+
+
+def _sharing(name: str) -> Any:
+    op = _overload(name)
+
+    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        share(tensor)
+        return op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
+
+    return kernel
+
+
+def _in_place(name: str) -> Any:
+    op = _overload(name)
+
+    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
+            share(tensor)
+        regeometries.count += 1
+        op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
+        return tensor
+
+    return kernel
+
+
+def set_source_storage_offset(
+    tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Any, stride: Any = ()
+) -> torch.Tensor:
+    """`Tensor.set_` to part of a storage."""
+    if stride and len(stride) != len(size):
+        raise RuntimeError(f"unequal size length ({len(size)}) and stride length ({len(stride)})")
+    if any(step < 0 for step in stride):
+        raise RuntimeError(
+            f"Storage size calculation overflowed with sizes={list(size)} and "
+            f"strides={list(stride)}"
+        )
+    strides = tuple(stride) or geometry.contiguous_strides(size)
+    _prepare(source, tensor, size, strides, offset)
+    regeometries.count += 1
+    aten.set_.source_Storage_storage_offset.redispatch(META, tensor, source, offset, size, strides)
+    return tensor
+
+
+def set_source_storage(tensor: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    """`Tensor.set_` to a whole storage, as one axis."""
+    length = source.nbytes() // tensor.dtype.itemsize
+    return set_source_storage_offset(tensor, source, 0, (length,))
+
+
+def set_nothing(tensor: torch.Tensor) -> torch.Tensor:
+    """`Tensor.set_()`: to an empty storage of its own."""
+    return set_source_storage_offset(tensor, storage.allocate(0), 0, (0,))
+
+
+def set_source_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """`Tensor.set_` to another tensor: its storage and its geometry."""
+    share(source)
+    return set_source_storage_offset(
+        tensor,
+        source.untyped_storage(),
+        source.storage_offset(),
+        tuple(source.shape),
+        source.stride(),
+    )
+
+
+def _prepare(
+    source: torch.UntypedStorage, tensor: torch.Tensor, size: Any, stride: Any, offset: int
+) -> None:
+    if source.device.type != "jax":
+        raise RuntimeError(
+            f"Attempted to set the storage of a tensor on device {tensor.device} to a storage on "
+            f'different device "{source.device}".  This is no longer allowed; the devices must '
+            "match."
+        )
+    cell = storage.cell_of_storage(source)
+    length = geometry.extent(size, stride)
+    needed = length + offset if length else 0
+    if offset >= 0 and needed * tensor.dtype.itemsize > size_in_bytes(cell):
+        source.resize_(needed * tensor.dtype.itemsize)  # as PyTorch does for a storage of the CPU
+    dense = offset == 0 and geometry.is_dense(size, stride)
+    storage.interpret(cell, tensor.dtype, Layout(tuple(size), stride) if dense else None)
+    cell.viewed = True
+
+
+def kernels() -> dict[str, Any]:
+    """The view kernels by operator name."""
+    return {
+        "as_strided": as_strided,
+        "view.dtype": view_dtype,
+        "_unsafe_view": unsafe_view,
+        "set_": set_nothing,
+        "set_.source_Storage_storage_offset": set_source_storage_offset,
+        "set_.source_Storage": set_source_storage,
+        "set_.source_Tensor": set_source_tensor,
+        **{name: _aliasing(name) for name in ALIASING},
+        **{name: _sharing(name) for name in SHARING},
+        **{name: _in_place(name) for name in GEOMETRY_IN_PLACE},
+    }

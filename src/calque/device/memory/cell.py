@@ -1,0 +1,363 @@
+"""Cells: what a storage of the device holds, and how tensors read and write it.
+
+The cell of a tensor is an attribute of its `UntypedStorage`, which PyTorch keeps alive with the
+storage and shares through every alias made in C++ (`detach`, `.data`, saved tensors, parameters).
+While `calque.jit` traces, reads and writes of the thread go to the trace instead of the cell, so
+a trace that fails has changed nothing.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+import torch
+from jax import Array
+from jax._src.config import enable_x64 as _enable_x64
+
+from calque.device.memory import geometry
+from calque.device.memory.geometry import Layout, View
+from calque.device.runtime import sizes
+from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
+from calque.device.runtime.interrupts import settles
+from calque.device.runtime.threads import Presence
+
+_create = torch._C._acc.create_empty_tensor
+_set = torch.ops.aten.set_.source_Storage_storage_offset
+META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+
+class Cell:
+    """The array of one storage.
+
+    Attributes:
+        array: the elements; its shape and `stride` together say where each stands in memory.
+        stride: the strides the array stands for; None for row-major ones.
+        viewed: whether a tensor may see this storage through any geometry but the row-major one.
+    """
+
+    __slots__ = ("__weakref__", "array", "stride", "viewed")
+
+    def __init__(self, array: Array, stride: geometry.Ints | None = None) -> None:
+        self.array = array
+        self.stride = stride
+        self.viewed = False
+
+
+class Trace(Protocol):
+    """What the cells ask of a running trace (see `calque.program.lifting`)."""
+
+    callbacks: bool  # whether the program may call back to the host
+    failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
+    looking: bool  # whether values are to be checked as PyTorch checks them eagerly
+
+    def read(self, cell: Cell) -> Array: ...
+
+    def write(self, cell: Cell, array: Array) -> None: ...
+
+    def created(self, cell: Cell, storage: torch.UntypedStorage) -> None: ...
+
+    def constant(self, tensor: torch.Tensor) -> Array: ...
+
+    def number(self, tensor: torch.Tensor) -> Any: ...
+
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> Any: ...
+
+    def unassuming(self) -> AbstractContextManager[None]: ...
+
+
+class Observer(Protocol):
+    """What is told of the values that the host reads in an eager call (see `host_reads`)."""
+
+    def see(self, array: Array, use: str) -> None: ...
+
+
+class _Active(threading.local):
+    """What goes on in a thread.
+
+    Attributes:
+        trace: the trace that runs; None while its thread is eager.
+        observer: what is told of reads by the host, outside of traces.
+        inlining: whether jitted functions run as parts of the one around them.
+        settling: whether the thread changes cells that other threads wait for (see `program.turns`).
+    """
+
+    trace: Trace | None = None
+    observer: Observer | None = None
+    inlining: bool = False
+    settling: bool = False
+
+    def __init__(self) -> None:  # once in each thread
+        self._presence = Presence()
+
+
+active = _Active()
+
+
+class _Regeometries:
+    """Counts the operators that gave a tensor another geometry in place (`t_`, `resize_`, `set_`).
+
+    A program compiled for some tensors needs to look at their geometry only if this has moved.
+    """
+
+    count = 0
+
+
+regeometries = _Regeometries()
+
+
+class x64:
+    """A context in which JAX has 64-bit types, on this thread and nowhere else."""
+
+    __slots__ = ("_previous",)
+
+    @settles
+    def __enter__(self) -> None:
+        self._previous = _enable_x64.swap_local(True)
+
+    @settles
+    def __exit__(self, *_: object) -> None:
+        _enable_x64.set_local(self._previous)
+
+
+def cell_of(tensor: torch.Tensor) -> Cell:
+    """The cell behind a tensor of the device.
+
+    Raises:
+        RuntimeError: the storage has no cell: it was made by C++ code that knows nothing of the
+            device, and holds no memory.
+    """
+    storage = tensor.untyped_storage()
+    try:
+        return storage.cell  # type: ignore[attr-defined]
+    except AttributeError:
+        if tensor.device.type != "jax":
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"jax:0 and {tensor.device}!"
+            ) from None
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} on device 'jax' has no array behind it"
+        ) from None
+
+
+def layout_of(cell: Cell) -> Layout:
+    """The layout of a cell's array."""
+    shape = cell.array.shape
+    return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
+
+
+def size_in_bytes(cell: Cell) -> int:
+    """How many bytes a cell's storage has."""
+    array = cell.array
+    return array.nbytes if cell.stride is None else layout_of(cell).length * array.dtype.itemsize
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """The geometry of a tensor."""
+    return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def current(cell: Cell) -> Array:
+    """The array of a cell, as the running trace has it if there is one."""
+    trace = active.trace
+    return cell.array if trace is None else trace.read(cell)
+
+
+def replace(cell: Cell, array: Array) -> None:
+    """Give a cell a new array of the same shape and dtype."""
+    trace = active.trace
+    if trace is None:
+        cell.array = array
+    else:
+        trace.write(cell, array)
+
+
+def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
+    """Whether a tensor has exactly the geometry and dtype of its cell's array.
+
+    PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) hand
+    them to the device as they are.
+    """
+    array = cell.array
+    if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] is not array.dtype:
+        return False
+    if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
+        return False
+    return tensor.is_contiguous() if cell.stride is None else tensor.stride() == cell.stride
+
+
+def read(tensor: torch.Tensor) -> Array:
+    """The elements of a tensor of the device, as an array of its shape and dtype."""
+    try:
+        cell: Cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
+    except AttributeError:
+        cell = cell_of(tensor)
+    if cell.viewed and not is_whole(cell, tensor):
+        with x64():
+            return _read_view(cell, tensor)
+    trace = active.trace
+    return cell.array if trace is None else trace.read(cell)
+
+
+def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
+    array, layout, view = current(cell), layout_of(cell), view_of(tensor)
+    dtype = TO_NUMPY[tensor.dtype]
+    if active.trace is None:
+        sizes.check_fits(view.size, dtype.itemsize)
+    with sizes.translated():
+        if array.dtype != dtype:
+            array = geometry.retype(geometry.memory(array, layout), dtype)
+            layout = Layout(array.shape, (1,))
+        return _lazy(tensor, geometry.read(array, layout, view))
+
+
+def _lazy(tensor: torch.Tensor, array: Array) -> Array:
+    """Between what a tensor says and what its memory holds: its conjugate and negative bits."""
+    if tensor.is_conj():
+        array = jnp.conj(array)
+    return -array if tensor.is_neg() else array
+
+
+def write(tensor: torch.Tensor, value: Array) -> None:
+    """Replace the elements of a tensor of the device by an array of its shape and dtype."""
+    cell = cell_of(tensor)
+    if not cell.viewed or is_whole(cell, tensor):
+        replace(cell, value)
+        return
+    with sizes.translated(), x64():
+        value = _lazy(tensor, value)
+        array, layout, view = current(cell), layout_of(cell), view_of(tensor)
+        if array.dtype == value.dtype:
+            replace(cell, geometry.write(array, layout, view, value))
+            return
+        flat = geometry.retype(geometry.memory(array, layout), value.dtype)
+        flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
+        replace(cell, geometry.from_memory(geometry.retype(flat, array.dtype), layout))
+
+
+def wrap(array: Array) -> torch.Tensor:
+    """A fresh row-major tensor of the device over an array."""
+    tensor = wrap_untraced(array)
+    if active.trace is not None:
+        storage = tensor.untyped_storage()
+        active.trace.created(storage.cell, storage)  # type: ignore[attr-defined]
+    return tensor
+
+
+def wrap_untraced(array: Array) -> torch.Tensor:
+    """As `wrap`, where no trace is running."""
+    dtype, shape = array.dtype, array.shape
+    if 0 in shape:
+        sizes.check_strides(shape)
+    tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))
+    tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
+    if 0 in shape:
+        set_geometry(tensor, View(shape, geometry.contiguous_strides(shape), 0))
+    return tensor
+
+
+def wrapper(
+    shape: tuple[int, ...], stride: geometry.Ints, dtype: torch.dtype
+) -> Callable[[Array], torch.Tensor]:
+    """What wraps arrays of one kind where no trace is running, decided once.
+
+    Args:
+        shape, stride, dtype: of the tensors. The arrays are those of `wrap_strided`, or have their
+            axes in the order of memory where there is one (`geometry.permutation`).
+    """
+    row_major = stride == geometry.contiguous_strides(shape)
+    if 0 in shape or not (row_major or geometry.permutation(shape, stride)):
+        return lambda array: wrap_strided(array, stride)
+
+    def wrapped(array: Array) -> torch.Tensor:
+        tensor = _create(shape, dtype)
+        tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
+        return tensor
+
+    def permuted(array: Array) -> torch.Tensor:
+        tensor = _create(shape, dtype)
+        storage = tensor.untyped_storage()
+        storage.cell = cell = Cell(array)  # type: ignore[attr-defined]
+        cell.viewed = True
+        _set.redispatch(META, tensor, storage, 0, shape, stride)
+        return tensor
+
+    return wrapped if row_major else permuted
+
+
+def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """A fresh tensor over an array, with the given strides."""
+    stride = tuple(stride)
+    row_major, dense = _kind(array.shape, stride)
+    if row_major:
+        return wrap(array)
+    if not dense:
+        return _wrap_sparse(array, stride)
+    tensor = wrap(array)
+    if array.size:
+        cell = cell_of(tensor)
+        cell.stride = stride
+        cell.viewed = True
+    set_geometry(tensor, View(array.shape, stride, 0))
+    return tensor
+
+
+def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """As `wrap_strided`, over a storage that has nothing in the holes that the strides leave.
+
+    Only where nobody reads those: strides must be nested (`geometry.is_nested`).
+    """
+    tensor = wrap(array)
+    cell = cell_of(tensor)
+    cell.stride = tuple(stride)
+    cell.viewed = True
+    set_geometry(tensor, View(array.shape, cell.stride, 0))
+    return tensor
+
+
+@lru_cache(maxsize=4096)
+def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
+    """Whether strides are row-major, and whether they are dense."""
+    return stride == geometry.contiguous_strides(shape), geometry.is_dense(shape, stride)
+
+
+def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
+    """A fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
+    extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
+    with x64():
+        base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))
+    tensor = alias(torch.ops.aten.as_strided.default, base, array.shape, stride, 0)
+    write(tensor, array)
+    return tensor
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """Raise RuntimeError where a write would hit one element through two indices."""
+    if 0 in tensor.stride() and geometry.overlaps(view_of(tensor)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def alias(op: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Run a view operator on the geometry of a tensor only: the result shares its storage."""
+    share(tensor)
+    return op.redispatch(META, tensor, *args, **kwargs)
+
+
+def share(tensor: torch.Tensor) -> Cell:
+    """Prepare a tensor's storage for views: PyTorch checks them against its size in bytes."""
+    cell = cell_of(tensor)
+    if not cell.viewed:
+        cell.viewed = True
+        set_geometry(tensor, view_of(tensor))
+    return cell
+
+
+def set_geometry(tensor: torch.Tensor, view: View) -> None:
+    """Give a tensor a geometry; the storage's size in bytes grows to hold it."""
+    _set.redispatch(META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride)

@@ -1,0 +1,372 @@
+"""Read and write a view of an array, given the view's size, stride and offset.
+
+A storage's memory is never laid out: it is a JAX array together with the strides that PyTorch
+believes it has. A view is recovered from its geometry as slices of the array's own axes, or of the
+axes of a suitable reshape, and as a gather where neither fits. Offsets are traced numbers, so
+that the windows of a sliding slice share one executable.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from calque.device.runtime.compile_cache import kept
+
+Ints = tuple[int, ...]
+
+READ_VIEW = "read_view"
+"""The name, in a traced program, of the function that takes a view of an array."""
+
+
+class View(NamedTuple):
+    """A view as PyTorch describes it: all in units of elements."""
+
+    size: Ints
+    stride: Ints
+    offset: int
+
+
+class Layout(NamedTuple):
+    """The shape of a storage's array, and the strides it stands for, in any axis order.
+
+    Strides may leave holes (see `is_nested`): the array of a window of some memory, whose other
+    elements nobody asks for, has those of the window.
+    """
+
+    shape: Ints
+    stride: Ints
+
+    @property
+    def length(self) -> int:
+        """How many elements the memory has, with its holes."""
+        return extent(self.shape, self.stride)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to reach a view, all but where it starts.
+
+    Attributes:
+        layout: the layout of the stored array.
+        axes_shape: the shape to slice: the array's own, or that of a reshape of its memory.
+        of_memory: whether `axes_shape` is a reshape of the (padded) memory.
+        extents: how far the slice reaches along each axis of `axes_shape`; None for a gather.
+        steps: the step along each axis.
+        order: the axis that each dimension of the view with more than one own element comes from.
+        view: the view, its offset set to 0.
+    """
+
+    layout: Layout
+    axes_shape: Ints
+    of_memory: bool
+    extents: Ints | None
+    steps: Ints
+    order: Ints
+    view: View
+
+
+def contiguous_strides(shape: Sequence[int]) -> Ints:
+    """The row-major strides of a shape, as PyTorch gives them (an empty axis counts as one)."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
+    """(stride, size, axis) of the axes with more than one element, by stride."""
+    rows = zip(stride, shape, range(len(shape)), strict=True)
+    return sorted((s, n, axis) for s, n, axis in rows if n > 1)
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the strides are a permutation of row-major ones: no holes and no overlap."""
+    if 0 in shape:
+        return True
+    expected = 1
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size == 1:
+            continue
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+@lru_cache(maxsize=8192)
+def permutation(shape: Ints, stride: Ints) -> Ints | None:
+    """The axes in the order in which they lie in memory, the outermost first.
+
+    None where that is their own order, and where strides leave holes or overlap.
+    """
+    if 0 in shape or not is_dense(shape, stride):
+        return None
+    order = tuple(memory_order(Layout(shape, stride)))
+    long = [axis for axis in order if shape[axis] > 1]
+    return None if long == sorted(long) else order
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements a memory needs for these sizes and strides."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether each stride steps over all that the smaller ones reach: holes, but no overlap."""
+    reached = 0
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step <= reached:
+            return False
+        reached += (size - 1) * step
+    return True
+
+
+def overlaps(view: View) -> bool:
+    """Whether two indices of the view share an element (only broadcast axes are looked for)."""
+    shared = any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
+    return shared and 0 not in view.size
+
+
+def read(array: Array, layout: Layout, view: View) -> Array:
+    """The elements of a view, as an array of the view's size."""
+    if 0 in view.size:
+        return jnp.zeros(view.size, array.dtype)
+    plan, starts = plan_of(layout, view)
+    return _reader(plan)(array, starts)
+
+
+def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
+    """The array with the elements of a view replaced by `value` (of the view's size)."""
+    if 0 in view.size:
+        return array
+    plan, starts = plan_of(layout, view)
+    return _writer(plan)(array, value, starts)
+
+
+def memory(array: Array, layout: Layout) -> Array:
+    """The array's elements in the order of the memory, as one axis; zeros in its holes."""
+    flat = jnp.transpose(array, memory_order(layout))
+    if is_dense(*layout):
+        return flat.reshape(-1)
+    nest = _nest(layout)
+    flat = flat.reshape(*(size for size, _, _ in nest), 1)
+    for size, step, block in reversed(nest):
+        padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+        flat = padded.reshape(*flat.shape[:-2], size * step)[..., : (size - 1) * step + block]
+    return flat
+
+
+def from_memory(flat: Array, layout: Layout) -> Array:
+    """The inverse of `memory`."""
+    order = memory_order(layout)
+    if not is_dense(*layout):
+        for size, step, block in _nest(layout):
+            padded = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, step - block)])
+            flat = padded.reshape(*flat.shape[:-1], size, step)[..., :block]
+    ordered = flat.reshape([layout.shape[axis] for axis in order])
+    return jnp.transpose(ordered, np.argsort(np.asarray(order, dtype=int)))
+
+
+def _nest(layout: Layout) -> list[tuple[int, int, int]]:
+    """(size, stride, length of what lies between two steps) of the long axes, outermost first."""
+    nest = []
+    block = 1
+    for step, size, _ in _long_axes(*layout):
+        nest.append((size, step, block))
+        block += (size - 1) * step
+    return nest[::-1]
+
+
+def memory_order(layout: Layout) -> list[int]:
+    """The axes of a layout from the outermost in memory to the innermost."""
+    axes = range(len(layout.shape))
+    return sorted(axes, key=lambda a: (-layout.stride[a], layout.shape[a] > 1))
+
+
+@lru_cache(maxsize=8192)
+def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
+    """How to reach a view that has elements, and where along each axis to start."""
+    last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
+    if last >= layout.length:
+        raise RuntimeError(
+            f"a tensor of sizes {list(view.size)}, strides {list(view.stride)} and storage offset "
+            f"{view.offset} is out of bounds for a storage of {layout.length} elements (it was "
+            "resized)"
+        )
+    fixed = View(view.size, view.stride, 0)
+    own = match_axes(layout.shape, layout.stride, view)
+    if own is not None:
+        extents, steps, order, starts = own
+        return Plan(layout, layout.shape, False, extents, steps, order, fixed), starts
+    shape = _factor_memory(layout.length, view)
+    if shape is not None:
+        match = match_axes(shape, contiguous_strides(shape), view)
+        if match is not None:
+            extents, steps, order, starts = match
+            return Plan(layout, shape, True, extents, steps, order, fixed), starts
+    return Plan(layout, (layout.length,), True, None, (), (), fixed), (view.offset,)
+
+
+def _core(view: View) -> list[tuple[int, int]]:
+    """(size, stride) of the view's dimensions that hold more than one element of their own."""
+    pairs = zip(view.size, view.stride, strict=True)
+    return [(n, s) for n, s in pairs if n > 1 and s != 0]
+
+
+def match_axes(shape: Ints, stride: Ints, view: View) -> tuple[Ints, Ints, Ints, Ints] | None:
+    """Extents, steps, axis order and starts of the view as slices of distinct axes."""
+    by_stride = sorted((a for a, n in enumerate(shape) if n > 1), key=lambda a: -stride[a])
+    starts = [0] * len(shape)
+    rest = view.offset
+    for axis in by_stride:
+        starts[axis], rest = divmod(rest, stride[axis])
+        if starts[axis] >= shape[axis]:
+            return None
+    if rest:
+        return None
+    extents, steps, order = [1] * len(shape), [1] * len(shape), []
+    for size, step in _core(view):
+        for axis in by_stride:
+            if axis in order or step % stride[axis]:
+                continue
+            extent = (size - 1) * (step // stride[axis]) + 1
+            if starts[axis] + extent <= shape[axis]:
+                extents[axis], steps[axis] = extent, step // stride[axis]
+                order.append(axis)
+                break
+        else:
+            return None
+    return tuple(extents), tuple(steps), tuple(order), tuple(starts)
+
+
+def _factor_memory(length: int, view: View) -> Ints | None:
+    """A shape for the padded memory in which each of the view's strides is an axis's stride."""
+    strides = sorted({s for _, s in _core(view)}, reverse=True)
+    if not strides:
+        return (length,)
+    inner = [strides[-1]] if strides[-1] > 1 else []
+    middle = []
+    for outer, nested in pairwise(strides):
+        if outer % nested:
+            return None
+        middle.append(outer // nested)
+    return (-(-length // strides[0]), *middle, *inner)
+
+
+def _axes(plan: Plan, array: Array) -> Array:
+    if not plan.of_memory:
+        return array
+    padding = math.prod(plan.axes_shape) - plan.layout.length
+    flat = memory(array, plan.layout)
+    return (jnp.pad(flat, (0, padding)) if padding else flat).reshape(plan.axes_shape)
+
+
+def _indices(view: View, offset: Array) -> Array:
+    index = jnp.asarray(offset, jnp.int64)
+    for axis, (size, step) in enumerate(zip(view.size, view.stride, strict=True)):
+        shape = [size if a == axis else 1 for a in range(len(view.size))]
+        index = index + (jnp.arange(size, dtype=jnp.int64) * step).reshape(shape)
+    return index
+
+
+def _core_shape(view: View) -> Ints:
+    """The view's size, with 1 for each dimension that only repeats."""
+    return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
+
+
+def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
+    """The elements of the view that a plan leads to from some starts."""
+    axes = _axes(plan, array)
+    if plan.extents is None:
+        return axes[_indices(plan.view, jnp.asarray(starts[0]))]
+    whole = plan.extents == plan.axes_shape
+    block = axes if whole else lax.dynamic_slice(axes, starts, plan.extents)
+    block = block[tuple(slice(None, None, step) for step in plan.steps)]
+    others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
+    block = jnp.transpose(block, [*plan.order, *others]).reshape(_core_shape(plan.view))
+    return jnp.broadcast_to(block, plan.view.size)
+
+
+@kept
+def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
+    def read_view(array: Array, starts: Ints) -> Array:
+        return read_plan(plan, array, starts)
+
+    read_view.__name__ = read_view.__qualname__ = READ_VIEW
+    return jax.jit(read_view)
+
+
+@kept
+def _writer(plan: Plan) -> Callable[[Array, Array, Ints], Array]:
+    def write_view(array: Array, value: Array, starts: Ints) -> Array:
+        axes = _axes(plan, array)
+        if plan.extents is None:
+            axes = axes.at[_indices(plan.view, jnp.asarray(starts[0]))].set(value)
+        else:
+            axes = _write_slices(plan, axes, value, starts)
+        if not plan.of_memory:
+            return axes
+        flat = axes.reshape(-1)[: plan.layout.length]
+        return from_memory(flat, plan.layout)
+
+    return jax.jit(write_view)
+
+
+def _write_slices(plan: Plan, axes: Array, value: Array, starts: Ints) -> Array:
+    assert plan.extents is not None
+    first = tuple(slice(0, n) for n in _core_shape(plan.view))
+    others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
+    order = [*plan.order, *others]
+    counts = [-(-e // s) for e, s in zip(plan.extents, plan.steps, strict=True)]
+    block = value[first].reshape([counts[a] for a in order])
+    block = jnp.transpose(block, np.argsort(np.asarray(order, dtype=int)))
+    if not starts:
+        return block
+    if any(step > 1 for step in plan.steps):
+        window = lax.dynamic_slice(axes, starts, plan.extents)
+        block = window.at[tuple(slice(None, None, step) for step in plan.steps)].set(block)
+    return lax.dynamic_update_slice(axes, block, starts)
+
+
+def retype(flat: Array, dtype: np.dtype) -> Array:
+    """The bytes of a one-axis array, read as another dtype (the total size in bytes is kept)."""
+    source, target = np.dtype(flat.dtype), np.dtype(dtype)
+    return flat if source == target else _retyper(flat.shape, source, target)(flat)
+
+
+@kept
+def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array], Array]:
+    def retyped(flat: Array) -> Array:
+        return _from_bytes(_to_bytes(flat, source), target)
+
+    return jax.jit(retyped)
+
+
+def _to_bytes(flat: Array, dtype: np.dtype) -> Array:
+    if dtype == np.bool_:
+        return flat.astype(jnp.uint8)
+    if np.issubdtype(dtype, np.complexfloating):
+        flat = jnp.stack([flat.real, flat.imag], axis=-1).reshape(-1)
+    return lax.bitcast_convert_type(flat, jnp.uint8).reshape(-1)
+
+
+def _from_bytes(raw: Array, dtype: np.dtype) -> Array:
+    if dtype == np.bool_:
+        return raw != 0
+    if np.issubdtype(dtype, np.complexfloating):
+        part = np.dtype(f"float{dtype.itemsize * 4}")
+        pairs = _from_bytes(raw, part).reshape(-1, 2)
+        return lax.complex(pairs[:, 0], pairs[:, 1])
+    if dtype.itemsize == 1:
+        return lax.bitcast_convert_type(raw, dtype)
+    return lax.bitcast_convert_type(raw.reshape(-1, dtype.itemsize), dtype)

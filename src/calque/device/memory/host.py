@@ -1,0 +1,103 @@
+"""Tensors that are not the device's, where an operator of the device meets them."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax._src.lib import xla_client
+from jax.sharding import SingleDeviceSharding
+from torch import Tensor
+
+from calque.device.memory.cell import active, cell_of, read, x64
+from calque.device.runtime import sizes
+from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
+
+CARRIERS = {
+    dtype: torch.uint8 if dtype.itemsize == 1 else torch.uint16
+    for dtype, numpy in TO_NUMPY.items()
+    if numpy.isbuiltin != 1
+}
+
+
+def array_of(tensor: Tensor) -> Array:
+    """The array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+
+    Raises:
+        RuntimeError: the tensor is on another device.
+    """
+    if tensor.device.type == "jax":
+        return read(tensor)
+    if tensor.device.type == "cpu" and tensor.ndim == 0:
+        return host_array(tensor)
+    cell_of(tensor)
+    raise AssertionError("unreachable")
+
+
+def host_array(tensor: Tensor) -> Array:
+    """A CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    trace = active.trace
+    if trace is not None:
+        return trace.constant(tensor)
+    if tensor.ndim > 64:  # more than NumPy has
+        with x64():
+            return host_array(tensor.reshape(-1)).reshape(tensor.shape)
+    with sizes.translated():
+        return _copied(host_view(tensor))
+
+
+def _copied(values: np.ndarray) -> Array:
+    """A copy of values of the host on JAX's default device.
+
+    `jax.numpy.array` would compile a program that copies, for each shape.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is not None:
+        with x64():
+            return jax.numpy.array(values, copy=True)
+    sharding, devices = _default_place()
+    during_call = xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    aval = jax.core.ShapedArray(values.shape, values.dtype)
+    return xla_client.batched_device_put(
+        aval, sharding, [values], devices, False, True, during_call, enable_x64=True
+    )
+
+
+@cache
+def _default_place() -> tuple[Any, list[Any]]:
+    device = jax.local_devices()[0]
+    return SingleDeviceSharding(device), [device]
+
+
+def host_view(tensor: Tensor) -> np.ndarray:
+    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain._is_zerotensor():  # forward-mode autograd's zeros, which have no memory
+        plain = plain.clone()
+    carrier = CARRIERS.get(plain.dtype)
+    dtype = to_numpy(plain.dtype)
+    return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
+
+
+def host_tensor(array: Any) -> Tensor:
+    """The elements of an array as a CPU tensor with memory of its own."""
+    if array.ndim > 64:  # more than NumPy has
+        return host_tensor(array.reshape(-1)).reshape(array.shape)
+    with sizes.translated():
+        host = np.array(array, copy=True, order="C")
+    dtype = to_torch(host.dtype)
+    carrier = CARRIERS.get(dtype)
+    if carrier is None:
+        return torch.from_numpy(host)
+    return torch.from_numpy(host.view(to_numpy(carrier))).view(dtype)
+
+
+def check_device(device: torch.device | None) -> None:
+    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
+            "several of JAX's devices by a mesh)"
+        )

@@ -1,0 +1,106 @@
+"""Values that the host asks for, and the line that asks.
+
+Eagerly the host is given them. A trace has none: it may assume one that an earlier call has seen
+(`calque.jitting.assumed_values`), which its program then checks, or it raises.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jax import Array
+
+from calque.device.memory.cell import active
+from calque.errors.frames import asking_frame
+
+
+class Asked(NamedTuple):
+    """One look of the host at a value.
+
+    Attributes:
+        file, line, function: the code that looks, which is neither ours nor PyTorch's dispatcher.
+        columns: where in the line.
+        use: what it wants of the value.
+        shape, dtype: of the array.
+    """
+
+    file: str
+    line: int
+    function: str
+    columns: tuple[int | None, int | None]
+    use: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @classmethod
+    def of(cls, array: Array, use: str) -> "Asked":
+        """A look at an array that is happening now."""
+        frame = asking_frame()
+        code = frame.f_code
+        # Not the instruction itself: which one makes a call changes as the interpreter adapts.
+        _, _, *columns = _positions(code)[frame.f_lasti // 2]
+        place = code.co_filename, frame.f_lineno, code.co_qualname
+        return cls(*place, tuple(columns), use, tuple(array.shape), np.dtype(array.dtype))
+
+    def __str__(self) -> str:
+        what = f"{self.dtype}{list(self.shape)}"
+        return f"{what} {self.use} at {self.file}:{self.line} in {self.function}"
+
+
+class Unforeseen(BaseException):
+    """A call cannot be served by a program: its values are not known, or not those assumed.
+
+    No `Exception`: the code between a look at a value and `calque.jit` must not catch it.
+    """
+
+
+class AssumesValues(Protocol):
+    """What knows values that a trace does not (see `calque.jitting.assumed_values`)."""
+
+    def value(
+        self, array: Array, use: str, error: Callable[[], Exception]
+    ) -> np.ndarray | None: ...
+
+    def refused(self, error: Exception) -> BaseException: ...
+
+
+class NeedsValue(Unforeseen):
+    """A trace was asked for a value that it has to see first.
+
+    Attributes:
+        error: what is raised where nobody shows it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class NeverServed(Unforeseen):
+    """A trace met a step in the code of an installed package that no program can repeat."""
+
+
+@lru_cache(maxsize=256)
+def _positions(code: CodeType) -> list[Any]:
+    return list(code.co_positions())
+
+
+def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
+    """The value of an array that the host asks for.
+
+    Args:
+        array: the array; traced in a trace.
+        use: what the host wants of it, as the end of "a tensor is".
+        error: gives what is raised in a trace that may not assume the value.
+    """
+    trace = active.trace
+    if trace is not None:
+        value = trace.value(array, use, error)
+        if value is None:
+            raise error()
+        return value
+    if active.observer is not None:
+        active.observer.see(array, use)
+    return array

@@ -1,0 +1,51 @@
+"""The shapes and dtypes of some tensors as one array of a fixed size, which a program can give."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from calque.device.runtime.dtypes import TO_NUMPY
+
+_SIZE = 64
+_DTYPES = list(TO_NUMPY)
+DESCRIPTION = jax.ShapeDtypeStruct((_SIZE,), np.dtype(np.int64))
+
+
+def shapes_of(results: Any) -> np.ndarray:
+    """The description of the tensors in a result: for each its dtype, its axes and their lengths.
+
+    Raises:
+        ValueError: there are too many of them.
+    """
+    words: list[int] = []
+    for tensor in pytree.tree_leaves(results):
+        if isinstance(tensor, torch.Tensor):
+            words += [1 + _DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape]
+    if len(words) > _SIZE:
+        raise ValueError(f"the shapes of {len(words)} tensors and axes are too many to describe")
+    return np.array(words + [0] * (_SIZE - len(words)), np.int64)
+
+
+def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
+    """Tensors of no values of the shapes and dtypes described."""
+    words = iter(description.tolist())
+    tensors = []
+    while dtype := next(words, 0):
+        shape = [next(words) for _ in range(next(words))]
+        tensors.append(torch.empty(shape, dtype=_DTYPES[dtype - 1], device="meta"))
+    return tensors
+
+
+def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The elements in another shape: of a program that was made for it, and will be discarded."""
+    if values.shape == shape:
+        return values
+    if values.ndim != len(shape):
+        return np.zeros(shape, values.dtype)
+    found = np.zeros(shape, values.dtype)
+    common = tuple(slice(min(pair)) for pair in zip(values.shape, shape))
+    found[common] = values[common]
+    return found

@@ -1,0 +1,112 @@
+"""The device's random state: a seed and an offset, as CUDA has it.
+
+Each random operator takes one offset, so no key is ever used twice: the key of draw `n` is
+`fold_in(key(seed), n)`. While `calque.jit` traces, draws are counted from an offset that is an
+input of the program.
+"""
+
+import itertools
+import struct
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+
+from calque.device.memory.cell import active
+
+DEFAULT_SEED = 0
+
+
+class RandomState:
+    """A seed and the number of draws taken so far."""
+
+    def __init__(self, seed: int = DEFAULT_SEED) -> None:
+        self._lock = threading.Lock()
+        self.restore(seed, 0)
+
+    def restore(self, seed: int, offset: int) -> None:
+        """Set the state."""
+        with self._lock:
+            self.seed = seed % 2**64
+            self._offsets = itertools.count(offset)
+            self._next = offset
+
+    def take(self, count: int = 1) -> tuple[int, int]:
+        """The seed and the first of `count` offsets that nobody else gets."""
+        with self._lock:
+            first = self._next
+            self._next = first + count
+            return self.seed, first
+
+    def give_back(self, taken: tuple[int, int], count: int) -> None:
+        """Undo a `take`, if nobody has drawn or seeded since: its numbers were not used."""
+        seed, first = taken
+        with self._lock:
+            if (self.seed, self._next) == (seed, first + count):
+                self._next = first
+
+    @property
+    def offset(self) -> int:
+        """How many draws were taken."""
+        return self._next
+
+
+state = RandomState()
+
+
+def pack(seed: int, offset: int) -> np.ndarray:
+    """A seed and an offset as the array in which programs take them."""
+    return np.array([seed, offset], dtype=np.uint64)
+
+
+def key_of(packed: Array) -> Array:
+    """The JAX key of a packed seed and offset (see `pack`)."""
+    seed, offset = packed[0], packed[1]
+    low = jnp.uint64(0xFFFFFFFF)
+    data = jnp.stack([seed >> 32, seed & low]).astype(jnp.uint32)
+    key = jax.random.wrap_key_data(data, impl="threefry2x32")
+    key = jax.random.fold_in(key, (offset >> 32).astype(jnp.uint32))
+    return jax.random.fold_in(key, (offset & low).astype(jnp.uint32))
+
+
+def draw() -> Array | np.ndarray:
+    """The packed key of the next draw: numbers in eager mode, traced in a trace."""
+    trace = active.trace
+    if trace is not None:
+        return trace.draw()
+    return pack(*state.take())
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the device; `torch.manual_seed` calls it too."""
+    trace = active.trace
+    if trace is not None:
+        trace.set_random(pack(seed % 2**64, 0))
+        return
+    state.restore(seed, 0)
+
+
+def get_state() -> torch.Tensor:
+    """The state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
+    trace = active.trace
+    seed, offset = (state.seed, state.offset) if trace is None else trace.get_random()
+    return torch.frombuffer(bytearray(struct.pack("<QQ", seed, offset)), dtype=torch.uint8)
+
+
+def set_state(new_state: torch.Tensor) -> None:
+    """Restore what `get_state` gave.
+
+    Raises:
+        RuntimeError: it is not a CPU tensor of 16 bytes.
+    """
+    if new_state.dtype != torch.uint8 or new_state.numel() != 16 or new_state.device.type != "cpu":
+        raise RuntimeError("the RNG state of the jax device is a CPU uint8 tensor of 16 elements")
+    seed, offset = struct.unpack("<QQ", bytes(new_state.tolist()))
+    trace = active.trace
+    if trace is None:
+        state.restore(seed, offset)
+    else:
+        trace.restore_random(seed, offset)

@@ -1,0 +1,4 @@
+"""What everything else stands on.
+
+Executables and their caches, dtypes, sizes, signals, threads, callbacks.
+"""

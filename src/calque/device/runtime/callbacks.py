@@ -1,0 +1,131 @@
+"""Calls back to the host with 64-bit types, whose exceptions are not lost.
+
+XLA calls back on threads of its own, where JAX's 64-bit types are off: JAX would narrow what goes
+in and refuse what comes out. So 64-bit elements travel as 32-bit words.
+
+Of an exception XLA passes on the text only. So it is kept here, and the text says which one it is.
+"""
+
+import itertools
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+
+from calque.errors import user_origin
+
+_WORD = np.dtype(np.uint32)
+_WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64)))
+_COMPLEX = np.dtype(np.complex128)
+
+_KEPT = "calque keeps exception {}."
+_MOST_KEPT = 64
+_exceptions: OrderedDict[int, BaseException] = OrderedDict()
+_numbers = itertools.count()
+
+
+def call_back(
+    function: Callable[..., Sequence[np.ndarray]],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *arrays: Any,
+    name: str,
+) -> list[Array]:
+    """As `jax.pure_callback` of a function from numpy arrays to a list of them; under `x64`.
+
+    Args:
+        function: what is called.
+        results: the shapes and dtypes of what it gives.
+        arrays: its arguments.
+        name: what is said of an exception that it raises.
+    """
+    origin = user_origin()
+    note = f"(raised in {name}, called in a compiled function{f' at {origin}' if origin else ''})"
+    given = [jax.ShapeDtypeStruct(a.shape, np.dtype(a.dtype)) for a in arrays]
+
+    def run(*carried: Any) -> list[np.ndarray]:
+        values = [_unpacked(np.asarray(c), g.dtype) for c, g in zip(carried, given, strict=True)]
+        try:
+            return [_packed(np.asarray(value)) for value in function(*values)]
+        except BaseException as error:
+            error.add_note(note)
+            raise _kept(error) from None
+
+    shapes = [jax.ShapeDtypeStruct(*_carried_as(one)) for one in results]
+    found = jax.pure_callback(run, shapes, *map(_in_words, arrays))
+    return [_from_words(f, one.dtype) for f, one in zip(found, results, strict=True)]
+
+
+class _Kept(RuntimeError):
+    """Stands for an exception that is kept here."""
+
+
+def _kept(error: BaseException) -> _Kept:
+    """What to raise in its stead."""
+    number = next(_numbers)
+    _exceptions[number] = error
+    if len(_exceptions) > _MOST_KEPT:  # of programs whose results nobody has looked at
+        _exceptions.popitem(last=False)
+    return _Kept(_KEPT.format(number))
+
+
+def raised(error: Exception) -> BaseException | None:
+    """The exception of a callback that an error of XLA's stands for; None if it is another."""
+    match = re.search(_KEPT.format("([0-9]+)"), str(error))
+    return _exceptions.pop(int(match[1]), None) if match else None
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether JAX's log tells of something that is not raised as well."""
+    return not (record.exc_info and isinstance(record.exc_info[1], _Kept))
+
+
+logging.getLogger("jax._src.callback").addFilter(_is_news)
+
+
+def _carried_as(one: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], np.dtype]:
+    if one.dtype in _WIDE:
+        return (*one.shape, 2), _WORD
+    if one.dtype == _COMPLEX:
+        return (*one.shape, 2, 2), _WORD
+    return one.shape, one.dtype
+
+
+# In numpy, on the host
+
+
+def _packed(value: np.ndarray) -> np.ndarray:
+    shape, dtype = _carried_as(jax.ShapeDtypeStruct(value.shape, value.dtype))
+    return value if dtype == value.dtype else np.frombuffer(value.tobytes(), dtype).reshape(shape)
+
+
+def _unpacked(carried: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype not in _WIDE and dtype != _COMPLEX:
+        return carried
+    axes = carried.ndim - (2 if dtype == _COMPLEX else 1)
+    return np.frombuffer(carried.tobytes(), dtype).reshape(carried.shape[:axes])
+
+
+# In the program
+
+
+def _in_words(array: Any) -> Any:
+    if np.dtype(array.dtype) in _WIDE:
+        return lax.bitcast_convert_type(array, _WORD)
+    if array.dtype == _COMPLEX:
+        parts = jax.numpy.stack([array.real, array.imag], axis=-1)
+        return lax.bitcast_convert_type(parts, _WORD)
+    return array
+
+
+def _from_words(carried: Array, dtype: Any) -> Array:
+    if dtype in _WIDE:
+        return lax.bitcast_convert_type(carried, dtype)
+    if dtype == _COMPLEX:
+        parts = lax.bitcast_convert_type(carried, np.dtype(np.float64))
+        return lax.complex(parts[..., 0], parts[..., 1])
+    return carried

@@ -1,0 +1,1 @@
+"""Checks of values that PyTorch's CPU kernels make and rules cannot."""

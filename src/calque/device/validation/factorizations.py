@@ -1,0 +1,92 @@
+"""Errors of matrix decompositions, and the convention their gradients rely on.
+
+A decomposition reports failure in an integer tensor that the host must read to raise. A trace
+reads it only where that is asked for: else, a matrix that cannot be factored gives NaN or infinity.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jax.core import Tracer
+
+from calque.device.kernels import trace_checks
+from calque.device.kernels.binding import functional, write_out
+from calque.device.memory.cell import read
+from calque.ops.table.registry import RULES
+
+Tensor = torch.Tensor
+_check = torch.ops.aten._linalg_check_errors.default
+_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+_CHECKED = {
+    "linalg_cholesky_ex": ("linalg.cholesky_ex", -1),
+    "linalg_inv_ex": ("linalg.inv_ex", -1),
+    "linalg_lu_factor_ex": ("torch.linalg.lu_factor_ex", -1),
+    "_linalg_solve_ex": ("torch.linalg.solve_ex", -1),
+}
+_BY_CONTIGUITY = frozenset(("_linalg_det", "_linalg_slogdet"))
+
+
+def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Raise torch.linalg.LinAlgError where a decomposition failed."""
+    if not trace_checks.looking():
+        return
+    array = read(info)
+    if not isinstance(array, Tracer):
+        _check.redispatch(_COMPOSITE, info.cpu(), api_name, is_matrix=is_matrix)
+        return
+
+    def failed(code: int) -> Exception:
+        try:
+            _check(torch.tensor(code, dtype=torch.int32), api_name, is_matrix=True)
+        except Exception as error:
+            return error
+        raise AssertionError(f"{api_name} does not fail with {code}")
+
+    trace_checks.collect(array != 0, array, failed)
+
+
+def _kernel(name: str) -> Callable[..., Any]:
+    """The kernel of a decomposition, told how its matrix lies and raising if asked to."""
+    kernel = functional(RULES[f"aten::{name}"])
+    api, info = _CHECKED.get(name, ("", None))
+    by_contiguity = name in _BY_CONTIGUITY
+
+    def run(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+        if by_contiguity:
+            # The gradient's formula derives from A's strides which of A and A^T was factored.
+            kwargs["transposed"] = A.is_contiguous() and not A.is_complex()
+        results = kernel(A, *args, **kwargs)
+        if check_errors and info is not None:
+            raise_failed(results[info], api, is_matrix=A.ndim == 2)
+        return results
+
+    return run
+
+
+raise_failed = check_errors
+
+
+def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky`, which always raises."""
+    factor, info = torch.ops.aten.linalg_cholesky_ex.default(self, upper=upper)
+    check_errors(info, "cholesky", is_matrix=self.ndim == 2)
+    return factor
+
+
+def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+    """`torch.cholesky` into a tensor."""
+    write_out(out, read(cholesky(self, upper)))
+    return out
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels by operator name."""
+    names = {*_CHECKED, *_BY_CONTIGUITY}
+    return {
+        "_linalg_check_errors": check_errors,
+        "cholesky": cholesky,
+        "cholesky.out": cholesky_out,
+        **{name: _kernel(name) for name in names},
+    }

@@ -1,0 +1,95 @@
+"""The backend of `torch.compile(model, backend="calque")`.
+
+PyTorch finds it by the entry point `torch_dynamo_backends`. Dynamo captures the user's Python,
+AOTAutograd makes one graph of the forward and one of the backward; each becomes one XLA program.
+Tensors of the device are handed over as they are; those of the CPU share their memory.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from functorch.compile import min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config
+from torch._guards import TracingContext
+
+import calque  # noqa: F401  (registers the device)
+from calque.dynamo.buckets.bucketed_graph import BucketedGraph
+from calque.dynamo.buckets.options import Buckets
+from calque.dynamo.graphs.aliasing import Aliases
+from calque.dynamo.graphs.graph import CompiledGraph, boxed
+from calque.dynamo.graphs.overlapping import Writes, may_overlap
+
+_OPTIONS = {"max_programs": 64, "buckets": None, "checks": False}
+
+
+def backend(
+    graph: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of dynamo's.
+
+    Args:
+        graph: what dynamo captured.
+        example_inputs: the inputs it captured it with.
+        mode: only "default": XLA has no such modes.
+        options: `max_programs`, for how many sets of shapes a graph with dynamic shapes keeps
+            programs (64); `buckets`, what sizes that vary are padded to: "pow2", a list of sizes,
+            or a dict of such by the dimension of the input; `checks`, whether bad indices, class
+            labels, divisors and matrices raise what PyTorch raises (False).
+
+    Raises:
+        ValueError: a mode or an option that this backend does not have.
+    """
+    if mode not in (None, "default"):
+        raise ValueError(f"backend 'calque' has no mode {mode!r}: XLA optimizes in one way")
+    unknown = set(options or {}) - set(_OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"backend 'calque' has no option {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(_OPTIONS)}"
+        )
+    chosen = {**_OPTIONS, **(options or {})}
+    most, checks = chosen["max_programs"], chosen["checks"]
+    if checks and chosen["buckets"] is not None:
+        raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
+    buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
+
+    writes = Writes()
+
+    def compile_graph(
+        graph: fx.GraphModule, inputs: Any, kind: Literal["forward", "backward", "inference"]
+    ) -> Callable[..., Any]:
+        aliases = Aliases()
+        if kind != "backward":
+            aliases = Aliases.foretold()
+            writes.see()
+        if buckets is None or not buckets.rules:
+            return boxed(CompiledGraph(graph, most, checks, aliases))
+        returned = _returned() if kind == "forward" else None
+        return boxed(BucketedGraph(graph, most, buckets, returned, aliases))
+
+    compiler = aot_autograd(
+        fw_compiler=partial(compile_graph, kind="forward"),
+        bw_compiler=partial(compile_graph, kind="backward"),
+        inference_compiler=partial(compile_graph, kind="inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    # The operators of a view of one of several arguments with one memory would be repeated on the
+    # memory, not on the argument.
+    repeated = config.view_replay_for_aliased_outputs and not may_overlap(example_inputs)
+    with config.patch(view_replay_for_aliased_outputs=repeated):
+        run = compiler(graph, example_inputs)
+    return writes.guarded(graph, example_inputs, run)
+
+
+def _returned() -> int | None:
+    """How many results of a forward the user gets, before those that its backward takes."""
+    context = TracingContext.try_get()
+    return None if context is None else getattr(context.fw_metadata, "num_forward_returns", None)

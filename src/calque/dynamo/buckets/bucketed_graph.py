@@ -1,0 +1,308 @@
+"""Run a graph of AOTAutograd for sizes that vary with one XLA program for each set of buckets."""
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax._src.core import is_symbolic_dim
+from jax.errors import JaxRuntimeError
+from jax.extend.core import ClosedJaxpr
+from torch import fx
+
+from calque.device.memory import rng
+from calque.device.memory.cell import cell_of, read, write, x64
+from calque.device.memory.host import host_array
+from calque.device.runtime.interrupts import settles
+from calque.dynamo.buckets import transfers
+from calque.dynamo.buckets.options import Buckets, number
+from calque.dynamo.buckets.padding import Padded, Sizes, Unpaddable, run
+from calque.dynamo.buckets.padding.padded import Layout, settled
+from calque.dynamo.buckets.symbolic_shapes import FunctionalGraph, Place, SymbolicProgram, is_tensor
+from calque.dynamo.graphs.aliasing import Aliases
+from calque.dynamo.graphs.graph import CompiledGraph
+from calque.program.direct_call import direct
+from calque.program.execution import told
+from calque.program.shared_memory import Kept
+from calque.program.turns import Turn
+
+Tensor = torch.Tensor
+logger = logging.getLogger("calque.compile")
+
+unpadded: deque[str] = deque(maxlen=64)
+"""Why graphs run for each size by itself although buckets are asked for, the latest last."""
+
+
+class BucketedGraph:
+    """As `CompiledGraph`, but sizes that vary are padded, and one program serves a whole bucket.
+
+    A graph that would not give the same results so runs for each size by itself; `unpadded` says
+    why.
+
+    Args:
+        graph: what AOTAutograd gives.
+        most: how many programs are kept.
+        buckets: what sizes are padded to.
+        returned: how many of the graph's results the user gets; the others are for its backward.
+        aliases: the results that AOTAutograd takes the geometry of.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        most: int,
+        buckets: Buckets,
+        returned: int | None,
+        aliases: Aliases,
+    ) -> None:
+        self._exact = CompiledGraph(graph, most, aliases=aliases)
+        self._most, self._buckets = most, buckets
+        self._programs: OrderedDict[Any, _Program] = OrderedDict()
+        self._traced: OrderedDict[Any, SymbolicProgram] = OrderedDict()
+        self._graph: FunctionalGraph | None = None
+        self._merging = False
+        try:
+            if aliases:
+                raise Unpaddable("a result is a view at a place that varies")
+            self._graph = FunctionalGraph(graph, buckets, returned)
+        except Unpaddable as reason:
+            self._refuse(reason)
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """The graph's results, on the devices it was traced for."""
+        if self._graph is not None:
+            program = self._program(self._graph, inputs)
+            if program is not None:
+                return program(inputs)
+        return self._exact(inputs)
+
+    def _program(self, graph: FunctionalGraph, inputs: list[Any]) -> "_Program | None":
+        sizes = graph.sizes(inputs)
+        if any(size < 1 for size in sizes.values()):
+            return None
+        padded = {
+            symbol: self._buckets.padded(symbol, sizes[symbol], graph.most(symbol))
+            for symbol in graph.symbols
+        }
+        fixed = {symbol: size for symbol, size in sizes.items() if symbol not in padded}
+        others = tuple(inputs[index] for index in graph.others)
+        key = (tuple(padded.values()), tuple(fixed.values()), others)
+        if self._merging:
+            key = (*key, _partition(sizes[symbol] for symbol in graph.symbols))
+        program = self._programs.get(key)
+        if program is not None:
+            return program
+        try:
+            program = _Program(self._symbolic(graph, inputs, sizes, fixed, key), padded)
+        except Unpaddable as reason:
+            if not self._merging and len({sizes[s] for s in graph.symbols}) < len(graph.symbols):
+                self._merging = True  # some operator needs sizes that are equal to be the same
+                return self._program(graph, inputs)
+            self._refuse(reason)
+            return None
+        self._programs[key] = program
+        if len(self._programs) > self._most:
+            self._programs.popitem(last=False)
+        return program
+
+    def _symbolic(
+        self, graph: FunctionalGraph, inputs: list[Any], sizes: dict[str, int], fixed: Any, key: Any
+    ) -> SymbolicProgram:
+        key = key[1:]
+        found = self._traced.get(key)
+        if found is None:
+            same = {}
+            if self._merging:
+                first = {sizes[symbol]: symbol for symbol in reversed(graph.symbols)}
+                same = {symbol: first[sizes[symbol]] for symbol in graph.symbols}
+            found = self._traced[key] = SymbolicProgram(graph, inputs, fixed, same)
+            if len(self._traced) > self._most:
+                self._traced.popitem(last=False)
+        return found
+
+    def _refuse(self, reason: Exception) -> None:
+        self._graph = None
+        said = str(reason).strip().partition("\n")[0]
+        unpadded.append(said)
+        logger.info("a graph is compiled for each size by itself, and not for buckets: %s", said)
+
+
+def _partition(sizes: Any) -> tuple[int, ...]:
+    """Which of some sizes are equal."""
+    found: dict[int, int] = {}
+    return tuple(found.setdefault(size, len(found)) for size in sizes)
+
+
+class _Program:
+    """A graph compiled for some buckets."""
+
+    def __init__(self, symbolic: SymbolicProgram, padded: Mapping[str, int]) -> None:
+        self._symbolic = symbolic
+        graph = self._graph = symbolic.graph
+        self._padded = {str(symbolic.dimensions.known[s]): padded[s] for s in padded}
+        self._names = list(self._padded)
+        self._symbol_of = {str(symbolic.dimensions.known[s]): s for s in reversed(list(padded))}
+        self._sources: list[Callable[[list[Any], Any], Any]] = []
+        random = [0]
+        self._layouts: list[tuple[Layout, ...]] = []
+        avals = [jax.ShapeDtypeStruct((len(self._names),), np.int64)]
+        fixed = Sizes(self._padded, {})
+        for place, one in enumerate(symbolic.sources, 1):
+            orders = self._orders(one)
+            layout = tuple(map(symbolic.layout, one.shape, orders))
+            self._layouts.append(layout)
+            held = tuple(map(fixed.padded, one.shape))
+            avals.append(jax.ShapeDtypeStruct(held, one.dtype))
+            self._sources.append(_source(one, layout, fixed))
+            if one.kind == "random":
+                random.append(place)
+        with x64():
+            lowered = jax.jit(self._body).lower(*avals)
+            self._run = direct(lowered.compile(), random).call
+        self._tell_orders()
+        self._devices = [
+            node.meta["val"].device if is_tensor(node) else None for node in graph.results
+        ]
+        self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
+
+    def _orders(self, source: Any) -> Sequence[Sequence[str]]:
+        """The symbols in each axis of an input, as the program joined them that it comes from."""
+        none = ((),) * len(source.shape)
+        if source.kind != "argument":
+            return none
+        found = self._graph.orders.get(self._graph.placeholders[source.source].name, none)
+        return found if len(found) == len(none) else none
+
+    def _tell_orders(self) -> None:
+        """Keep for the backward in which order the axes of results are joined."""
+        for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
+            if isinstance(value, Place):
+                self._graph.orders[node.name] = [
+                    [self._symbol_of[n] for size in axis or () for n in _names(size)]
+                    for axis in self._found[value]
+                ]
+
+    def _body(self, true: Array, *arrays: Array) -> list[Array]:
+        sizes = Sizes(self._padded, {n: true[i] for i, n in enumerate(self._names)})
+        pairs = zip(arrays, self._layouts, strict=True)
+        values = [Padded(array, layout) for array, layout in pairs]
+        closed: ClosedJaxpr = self._symbolic.closed
+        found = run(sizes, closed, values, self._symbolic.told)
+        shapes = self._symbolic.shapes
+        found = [settled(sizes, v, shape) for v, shape in zip(found, shapes, strict=True)]
+        self._found = [value.layout for value in found]
+        return [value.array for value in found]
+
+    @settles
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        graph = self._graph
+        sizes = graph.sizes(inputs)
+        true = tuple(sizes[self._symbol_of[name]] for name in self._names)
+        env = dict(zip(self._names, true, strict=True))
+
+        def gather() -> list[Any]:
+            arrays = [source(inputs, env) for source in self._sources]
+            return [np.array(true, np.int64), *arrays]
+
+        read = [x for x in inputs if isinstance(x, Tensor) and x.device.type == "jax"]
+        changed = [inputs[i] for i in graph.written if inputs[i].device.type == "jax"]
+        turn = Turn(list(dict.fromkeys(map(cell_of, changed))))
+        try:
+            arguments = turn.take(list(map(cell_of, read)), False, False, gather)
+            outputs = jax.block_until_ready(self._run(arguments))
+            return self._results(inputs, sizes, true, env, outputs)
+        except JaxRuntimeError as error:
+            raise told(error) from None
+        finally:
+            turn.give_back()
+
+    def _results(
+        self, inputs: list[Any], sizes: Any, true: tuple[int, ...], env: Any, outputs: list[Array]
+    ) -> list[Any]:
+        graph, symbolic = self._graph, self._symbolic
+        if symbolic.draws:
+            rng.state.take(symbolic.draws)
+        geometry = self._geometry(sizes, env, true)
+        found: list[Any] = []
+        made: dict[int, Tensor] = {}  # what is given twice is one tensor
+        for place, (value, node) in enumerate(zip(symbolic.results, graph.results, strict=False)):
+            if isinstance(node, fx.Node) and node.op == "placeholder":
+                found.append(inputs[graph.placeholders.index(node)])
+            elif isinstance(value, Place):
+                device = self._devices[place]
+                own = place < graph.returned
+                parts, shape, stride = geometry[value]
+                if value not in made:
+                    array = outputs[value]
+                    made[value] = transfers.taken(array, parts, shape, stride, device, own)
+                found.append(made[value])
+            else:
+                found.append(_evaluated(value, env))
+        for index, value in zip(graph.written, symbolic.results[len(graph.results) :], strict=True):
+            parts, shape, stride = geometry[value]
+            target = inputs[index]
+            new = transfers.taken(outputs[value], parts, shape, stride, target.device, True)
+            if target.device.type == "jax":
+                write(target, cell_of(new).array)
+                torch.autograd.graph.increment_version(target)
+            else:
+                target.copy_(new)
+        inputs.clear()
+        return found
+
+    def _geometry(
+        self, sizes: Mapping[str, int], env: Mapping[str, int], true: tuple[int, ...]
+    ) -> list[Any]:
+        """The parts, the shape and the strides of the arrays that come out, for the true sizes."""
+        found = self._known.get(true)
+        if found is None:
+            found = []
+            strides = self._strides(sizes)
+            for layouts, shape, stride in zip(
+                self._found, self._symbolic.shapes, strides, strict=True
+            ):
+                parts = transfers.parts_of(layouts, shape, Sizes(self._padded, env), env)
+                own = tuple(_evaluated(n, env) for n in shape)
+                found.append((parts, own, stride))
+            self._known[true] = found
+            if len(self._known) > 1024:
+                self._known.popitem(last=False)
+        return found
+
+    def _strides(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        nodes = [*self._graph.results, *(self._graph.placeholders[i] for i in self._graph.written)]
+        pairs = zip(self._symbolic.results, nodes, strict=True)
+        values = {value: node.meta["val"] for value, node in pairs if isinstance(value, Place)}
+        return [tuple(number(n, sizes) for n in values[place].stride()) for place in sorted(values)]
+
+
+def _names(size: Any) -> list[str]:
+    return sorted(size._get_vars()) if is_symbolic_dim(size) else []
+
+
+def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
+    return int(size._evaluate(env)) if is_symbolic_dim(size) else size
+
+
+def _source(one: Any, layout: tuple[Layout, ...], fixed: Sizes) -> Callable[[list[Any], Any], Any]:
+    """A function from the inputs and the true sizes to the array of one input of a program."""
+    source = one.source
+    if one.kind == "argument":
+        if any(layout):
+            give = transfers.Padding(layout, one.shape, fixed)
+            return lambda inputs, env: give(inputs[source], env)
+        kept = Kept()
+        return lambda inputs, env: _array(inputs[source], kept)
+    if one.kind == "cell":
+        return lambda inputs, env: source.array
+    if one.kind == "host":
+        return lambda inputs, env: host_array(source)
+    return lambda inputs, env: rng.pack(rng.state.seed, rng.state.offset)
+
+
+def _array(tensor: Tensor, kept: Kept) -> Array:
+    return kept(tensor) if tensor.device.type == "cpu" else read(tensor)

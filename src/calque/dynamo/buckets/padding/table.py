@@ -1,0 +1,46 @@
+"""The table of rules, and what several of them need."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calque.dynamo.buckets.padding.padded import (
+    Padded,
+    Sizes,
+    Unpaddable,
+    layout_of,
+    length,
+    spread,
+)
+
+RULES: dict[str, Callable[..., Any]] = {}
+"""The rules by the primitive's name."""
+
+
+def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put a function into the table as the rule of these primitives."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
+    """A value, if it holds as many elements as its layout says."""
+    for held, axis in zip(value.array.shape, value.layout, strict=True):
+        if axis and held != length(sizes, axis):
+            raise Unpaddable("its result is not as long as it is for the true size")
+    return value
+
+
+def first_axes(sizes: Sizes, value: Padded, shape: Sequence[Any], axis: int) -> Padded:
+    """A value of which the first elements along an axis are the program's.
+
+    Raises:
+        Unpaddable: the axis is padded in several places.
+    """
+    value = spread(sizes, value, axis, layout_of(shape[axis]))
+    if len(value.layout[axis] or ()) > 1:
+        raise Unpaddable("places along an axis that is padded in several places")
+    return value

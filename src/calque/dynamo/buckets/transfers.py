@@ -1,0 +1,128 @@
+"""Pad the arguments of a program, and take the true part of its results.
+
+What a program of one bucket keeps for the next one stays padded: a tensor whose memory is laid out
+as the padded array is given as it is, for the padding may hold anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import Array
+from jax._src.core import is_symbolic_dim
+
+from calque.device.memory.cell import cell_of, read, wrap_strided, wrap_untraced, x64
+from calque.device.memory.geometry import contiguous_strides
+from calque.device.runtime.dtypes import to_numpy
+from calque.dynamo.buckets.padding.padded import Layout, Sizes
+from calque.program.shared_memory import array_over, restrided
+
+Tensor = torch.Tensor
+Parts = tuple[tuple[int, ...], tuple[int, ...]]
+"""The padded and the true sizes of the axes that the axes of an array are joined of."""
+
+
+def parts_of(
+    layouts: Sequence[Layout], shape: Sequence[Any], sizes: Sizes, env: Mapping[str, int]
+) -> Parts:
+    """The parts of an array."""
+    padded: list[int] = []
+    true: list[int] = []
+    for layout, size in zip(layouts, shape, strict=True):
+        for part in layout or (size,):
+            padded.append(sizes.padded(part))
+            true.append(int(part._evaluate(env)) if is_symbolic_dim(part) else part)
+    return tuple(padded), tuple(true)
+
+
+class Padding:
+    """Gives an argument as the padded array that a program takes.
+
+    Args:
+        layout: of the axes.
+        shape: with symbols.
+        sizes: what symbols are padded to.
+    """
+
+    def __init__(self, layout: Sequence[Layout], shape: Sequence[Any], sizes: Sizes) -> None:
+        self._layout, self._shape, self._sizes = layout, shape, sizes
+        self._held = tuple(map(sizes.padded, shape))
+        self._strides = contiguous_strides(self._held)
+        self._single = all(len(axis or ()) < 2 for axis in layout)
+
+    def __call__(self, tensor: Tensor, env: Mapping[str, int]) -> Array:
+        """The padded array of a tensor, given the true sizes."""
+        tensor = tensor.detach()
+        on_host = tensor.device.type == "cpu"
+        if self._single and tuple(tensor.stride()) == self._strides:
+            found = _whole(tensor, self._held, on_host)
+            if found is not None:
+                return found
+        padded, true = parts_of(self._layout, self._shape, self._sizes, env)
+        if on_host or jax.default_backend() == "cpu":
+            source = tensor if on_host else _as_host(read(tensor))
+            room = torch.zeros(padded, dtype=source.dtype)
+            room[tuple(map(slice, true))] = source.reshape(true)
+            return array_over(room.view(self._held))
+        with x64():
+            widths = [(0, p - t) for p, t in zip(padded, true, strict=True)]
+            return jnp.pad(read(tensor).reshape(true), widths).reshape(self._held)
+
+
+def _whole(tensor: Tensor, held: tuple[int, ...], on_host: bool) -> Array | None:
+    """The padded array that a tensor's memory is; None if it is not."""
+    if tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
+        return None
+    if on_host:
+        if tensor.untyped_storage().nbytes() < prod(held) * tensor.itemsize:
+            return None
+        return array_over(tensor.as_strided(held, tensor.stride(), 0))
+    cell = cell_of(tensor)
+    array = cell.array
+    fits = cell.stride is None and array.shape == held and array.dtype == to_numpy(tensor.dtype)
+    return array if fits else None
+
+
+def _as_host(array: Array) -> Tensor:
+    return torch.from_dlpack(array)
+
+
+def taken(
+    array: Array,
+    parts: Parts,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    device: torch.device | None,
+    own: bool,
+) -> Tensor:
+    """The true part of a result, as a tensor.
+
+    Args:
+        array: the result, padded.
+        parts: its parts.
+        shape, stride: of the tensor.
+        device: where it belongs.
+        own: whether its memory has to be just what it needs, with these strides.
+    """
+    padded, true = parts
+    on_host = device is not None and device.type == "cpu"
+    if not own and (len(padded) == array.ndim or padded[1:] == true[1:]):
+        whole = torch.from_dlpack(array) if on_host else wrap_untraced(array)
+        return whole.as_strided(tuple(shape), contiguous_strides(array.shape), 0)
+    cut = tuple(map(slice, true))
+    stride = tuple(stride)
+    if on_host or jax.default_backend() == "cpu":
+        found = torch.from_dlpack(array)
+        if padded != true or found.stride() != stride:
+            found = restrided(found.view(padded)[cut].reshape(shape), stride)
+        if on_host:
+            return found
+        row_major = found.is_contiguous()
+        array = array_over(found if row_major else found.contiguous())
+        return wrap_untraced(array) if row_major else wrap_strided(array, stride)
+    with x64():
+        array = array.reshape(padded)[cut].reshape(tuple(shape))
+    return wrap_strided(array, stride)

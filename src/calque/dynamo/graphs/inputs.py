@@ -1,0 +1,142 @@
+"""How a program gets its arrays from the arguments of a call.
+
+What is the same in each call is decided once, when the program is compiled: each source here is a
+function that does only what is left.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jax import Array
+
+from calque.device.memory import rng
+from calque.device.memory.cell import cell_of, is_whole, read
+from calque.device.memory.geometry import Ints, permutation
+from calque.device.memory.host import host_array
+from calque.device.runtime.dtypes import TO_NUMPY
+from calque.program.shared_memory import Kept, array_over
+
+Tensor = torch.Tensor
+
+
+def length(value: Tensor) -> int:
+    """How many elements of its dtype a tensor's storage has."""
+    return value.untyped_storage().nbytes() // value.itemsize
+
+
+def storage(value: Tensor) -> Tensor:
+    """The whole storage of a tensor, as one axis."""
+    return value.detach().as_strided((length(value),), (1,), 0)
+
+
+def order_of(value: Tensor) -> Ints | None:
+    """The order of axes in which a tensor is handed to a program, if it is not the tensor's own.
+
+    It is that of its memory, so that nothing is moved; an array of the device that has its tensor's
+    order stays as it is.
+    """
+    if value.is_complex() or value.is_contiguous():
+        return None
+    if value.device.type == "jax" and is_whole(cell_of(value), value):
+        return None
+    return permutation(tuple(value.shape), value.stride())
+
+
+def arrays_of(
+    sources: Sequence[Any], first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
+) -> Callable[[list[Any]], list[Any]]:
+    """A function from the list of inputs to all arrays of a program.
+
+    Args:
+        sources: where each comes from (see `lifting.Input`).
+        first: the inputs of the first call.
+        reaching: whether arguments come as whole storages.
+        orders: the order of axes of those that do not come in their own.
+    """
+    each = [_source_of(one, first, reaching, orders) for one in sources]
+    places = [one.source for one in sources]
+    if reaching or not all(
+        one.kind == "argument" and first[one.source].device.type != "cpu" for one in sources
+    ):
+        return lambda inputs: [source(inputs) for source in each]
+
+    def arrays(inputs: list[Any]) -> list[Any]:
+        try:
+            cells = [inputs[place].untyped_storage().cell for place in places]
+        except AttributeError:
+            return [source(inputs) for source in each]  # one of which says what is wrong
+        return [
+            source(inputs) if cell.viewed else cell.array
+            for cell, source in zip(cells, each, strict=True)
+        ]
+
+    return arrays
+
+
+def _source_of(
+    one: Any, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
+) -> Callable[[list[Any]], Any]:
+    """A function from the list of inputs to the array; `first` are those of the first call."""
+    source = one.source
+    if one.kind == "argument":
+        if reaching:
+            return lambda inputs: _array(storage(inputs[source]))
+        order = orders.get(source)
+        if first[source].device.type == "cpu":
+            return _Argument(source, order)
+        return _on_device(source) if order is None else _in_memory(source, order)
+    if one.kind == "cell":
+        return lambda inputs: source.array
+    if one.kind == "host":
+        return lambda inputs: host_array(source)
+    return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
+
+
+class _Argument:
+    """The array of one argument that is on the CPU."""
+
+    __slots__ = ("_index", "_kept")
+
+    def __init__(self, index: int, order: Ints | None) -> None:
+        self._index = index
+        self._kept = Kept(order)
+
+    def __call__(self, inputs: list[Any]) -> Array:
+        return self._kept(inputs[self._index])
+
+
+def _on_device(index: int) -> Callable[[list[Any]], Array]:
+    """The array of one argument that is on the device."""
+
+    def array(inputs: list[Any]) -> Array:
+        tensor = inputs[index]
+        try:
+            cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
+        except AttributeError:
+            cell = cell_of(tensor)  # which says what is wrong
+        return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
+
+    return array
+
+
+def _in_memory(index: int, order: Ints) -> Callable[[list[Any]], Array]:
+    """As `_on_device`, with the axes in the order of memory."""
+
+    def array(inputs: list[Any]) -> Array:
+        tensor = inputs[index]
+        cell, shape = cell_of(tensor), tensor.shape
+        array = cell.array
+        if (
+            cell.stride is None
+            and array.dtype is TO_NUMPY[tensor.dtype]
+            and array.shape == tuple([shape[axis] for axis in order])
+        ):
+            return array
+        return read(tensor.detach().permute(order))
+
+    return array
+
+
+def _array(tensor: Tensor) -> Array:
+    return array_over(tensor) if tensor.device.type == "cpu" else read(tensor)

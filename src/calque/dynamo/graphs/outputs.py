@@ -1,0 +1,245 @@
+"""How the outputs of a program become the tensors that its caller gets.
+
+What is the same in each call is decided once, when the program is compiled: each maker and result
+here is a function that does only what is left.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jax import Array
+from torch import fx
+
+from calque.device.memory.cell import Cell, cell_of, is_whole, layout_of, read, view_of, wrapper
+from calque.device.memory.geometry import Ints, is_dense, permutation
+from calque.device.runtime.dtypes import to_torch
+from calque.dynamo.graphs.aliasing import (
+    Aliases,
+    Result,
+    placed,
+    shares,
+    transferred,
+    view_of_argument,
+    viewed,
+)
+from calque.dynamo.graphs.inputs import storage
+from calque.errors import TraceError
+from calque.graph.node_location import line_of, located
+from calque.program.shared_memory import restrided, tensor_over
+
+Tensor = torch.Tensor
+_UNKNOWN = (
+    "a view is returned at a place that varies from call to call, and where it lies in the memory "
+    "that it views is not known: the argument that it views is written here and has gaps in its "
+    "memory or another order of axes. Return a clone() of the view, or pass a clone() of the "
+    "argument."
+)
+Maker = Callable[[Array], Tensor]
+"""What makes an output a tensor with memory of its own."""
+
+
+class Returned:
+    """What a graph returned, while it is traced.
+
+    Args:
+        found: the results, and after them what `aliases` names besides.
+        given: what stands for the arguments.
+        arguments: the arguments of the first call.
+        nodes: those of the results, where they are nodes.
+        aliases: the results that AOTAutograd takes the geometry of.
+
+    Attributes:
+        arrays: what the program gives for them.
+        makers: what makes a tensor of each array.
+        results: what the caller gets.
+        separate: whether each array becomes a result of its own, in order.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[Any],
+        given: list[Any],
+        arguments: Sequence[Any],
+        nodes: Sequence[Any],
+        aliases: Aliases,
+    ) -> None:
+        self.arrays: list[Array] = []
+        self.makers: list[Maker] = []
+        self.results: list[Result] = []
+        self._found, self._given, self._arguments = found, given, arguments
+        self._aliases = aliases
+        self._places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}
+        self._owners = {cell_of(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}
+        results = found[: len(nodes)]
+        own = {id(v): v for v in results if isinstance(v, Tensor) and id(v) not in self._places}
+        self._sharers = Counter(map(cell_of, own.values()))
+        self._bases: dict[Cell, int] = {}
+        self._whole: set[int] = set()
+        known: dict[int, Result] = {}  # the same tensor twice: a write to it is to be seen as one
+        for place, (value, node) in enumerate(zip(results, nodes, strict=True)):
+            result = self._view_of_base(place, value, node)
+            if result is None:
+                result = known.get(id(value))
+            if result is None:
+                result = known[id(value)] = self._result(value, device_of(node))
+            self.results.append(result)
+        self.separate = len(self.results) == len(self.makers) == len(self._whole)
+
+    def _result(self, value: Any, device: torch.device | None) -> Result:
+        if not isinstance(value, Tensor):
+            return _constant(value)
+        if device is None:  # a Python number that a loop has counted
+            array = read(value)
+            return _number(self._add(array, _maker((), (), to_torch(array.dtype), None)))
+        if id(value) in self._places:
+            return _argument(self._places[id(value)])
+        cell = cell_of(value)
+        owner = self._owners.get(cell)
+        if owner is not None and self._can_view(owner, value):
+            return view_of_argument(owner, value, self._given[owner])
+        if self._sharers[cell] == 1 and not (value.is_conj() or value.is_neg()):
+            base = self._add_alone(value, device)
+            self._whole.add(base)
+            return _made_of(base, None)
+        base = self._bases.get(cell)
+        if base is None:
+            base = self._bases[cell] = self._add_storage(cell, device)
+        if base not in self._whole and is_whole(cell, value):
+            self._whole.add(base)
+            return _made_of(base, None)
+        return _made_of(base, value)
+
+    def _can_view(self, owner: int, value: Tensor) -> bool:
+        """Whether a view of what stands for an argument can be one of the argument."""
+        argument = self._arguments[owner]
+        return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
+
+    def _view_of_base(self, place: int, value: Any, node: Any) -> Result | None:
+        """A result whose geometry AOTAutograd takes, where it does not lie in its base's memory.
+
+        Raises:
+            TraceError: nothing says where in its base's memory it would lie.
+        """
+        aliases = self._aliases
+        base = aliases.results.get(place)
+        if base is not None and not shares(value, self._found[base]):
+            raise _unknown(node)
+        argument = aliases.moved.get(place)
+        if argument is not None:
+            given = self._given[argument]
+            if not is_dense(given.shape, given.stride()):
+                raise _unknown(node)
+            return placed(self._result(value, device_of(node)), argument)
+        argument = aliases.arguments.get(place)
+        if argument is None or shares(value, self._given[argument]):
+            return None
+        given, new = self._given[argument], self._found[aliases.values.get(argument, place)]
+        if not shares(value, new) or argument not in aliases.values or new.shape != given.shape:
+            raise _unknown(node)
+        view = transferred(value, new, given.stride())
+        if view is None:
+            raise _unknown(node)
+        return viewed(argument, view)
+
+    def _add_alone(self, value: Tensor, device: torch.device) -> int:
+        """A tensor whose memory no other result shares: no more than its own elements."""
+        shape, stride = tuple(value.shape), value.stride()
+        order = permutation(shape, stride)
+        array = read(value if order is None else value.permute(order))
+        return self._add(array, _maker(shape, stride, value.dtype, device))
+
+    def _add_storage(self, cell: Cell, device: torch.device) -> int:
+        array, stride = cell.array, layout_of(cell).stride
+        order = permutation(array.shape, stride)
+        make = _maker(array.shape, stride, to_torch(array.dtype), device)
+        return self._add(array if order is None else array.transpose(order), make)
+
+    def _add(self, array: Array, make: Maker) -> int:
+        self.arrays.append(array)
+        self.makers.append(make)
+        return len(self.arrays) - 1
+
+
+def device_of(node: Any) -> torch.device | None:
+    """Where a result belongs; None if it is no tensor."""
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
+    return value.device if isinstance(value, Tensor) else None
+
+
+def _unknown(node: fx.Node) -> Exception:
+    """The error for a view that lies nobody knows where, at its line or that of what it views."""
+    while not line_of(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return located(TraceError(_UNKNOWN), node)
+
+
+def _constant(value: Any) -> Result:
+    """A result that is the same in each call."""
+    return lambda inputs, made: value
+
+
+def _argument(index: int) -> Result:
+    """A result that is an argument."""
+    return lambda inputs, made: inputs[index]
+
+
+def _number(base: int) -> Result:
+    """A result that is a Python number, of a tensor made of an output."""
+    return lambda inputs, made: made[base].item()
+
+
+def _made_of(base: int, like: Tensor | None) -> Result:
+    """A result that is a tensor made of an output, or a view of one.
+
+    Args:
+        base: which of the tensors made.
+        like: a tensor that views its memory as the result does; None for the tensor itself.
+    """
+    if like is None:
+        return lambda inputs, made: made[base]
+    view, dtype, conj, neg = view_of(like), like.dtype, like.is_conj(), like.is_neg()
+
+    def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
+        tensor = made[base]
+        if tensor.dtype != dtype:
+            tensor = storage(tensor).view(dtype)
+        tensor = tensor.as_strided(view.size, view.stride, view.offset).detach()
+        tensor = tensor.conj() if conj else tensor
+        return tensor._neg_view() if neg else tensor
+
+    return result
+
+
+def _maker(
+    shape: Ints, stride: Ints, dtype: torch.dtype, device: torch.device | None
+) -> Callable[[Array], Tensor]:
+    """What makes an output of a program a tensor with memory of its own.
+
+    Args:
+        shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
+            (`geometry.permutation`), else the tensor's.
+        device: where the tensor belongs; None for ours.
+    """
+    if device is None or device.type != "cpu":
+        return wrapper(shape, stride, dtype)
+    if permutation(shape, stride) is not None:
+        return lambda array: tensor_over(array).as_strided(shape, stride).detach()
+
+    def on_host(array: Array) -> Tensor:
+        made = tensor_over(array)
+        return made if made.stride() == stride else restrided(made, stride)
+
+    return on_host
+
+
+def resizable(make: Maker) -> Maker:
+    """What makes tensors of the CPU in memory of PyTorch's."""
+
+    def made(array: Array) -> Tensor:
+        tensor = make(array)
+        own = tensor.device.type == "cpu" and not tensor.untyped_storage().resizable()
+        return restrided(tensor, tensor.stride()) if own else tensor
+
+    return made

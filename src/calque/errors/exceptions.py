@@ -1,0 +1,91 @@
+"""The tree of calque's exceptions.
+
+    CalqueError
+    ├── TraceError          (also a RuntimeError)         a program that cannot be traced faithfully
+    ├── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
+    └── InternalError       (also a RuntimeError)         a mistake in calque, to be reported
+
+What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
+raised as PyTorch's own class instead.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from calque.errors.frames import user_origin
+
+_noted = threading.local()
+
+
+class CalqueError(Exception):
+    """The base of every exception that calque adds to PyTorch's own."""
+
+
+class TraceError(CalqueError, RuntimeError):
+    """A program did something while it was traced that one XLA program cannot reproduce."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        refusals = getattr(_noted, "refusals", None)
+        if refusals is not None:
+            refusals.append(self)
+
+
+@contextmanager
+def preparing_errors() -> Iterator[None]:
+    """Within, errors are made that may never be raised: they are not noted."""
+    before = getattr(_noted, "refusals", None)
+    _noted.refusals = None
+    try:
+        yield
+    finally:
+        _noted.refusals = before
+
+
+def note_refusal(error: BaseException) -> None:
+    """Take note of an error that was prepared, and is raised now."""
+    refusals = getattr(_noted, "refusals", None)
+    if refusals is not None and isinstance(error, TraceError):
+        refusals.append(error)
+
+
+@contextmanager
+def noting_refusals() -> Iterator[list[TraceError]]:
+    """Within, every `TraceError` of this thread is noted, also one that somebody catches."""
+    before = getattr(_noted, "refusals", None)
+    refusals: list[TraceError] = []
+    _noted.refusals = refusals
+    try:
+        yield refusals
+    finally:
+        _noted.refusals = before
+
+
+class UnsupportedOpError(CalqueError, NotImplementedError):
+    """An operator has no rule, no decomposition and no CPU kernel that can serve it."""
+
+
+class InternalError(CalqueError, RuntimeError):
+    """Calque failed at a call that PyTorch finds nothing wrong with."""
+
+
+class EagerWarning(UserWarning):
+    """Calls of a jitted function run eagerly from now on, or a call of a compiled one does."""
+
+
+class RetraceWarning(UserWarning):
+    """A jitted function is traced at each call, because it differs from call to call."""
+
+
+def unrepeatable(what: str, why: str, remedy: str) -> TraceError:
+    """The error for a step that one XLA program cannot repeat, at the user's line.
+
+    Args:
+        what: the operation, and the shape and dtype of its tensor.
+        why: the reason, without a full stop.
+        remedy: what to do instead, as a sentence.
+    """
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    return TraceError(f"{place}{what} {why}.\n{remedy}")

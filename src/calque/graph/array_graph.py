@@ -1,0 +1,199 @@
+"""Run a functional ATen graph on arrays: each node is a rule of the op table, and nothing else.
+
+Tensors of the device have sizes that are numbers. Arrays may have JAX's symbolic dimensions, so
+this is how a graph becomes one program for all sizes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim, max_dim, min_dim
+from jax._src.lax.lax import _convert_element_type
+from jax.errors import ConcretizationTypeError
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels.applying import UNUSED, apply
+from calque.device.kernels.binding import is_written, traced_parameters
+from calque.device.kernels.meta_check import Outline
+from calque.device.memory import rng
+from calque.device.memory.cell import read, wrap
+from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
+from calque.errors import TraceError, UnsupportedOpError
+from calque.graph.array_ops import ARRAY_OPS, view_rule
+from calque.graph.interpreter import Nodes, on_device
+from calque.ops.table.registry import RULES, Rule
+
+
+def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that rounds, which leaves sizes as they are."""
+    return lambda x: x if is_symbolic_dim(x) else function(x)
+
+
+def _as_float(x: Any) -> Any:
+    """A size as a number that is no integer, weakly typed as Python's are."""
+    if not is_symbolic_dim(x):
+        return float(x)
+    return _convert_element_type(jnp.asarray(x), np.dtype(np.float64), weak_type=True)
+
+
+_SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    torch.sym_max: max_dim,
+    torch.sym_min: min_dim,
+    torch.sym_float: _as_float,
+    torch.sym_int: _of_whole(int),
+    math.floor: _of_whole(math.floor),
+    math.ceil: _of_whole(math.ceil),
+}
+"""Functions of sizes that JAX's dimensions have other names for."""
+
+
+class ArrayNodes(Nodes):
+    """Runs the nodes of a functional graph on arrays, which may have symbolic dimensions.
+
+    Raises:
+        TraceError: a rule needs a size that is symbolic; names the operator and the user's line.
+        UnsupportedOpError: an operator has no rule, and its sizes are symbolic.
+    """
+
+    def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
+        """A rule of `higher_order`."""
+        return rule(self.function_of, *args, **kwargs)
+
+    @staticmethod
+    def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+        """A subgraph as a function of arrays and sizes; gives a tuple of them."""
+        nodes = ArrayNodes(graph)
+        return lambda *values: tuple(nodes.results(values))
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph."""
+        value = super().get_attr(target, args, kwargs)
+        return read(value) if isinstance(value, torch.Tensor) else value
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the base class does; a result of another dtype than the graph says is an error."""
+        result = super().run_node(n)
+        if n.op == "call_function":
+            _verify(n, result)
+        return result
+
+    def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """One operator, or one function of sizes."""
+        if not isinstance(target, torch._ops.OpOverload):
+            function = _SYMBOLIC.get(target) or target
+            return function(*args, **kwargs)
+        try:
+            return call(target, args, kwargs)
+        except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:
+            if not any(map(_is_dynamic, pytree.tree_leaves((tuple(args), kwargs)))):
+                raise
+            first = str(error).strip().partition("\n")[0]
+            raise TraceError(
+                f"{target.name()} needs sizes that are known when the program is made, and one of "
+                f"its sizes is dynamic: {first}\nLeave that dimension out of dynamic_shapes, or "
+                "give it bounds with torch.export.Dim(name, min=..., max=...)."
+            ) from None
+
+
+def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """One ATen operator on arrays: by its rule, or on the device where all sizes are numbers."""
+    name = op.name()
+    if name in _LIKE:
+        like, *_ = args
+        dtype = kwargs.get("dtype") or to_torch(like.dtype)
+        return call(_LIKE[name], [like.shape], {"dtype": dtype})
+    simple = ARRAY_OPS.get(name)
+    rule = RULES.get(name) or view_rule(name)
+    if simple is None and (rule is None or rule.mutates or not _is_plain(rule)):
+        return _on_device(op, args, kwargs)
+    names = [a.name for a in op._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = {n: v for n, v in given.items() if n not in UNUSED}
+    default = TO_NUMPY[torch.get_default_dtype()]
+    if simple is not None:
+        given = {n: _argument(v, False) for n, v in given.items()}
+        leading = [given.pop(n) for n in names[: len(args)] if n in given]
+        return simple(*leading, **given)
+    assert rule is not None
+    numbers = _traced(rule)
+    parameters = rule.parameters
+    given = {n: _argument(v, n in numbers) for n, v in given.items()}
+    leading = []
+    for parameter in parameters:
+        if parameter not in given:
+            break
+        leading.append(given.pop(parameter))
+    given = {n: v for n, v in given.items() if n in parameters}
+    key = rng.draw() if rule.random else None
+    return apply(rule, key, leading, given, default, _outline(op))
+
+
+_LIKE = {
+    "aten::rand_like": torch.ops.aten.rand.default,
+    "aten::randn_like": torch.ops.aten.randn.default,
+}
+"""Random operators that the device makes of others before a rule is met."""
+
+
+def _is_plain(rule: Rule) -> bool:
+    """Whether arguments and a key are all that a rule takes (see `Rule`)."""
+    return not (callable(rule.random) or callable(rule.data_dependent) or rule.data_dependent)
+
+
+@cache
+def _outline(op: torch._ops.OpOverload) -> Outline:
+    return Outline(op)
+
+
+@cache
+def _traced(rule: Rule) -> frozenset[str]:
+    return (traced_parameters(rule) - rule.static) | rule.dynamic
+
+
+def _argument(value: Any, is_traced: bool) -> Any:
+    """An argument as a rule takes it: dtypes are numpy's, numbers for tensors weakly typed."""
+    if isinstance(value, torch.dtype):
+        return to_numpy(value)
+    if isinstance(value, list | tuple):
+        return [_argument(item, is_traced) for item in value]
+    if is_traced and (isinstance(value, int | float | complex) or is_symbolic_dim(value)):
+        return jnp.asarray(value)
+    return value
+
+
+def _on_device(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """An operator without a plain rule, on tensors of the device."""
+    if any(map(_is_dynamic, pytree.tree_leaves((tuple(args), kwargs)))):
+        raise UnsupportedOpError(
+            f"{op.name()} has no rule for dynamic sizes: leave the dimension out of dynamic_shapes"
+        )
+    if any(is_written(argument) for argument in op._schema.arguments):
+        raise UnsupportedOpError(f"{op.name()} writes to an argument: the graph is not functional")
+    args, kwargs = pytree.tree_map_only(Array, wrap, (tuple(args), kwargs))
+    args, kwargs = pytree.tree_map_only(torch.device, on_device, (args, kwargs))
+    return pytree.tree_map_only(torch.Tensor, read, op(*args, **kwargs))
+
+
+def _is_dynamic(value: Any) -> bool:
+    sizes = value.shape if isinstance(value, Array) else (value,)
+    return any(is_symbolic_dim(size) for size in sizes)
+
+
+def _verify(node: fx.Node, result: Any) -> None:
+    """Raise TraceError where a rule gave another dtype or shape than PyTorch says."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(result, Array):
+        return  # the parts of a tuple that are used are nodes of their own
+    sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, result.shape)]
+    if result.dtype != to_numpy(value.dtype) or result.shape != tuple(sizes):
+        raise TraceError(
+            f"{node.target} gave {result.dtype}{list(result.shape)} where PyTorch gives "
+            f"{value.dtype}{list(value.shape)}"
+        )

@@ -1,0 +1,80 @@
+"""The sizes of `torch.export` as sizes of JAX: numbers, or symbols with bounds.
+
+Expressions are asked what they are by sympy's own flags: to import sympy takes a fifth of a second.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add, floordiv, mul
+from typing import Any
+
+import jax
+import torch
+from torch import fx
+
+from calque.errors import TraceError
+
+
+class Dimensions:
+    """The symbols in the shapes of some placeholders, as JAX's dimensions in one scope.
+
+    Args:
+        placeholders: nodes whose `val` has sizes in it.
+        ranges: the least and greatest value of each symbol.
+        fixed: symbols that are numbers instead.
+        same: symbols that are other ones instead.
+
+    Attributes:
+        known: the dimension of each symbol.
+    """
+
+    def __init__(
+        self,
+        placeholders: Iterable[fx.Node],
+        ranges: Mapping[Any, Any],
+        fixed: Mapping[str, int] | None = None,
+        same: Mapping[str, str] | None = None,
+    ) -> None:
+        values = [node.meta.get("val") for node in placeholders]
+        sizes = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else [v])]
+        symbols = {
+            s for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols
+        }
+        instead = {**(same or {}), **(fixed or {})}
+        own = [s for s in symbols if instead.get(str(s), str(s)) == str(s)]
+        names = sorted(str(symbol) for symbol in own)
+        bounds = [bound for s in own for bound in _bounds(s, ranges.get(s))]
+        found = jax.export.symbolic_shape(", ".join(names), constraints=bounds) if names else ()
+        self.known: dict[str, Any] = dict(zip(names, found, strict=True))
+        for symbol, value in instead.items():
+            self.known[symbol] = value if isinstance(value, int) else self.known[value]
+
+    def of(self, shape: Iterable[Any]) -> tuple[Any, ...]:
+        """A shape of JAX's."""
+        return tuple(self._of(n.node.expr) if isinstance(n, torch.SymInt) else n for n in shape)
+
+    def _of(self, expression: Any) -> Any:
+        """A dimension, or a sum or product of some (`2 * batch + 1`)."""
+        if expression.is_Symbol:
+            return self.known[str(expression)]
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Add or expression.is_Mul:
+            return reduce(add if expression.is_Add else mul, map(self._of, expression.args))
+        if expression.is_Pow and expression.exp.is_Integer:
+            return self._of(expression.base) ** int(expression.exp)
+        if expression.func.__name__ == "FloorDiv":
+            return floordiv(*map(self._of, expression.args))
+        raise TraceError(
+            f"a dynamic size of {expression} is not a sum, product or quotient of dimensions"
+        )
+
+
+def _bounds(symbol: Any, values: Any) -> list[str]:
+    """The constraints on a symbol; JAX takes for granted that a dimension is not empty."""
+    found = []
+    if values is not None and values.lower > 1:
+        found.append(f"{symbol} >= {int(values.lower)}")
+    if values is not None and values.upper.is_finite and values.upper.is_Integer:
+        found.append(f"{symbol} <= {int(values.upper)}")
+    return found

@@ -1,0 +1,275 @@
+"""Run an ATen-level graph of `torch.fx` on JAX arrays."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array, lax
+from jax._src.core import eval_context
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels import foreign
+from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
+from calque.device.memory.host import host_array
+from calque.errors import TraceError, UnsupportedOpError
+from calque.graph.higher_order import HIGHER_ORDER
+from calque.graph.node_location import located, origin_of
+from calque.graph.operator_calls import CALLING
+from calque.program.lifting import Lifting
+
+_CAPTURED = (
+    "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
+    "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
+    "torch.compile then runs this line in Python, between two programs."
+)
+
+
+class JaxInterpreter:
+    """An ATen-level graph as a pure JAX function.
+
+    It takes and gives arrays: what the graph takes and gives, in the same order; for an
+    `ExportedProgram`, the user's inputs and outputs, in their own containers. It can be given to
+    `jax.jit`, `jax.vmap` and the like. Writes to inputs stay inside.
+
+    >>> import torch, jax, calque
+    >>> from calque.graph import JaxInterpreter
+    >>> program = torch.export.export(torch.nn.Softplus(), (torch.zeros(3),))
+    >>> jax.jit(JaxInterpreter(program))(jax.numpy.zeros(3)).tolist()
+    [0.6931471824645996, 0.6931471824645996, 0.6931471824645996]
+
+    Args:
+        graph: the graph; its nodes call ATen operators, operators of `torch.library` and PyTorch's
+            higher-order operators (`cond`, `while_loop`, `scan`, `map`).
+
+    Raises:
+        UnsupportedOpError: when called, if an operator has no rule, decomposition or CPU kernel.
+    """
+
+    def __init__(self, graph: fx.GraphModule | ExportedProgram) -> None:
+        self._program = graph if isinstance(graph, ExportedProgram) else None
+        module = graph.graph_module if isinstance(graph, ExportedProgram) else graph
+        self._nodes = Nodes(module)
+
+    def __call__(self, *args: Any, rng: Array | None = None, **kwargs: Any) -> Any:
+        """The graph's results.
+
+        Args:
+            *args: arrays (or Python values, where the graph takes some).
+            rng: a JAX key, for graphs that draw random numbers.
+            **kwargs: the named inputs of an `ExportedProgram`.
+        """
+        lifting = Lifting()
+        lifting.random_source = lambda: _packed(rng)
+        with lifting.activated():
+            leaves = jax.tree.map(_wrapped_array, self._flat(args, kwargs))
+            found = self._nodes.found(leaves)
+        if self._program is None:
+            return _plain(found)
+        return self._unflat([read(r) if isinstance(r, torch.Tensor) else r for r in found])
+
+    def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        program = self._program
+        if program is None:
+            return list(args)
+        given = iter(pytree.tree_leaves((tuple(args), kwargs)))
+        leaves: list[Any] = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind.name == "USER_INPUT":
+                leaves.append(next(given))
+            elif spec.target in program.constants:
+                leaves.append(constant(program.constants[spec.target]))
+            else:
+                leaves.append(constant(program.state_dict[spec.target]))
+        return leaves
+
+    def _unflat(self, arrays: list[Any]) -> Any:
+        program: Any = self._program
+        specs = program.graph_signature.output_specs
+        pairs = zip(specs, arrays, strict=True)
+        own = [array for spec, array in pairs if spec.kind.name == "USER_OUTPUT"]
+        return pytree.tree_unflatten(own, program.call_spec.out_spec)
+
+
+class Nodes(fx.Interpreter):
+    """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
+
+    Args:
+        module: the graph.
+        differentiable: whether JAX may differentiate it; `detach` gives no alias then.
+
+    Attributes:
+        single: whether the graph gives one value that is not in a tuple.
+    """
+
+    def __init__(self, module: fx.GraphModule, differentiable: bool = True) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self.extra_traceback = False
+        (output,) = (n for n in module.graph.nodes if n.op == "output")
+        self.single = not isinstance(output.args[0], tuple | list)
+        self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
+
+    def found(self, inputs: Sequence[Any]) -> Any:
+        """The graph's results, in their containers."""
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            return self.run(*inputs, enable_io_processing=False)
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        """The graph's results, one after another."""
+        found = self.found(inputs)
+        return [found] if self.single else list(found)
+
+    @property
+    def lifting(self) -> Lifting:
+        """The trace that the nodes run in."""
+        assert isinstance(active.trace, Lifting)
+        return active.trace
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the base class does; an error names the line of the user's that the node is from."""
+        failures = self.lifting.failures
+        known = len(failures or ())
+        try:
+            found = super().run_node(n)
+        except Exception as error:
+            if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
+                error = TraceError(_CAPTURED.format(n.target))
+            raise located(error, n)  # noqa: B904 (the same error)
+        for index in range(known, len(failures or ())):
+            assert failures is not None
+            failures[index] = replace(failures[index], origin=origin_of(n))
+        if isinstance(n.target, torch._ops.HigherOrderOperator):
+            return _as_foretold(found, n.meta.get("val"))
+        return found
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph, on the device."""
+        value = self.fetch_attr(target)
+        if isinstance(value, torch.Tensor):
+            return wrap(constant(value))
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """One operator, or one higher-order operator with its subgraphs."""
+        if not isinstance(target, torch._ops.HigherOrderOperator):
+            return self.call_operator(target, args, kwargs)
+        if target.name() in CALLING:
+            return CALLING[target.name()](self, *args, **kwargs)
+        rule = HIGHER_ORDER.get(target.name())
+        if rule is None:
+            raise UnsupportedOpError(f"torch.ops.higher_order.{target.name()} has no rule")
+        return self.call_higher_order(rule, args, kwargs)
+
+    def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
+        """A rule of `higher_order`, which is one over arrays."""
+        arrays, named = pytree.tree_map_only(torch.Tensor, read, (tuple(args), kwargs))
+        found = rule(self.function_of, *arrays, **named)
+        return pytree.tree_map_only(jax.Array, wrap, found)
+
+    def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """One ATen operator, or one function of numbers."""
+        if target is torch.ops.aten.detach.default and self._stopping:
+            # Below autograd nothing says so; an alias of what is written to must stay one.
+            return wrap(lax.stop_gradient(read(args[0])))
+        args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
+        if target is torch.ops.aten.view.default:
+            # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
+            # what could be viewed when the graph was made may have to be copied.
+            target = torch.ops.aten.reshape.default
+        return foreign.run(target, args, kwargs)
+
+    @staticmethod
+    def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+        """A subgraph as a function of arrays and numbers; gives a tuple of them."""
+        nodes = Nodes(graph)
+
+        def run(*values: Any) -> tuple[Any, ...]:
+            given = [wrap(v) if isinstance(v, jax.Array) else v for v in values]
+            with nodes.lifting.unchecked():
+                found = nodes.results(given)
+            return tuple(read(r) if isinstance(r, torch.Tensor) else r for r in found)
+
+        return run
+
+
+def _as_foretold(found: Any, foretold: Any) -> Any:
+    """Results with the strides that they have in the graph: those of control flow are row-major."""
+    values, spec = pytree.tree_flatten(found)
+    likes = pytree.tree_leaves(foretold)
+    if len(likes) == len(values):
+        values = [_restrided(*pair) for pair in zip(values, likes, strict=True)]
+    return pytree.tree_unflatten(values, spec)
+
+
+def _restrided(value: Any, like: Any) -> Any:
+    if not isinstance(like, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    stride = like.stride()
+    if stride == value.stride() or not all(isinstance(n, int) for n in (*like.shape, *stride)):
+        return value
+    return wrap_strided(read(value), stride)
+
+
+def on_device(device: torch.device) -> torch.device:
+    """Where an operator is to make its result, whatever device its graph was traced for."""
+    return device if device.type == "meta" else torch.device("jax")
+
+
+def constant(tensor: torch.Tensor) -> Array:
+    """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
+    trace, active.trace = active.trace, None
+    try:
+        with eval_context():
+            tensor = tensor.detach()
+            return read(tensor) if tensor.device.type == "jax" else host_array(tensor)
+    finally:
+        active.trace = trace
+
+
+def _plain(value: Any) -> Any:
+    """A result as arrays in the containers of Python; fx has its own, which JAX does not know."""
+    if isinstance(value, torch.Tensor):
+        return read(value)
+    if isinstance(value, immutable_list):
+        return [_plain(part) for part in value]
+    if isinstance(value, immutable_dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(_plain(part) for part in value)
+    return pytree.tree_map_only(torch.Tensor, read, value)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node writes to a tensor that another one may read afterwards.
+
+    What is copied to an input or a member at the end is not read again.
+    """
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return False
+    first = node.args[0] if node.args else None
+    ends = isinstance(first, fx.Node) and first.op in ("placeholder", "get_attr")
+    return not (target is torch.ops.aten.copy_.default and ends)
+
+
+def _wrapped_array(value: Any) -> Any:
+    return wrap(jnp.asarray(value)) if _is_array(value) else value
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
+
+
+def _packed(key: Array | None) -> Array:
+    if key is None:
+        raise ValueError("the graph draws random numbers: pass rng=jax.random.key(...)")
+    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    with x64():
+        wide = data.reshape(-1)[-2:].astype(jnp.uint64)
+        return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])

@@ -1,0 +1,45 @@
+"""The line of the user's program that a node of a graph is from, and errors that name it."""
+
+import contextlib
+import re
+
+from torch import fx
+
+from calque.errors import Origin
+from calque.errors.frames import is_library
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def origin_of(node: fx.Node) -> Origin | None:
+    """The line of the user's that a node is from; None if the graph does not say."""
+    places = _PLACE.findall(node.stack_trace or "")
+    places = [place for place in places if not is_library(place[0])] or places
+    if not places:
+        return None
+    file, line, function = places[-1]
+    return Origin(file, int(line), function)
+
+
+def line_of(node: fx.Node) -> str:
+    """As `origin_of`, in words; empty if the graph does not say."""
+    return str(origin_of(node) or "")
+
+
+_LOCATED = "_calque_located"
+
+
+def located(error: Exception, node: fx.Node) -> Exception:
+    """An error of a node with the user's line in front, once."""
+    line = line_of(node)
+    if getattr(error, _LOCATED, False) or not line:
+        return error
+    text = f"{line}: {error}"
+    try:
+        found = type(error)(text)
+    except Exception:
+        error.add_note(text)
+        found = error
+    with contextlib.suppress(AttributeError):
+        setattr(found, _LOCATED, True)
+    return found.with_traceback(error.__traceback__)

@@ -1,0 +1,1 @@
+"""Programs of PyTorch as functions of JAX, and functions of JAX as programs of PyTorch; export."""

@@ -1,0 +1,209 @@
+"""`calque.export`: a PyTorch program as one StableHLO program, for every batch size."""
+
+import importlib
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from torch.export import ExportedProgram
+from torch.nn import Module
+
+from calque.device.backend.interop import to_jax
+from calque.device.memory.cell import x64
+from calque.errors import CalqueError, tidy
+from calque.interop.sealed import seal, unseal
+from calque.interop.stateless import Stateless
+from calque.program.plain_containers import plain
+
+
+def export(
+    model: Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    platforms: Sequence[str] | None = None,
+) -> "Exported":
+    """A module as one StableHLO program that runs without PyTorch.
+
+    As `torch.export.export`, which it calls. Parameters and buffers are arguments of the program,
+    in a dict keyed as `state_dict()`, and not part of it: one program serves every set of weights,
+    and they stay in a format made for weights.
+
+    Args:
+        model: a module on any device, as you want to run it: `model.eval()` first for inference.
+        args: example inputs. Tensors become inputs of the program; Python values become part of
+            it.
+        kwargs: likewise, by name.
+        dynamic_shapes: as for `torch.export.export`: which dimensions may change.
+        platforms: what the program is compiled for, "cpu", "cuda" or "tpu"; by default what JAX
+            runs on here.
+
+    Returns:
+        The program; see `Exported`.
+
+    Raises:
+        TraceError: the program draws random numbers or writes to its inputs, or an operator needs
+            a size that is dynamic; names your line.
+        UnsupportedOpError: an operator has no rule for dynamic sizes.
+
+    >>> import torch, calque
+    >>> batch = torch.export.Dim("batch")
+    >>> model, x = torch.nn.Linear(3, 2), torch.zeros(4, 3)
+    >>> program = calque.export(model, (x,), dynamic_shapes=({0: batch},))
+    >>> program.call(torch.zeros(7, 3)).shape
+    (7, 2)
+    """
+    program = torch.export.export(
+        model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+    )
+    with warnings.catch_warnings():  # PyTorch copies its own deprecated objects
+        warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+        function = Stateless(program.run_decompositions())
+    example_args, example_kwargs = function.inputs
+    exporting = jax.export.export(jax.jit(function), platforms=platforms)
+    try:
+        with x64():
+            exported = exporting(function.state_shapes, *example_args, **example_kwargs)
+    except CalqueError as error:
+        raise tidy(error) from None
+    return Exported(exported, function.state, function.values, program)
+
+
+def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = None) -> "Exported":
+    """A program from `Exported.serialize()`, with the weights it is to run with.
+
+    Args:
+        data: the bytes, all of them and as they were written.
+        state: a `state_dict()`, of tensors or arrays; it may hold more than the program takes.
+
+    Raises:
+        ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
+        KeyError: the state lacks an array that the program takes.
+
+    >>> import torch, calque
+    >>> model = torch.nn.Linear(3, 2)
+    >>> data = calque.export(model, (torch.zeros(4, 3),)).serialize()  # doctest: +SKIP
+    >>> program = calque.load_exported(data, model.state_dict())  # doctest: +SKIP
+    """
+    exported = jax.export.deserialize(bytearray(unseal(data)))
+    (names, *_), _ = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals))
+    return Exported(exported, _chosen(names, state or {}), {}, None)
+
+
+class Exported:
+    """A program of `calque.export`.
+
+    Attributes:
+        program: the program as JAX has it, a function of `(state, *args, **kwargs)`.
+        state: the weights it runs with: arrays, keyed as `state_dict()`.
+        exported_program: what PyTorch exported; None for a program that was loaded.
+    """
+
+    def __init__(
+        self,
+        program: jax.export.Exported,
+        state: dict[str, Array],
+        values: Mapping[str, Any],
+        exported_program: ExportedProgram | None,
+    ) -> None:
+        self.program = program
+        self.state = state
+        self.exported_program = exported_program
+        self._values = values
+        self._run = jax.jit(program.call)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(_spoken, self.program.in_avals[len(self.state) :]))
+        return f"Exported({inputs}) on {', '.join(self.program.platforms)}"
+
+    def stablehlo(self) -> str:
+        """The program as text, in MLIR's syntax."""
+        return self.program.mlir_module()
+
+    def serialize(self) -> bytes:
+        """The program as bytes, without its weights; `jax.export.deserialize` reads them too.
+
+        A checksum at their end tells `load_exported` that they are whole, which JAX does not look
+        at.
+
+        Raises:
+            ImportError: the package flatbuffers is missing (`pip install calque[export]`).
+        """
+        try:
+            importlib.import_module("flatbuffers")  # what JAX writes with
+        except ImportError:
+            raise ImportError(
+                "serialize() needs the package flatbuffers: pip install calque[export]"
+            ) from None
+        return seal(bytes(self.program.serialize()))
+
+    def with_state(self, state: Mapping[str, Any]) -> "Exported":
+        """The same program with other weights, as tensors or arrays.
+
+        Raises:
+            KeyError: the state lacks an array that the program takes.
+        """
+        chosen = _chosen(self.state, state)
+        return Exported(self.program, chosen, self._values, self.exported_program)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program.
+
+        Args:
+            *args: as it was exported: tensors, or arrays of NumPy or JAX. Python values are part
+                of the program: it takes the same ones, or None.
+            **kwargs: likewise.
+
+        Returns:
+            What the module gives, with JAX arrays for tensors, and tuples, lists and dicts for
+            other containers. If the module writes its buffers (BatchNorm in training), a pair: the
+            result, and a dict of the buffers' new values.
+
+        Raises:
+            ValueError: the arguments are not those the program was exported for.
+        """
+        tree = plain((args, kwargs))
+        leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+        with x64():
+            given = [self._taken(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+            args, kwargs = jax.tree.unflatten(spec, given)
+            return self._run(self.state, *args, **kwargs)
+
+    def _taken(self, path: str, value: Any) -> Array | None:
+        if value is None or (value is self._values.get(path, _ABSENT)):
+            return None
+        if isinstance(value, torch.Tensor | np.ndarray | Array):
+            return _array(value)
+        if path in self._values and value == self._values[path]:
+            return None
+        known = f" as {self._values[path]!r}" if path in self._values else ""
+        raise ValueError(
+            f"a Python value is part of the program{known}, and {value!r} is given for {path}: "
+            "export again for another one, or pass None for the one it has"
+        )
+
+
+_ABSENT = object()
+
+
+def _array(value: Any) -> Array:
+    return to_jax(value) if isinstance(value, torch.Tensor) else jnp.asarray(value)
+
+
+def _chosen(names: Any, state: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays of a state that a program takes."""
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise KeyError(f"the program takes {', '.join(missing)}, which the state does not have")
+    with x64():
+        return {name: _array(state[name]) for name in names}
+
+
+def _spoken(aval: Any) -> str:
+    return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

@@ -1,0 +1,302 @@
+"""`calque.functional`: a PyTorch module as a pure JAX function and a dict of its parameters."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from torch.nn import Module
+
+from calque.device.backend.interop import to_jax
+from calque.device.memory.cell import Cell, read, wrap, x64
+from calque.device.runtime.dtypes import TO_TORCH
+from calque.errors import TraceError
+from calque.program import signature
+from calque.program.gradients.border import has_graph
+from calque.program.gradients.differentiable import gradients_of
+from calque.program.jaxprs import prune, split
+from calque.program.lifting import Lifting, close
+from calque.program.narrowing import with_narrow_indices
+from calque.state import Running, Snapshot, StateGuard
+
+Gradient = Literal["torch", "jax"]
+
+
+def functional(
+    module_or_fn: Module | Callable[..., Any], *, gradient: Gradient = "torch"
+) -> tuple["Functional", dict[str, Array]]:
+    """A module as a pure JAX function, and its parameters as a plain dict of arrays.
+
+    Args:
+        module_or_fn: a module on any device, or a function of tensors. Tensors that a function
+            closes over are constants.
+        gradient: whose derivative `jax.grad` gives: "torch" follows torch's autograd (`detach`,
+            `no_grad`, custom `autograd.Function`s) and is reverse-mode only; "jax"
+            differentiates the traced program, in either mode.
+
+    Returns:
+        `apply, params`. `apply(params, *args, buffers=None, rng=None, **kwargs)` takes and gives
+        pytrees of JAX arrays, and can be transformed by `jax.jit`, `grad`, `vmap` and `scan`.
+        `params` is keyed as `state_dict()`, tied weights once; `apply.buffers` holds the buffers.
+        With `buffers=`, `apply` returns `(result, new_buffers)`; without, the module's own are
+        used, and writing one is an error. Random operators (dropout in training) need `rng`, a
+        JAX key.
+
+    Raises:
+        TraceError: from `apply`: a buffer was written or a random operator ran without the
+            argument for it; or the module cannot be traced.
+
+    >>> import jax, torch, calque
+    >>> apply, params = calque.functional(torch.nn.Linear(3, 2))
+    >>> apply(params, jax.numpy.ones((4, 3))).shape
+    (4, 2)
+    >>> sorted(params)
+    ['bias', 'weight']
+    """
+    apply = Functional(module_or_fn, gradient)
+    return apply, apply.parameters()
+
+
+class Functional:
+    """A pure JAX function made from a module or a function; see `functional`.
+
+    Attributes:
+        buffers: the module's buffers as they were, keyed as `state_dict()`.
+    """
+
+    def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
+        self._fn = module_or_fn
+        self._gradient = gradient
+        self._module = module_or_fn if isinstance(module_or_fn, Module) else None
+        self._traces: dict[Any, list[tuple[StateGuard, _Trace]]] = {}
+        self.buffers: dict[str, Array] = {}
+        if self._module is not None:
+            self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
+
+    def parameters(self) -> dict[str, Array]:
+        """The parameters as arrays, tied weights once."""
+        if self._module is None:
+            return {}
+        return {name: to_jax(p.detach()) for name, p in self._module.named_parameters()}
+
+    def __call__(
+        self,
+        params: dict[str, Any],
+        *args: Any,
+        buffers: dict[str, Any] | None = None,
+        rng: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
+        # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
+        leaves = [jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        trace = self._trace(leaves, spec)
+        inputs = [*arrays, _key_data(rng)] if rng is not None else arrays
+        if trace.random and rng is None:
+            raise TraceError(
+                "a random operator ran in a functional module: pass rng=jax.random.key(...)"
+            )
+        results = trace.run(*(inputs if trace.random else arrays))
+        return trace.rebuild(results)
+
+    def _trace(self, leaves: list[Any], spec: Any) -> "_Trace":
+        key = (
+            spec,
+            torch.get_default_dtype(),
+            *[(a.shape, np.dtype(a.dtype)) if _is_array(a) else (type(a), a) for a in leaves],
+        )
+        known = self._traces.setdefault(key, [])
+        for guard, trace in known:
+            if guard.holds():
+                return trace
+        snapshot = Snapshot(self._fn)
+        trace = _Trace(self, leaves, spec, Running(snapshot))
+        known.append((StateGuard(snapshot.rows), trace))
+        return trace
+
+    def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
+        """Run the module on stand-in tensors: the result, and the buffers if they were given."""
+        params, buffers, args, kwargs = tree
+        if self._module is None:
+            return self._fn(*args, **kwargs), None
+        given = {n: wrap(jnp.asarray(b)) for n, b in self.buffers.items()}
+        before = {name: read(tensor) for name, tensor in given.items()}
+        state = {**given, **(buffers or {}), **params}
+        result = torch.func.functional_call(self._module, state, args, kwargs)
+        if buffers is not None:
+            return result, {name: state[name] for name in buffers}
+        for name, tensor in given.items():
+            if read(tensor) is not before[name]:
+                raise TraceError(
+                    f"the buffer {name!r} is written in a functional module: pass buffers="
+                    "apply.buffers and use the new ones that come back, or call module.eval()"
+                )
+        return result, None
+
+
+class _Pure(Lifting):
+    """Lifts nothing: what is no argument of a pure function is a constant of it."""
+
+    def read(self, cell: Cell) -> Array:
+        """The value of a cell: of one from outside, as it is now."""
+        if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
+            return super().read(cell)
+        return cell.array
+
+    def constant(self, tensor: torch.Tensor) -> Array:
+        """The value of a CPU tensor, as it is now."""
+        return self._host_constant(tensor)
+
+
+class _Trace:
+    """One traced form of a functional module."""
+
+    def __init__(
+        self, functional: Functional, leaves: list[Any], spec: Any, running: Running
+    ) -> None:
+        self._functional = functional
+        self._running = running
+        self._lifting = _Pure()
+        with self._lifting.activated(), torch.enable_grad():
+            traced = jax.make_jaxpr(lambda: self._body(leaves, spec))()
+        if self._lifting.written:
+            raise TraceError(
+                "a tensor that is no argument is written in a functional module, which has no "
+                "effects: pass it as an argument, or make it a buffer of the module"
+            )
+        jaxpr, inputs = close(traced, self._lifting.inputs)
+        jaxpr = with_narrow_indices(jaxpr)
+        self.random = any(one.kind == "rng" for one in self._lifting.inputs)
+        count = sum(_is_array(leaf) for leaf in leaves) + self.random
+        places = [count - 1 if one.kind == "rng" else one.source for one in inputs]
+        if self._gradient_of:
+            self.run = self._with_gradient(jaxpr, inputs, places, count)
+        else:
+            self.run = _picking(jaxpr, places)
+
+    def _body(self, leaves: list[Any], spec: Any) -> list[Array]:
+        lifting = self._lifting
+        differentiable = self._functional._gradient == "torch"
+        stand_ins: list[Any] = []
+        index = 0
+        for leaf in leaves:
+            if not _is_array(leaf):
+                stand_ins.append(leaf)
+                continue
+            array = lifting.new_input("array", index, leaf.shape, leaf.dtype)
+            tensor = wrap(array)
+            if differentiable and (tensor.is_floating_point() or tensor.is_complex()):
+                tensor.requires_grad_()
+            stand_ins.append(tensor)
+            index += 1
+        lifting.random_source = lambda: _packed(lifting.new_input("rng", None, (2,), np.uint32))
+        tree = jax.tree_util.tree_unflatten(spec, _detached_buffers(stand_ins, spec))
+        with self._running.watching():
+            result, buffers = self._functional.call(tree)
+        outputs, self._spec = signature.flatten((result, buffers))
+        self._has_buffers = buffers is not None
+        self._constants = [None if isinstance(o, torch.Tensor) else (o,) for o in outputs]
+        tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
+        arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
+        self._n_outputs = len(arrays)
+        self._gradient_of: list[int] = []
+        return arrays + self._trace_gradients(tensors, stand_ins)
+
+    def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
+        carriers = [i for i, t in enumerate(tensors) if has_graph(t)]
+        inputs = [t for t in stand_ins if isinstance(t, torch.Tensor)]
+        targets = [t for t in inputs if t.requires_grad]
+        if not carriers or not targets:
+            return []
+        found = gradients_of(self._lifting, [tensors[i] for i in carriers], targets)
+        positions = {id(t): i for i, t in enumerate(inputs)}
+        pairs = [
+            (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
+        ]
+        self._carriers = carriers
+        self._gradient_of = [position for position, _ in pairs]
+        return [read(g) for _, g in pairs]
+
+    def _with_gradient(
+        self, jaxpr: ClosedJaxpr, inputs: list[Any], places: list[Any], count: int
+    ) -> Callable[..., Any]:
+        slots = [i for i, one in enumerate(inputs) if one.kind == "incoming"]
+        n_gradients = len(self._gradient_of)
+        forward, (late,), kept = split(jaxpr, [(slots, n_gradients)], self._n_outputs)
+        forward_places = [places[i] for i in kept]
+        needed = [self._carriers[inputs[slot].source] for slot in slots]
+        n_outputs, gradient_of = self._n_outputs, self._gradient_of
+        early, backward = _in_64_bits(forward), _in_64_bits(late.closed)
+
+        @jax.custom_vjp
+        def run(*arrays: Array) -> list[Array]:
+            return early(*[arrays[i] for i in forward_places])[:n_outputs]
+
+        def run_forward(*arrays: Array) -> tuple[list[Array], list[Array]]:
+            outputs = early(*[arrays[i] for i in forward_places])
+            return outputs[:n_outputs], outputs[n_outputs:]
+
+        def run_backward(residuals: list[Array], incoming: Any) -> tuple[Any, ...]:
+            gradients = backward(*residuals, *[incoming[i] for i in needed])
+            result: list[Any] = [None] * count
+            for position, value in zip(gradient_of, gradients, strict=True):
+                result[position] = value
+            return tuple(result)
+
+        run.defvjp(run_forward, run_backward)
+        return run
+
+    def rebuild(self, arrays: list[Array]) -> Any:
+        """The result for the program's output arrays."""
+        items = iter(arrays)
+        leaves = [next(items) if c is None else c[0] for c in self._constants]
+        result, buffers = signature.unflatten(leaves, self._spec)
+        return (result, buffers) if self._has_buffers else result
+
+
+def _picking(jaxpr: ClosedJaxpr, places: list[int]) -> Callable[..., Any]:
+    pruned, kept = prune(jaxpr)
+    function = _in_64_bits(pruned)
+    return lambda *arrays: function(*[arrays[places[i]] for i in kept])
+
+
+def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
+    """What runs a program in the mode it was traced in, which its transformations ask for."""
+    function = jaxpr_as_fun(jaxpr)
+
+    def run(*arrays: Array) -> list[Array]:
+        with x64():
+            return function(*arrays)
+
+    return run
+
+
+def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
+    """The stand-ins, those of buffers without a gradient: modules write them in place."""
+    _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
+    for tensor in (buffers or {}).values():
+        tensor.requires_grad_(False)
+    return stand_ins
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array) and np.dtype(value.dtype) in TO_TORCH
+
+
+def _key_data(rng: Any) -> Any:
+    if isinstance(rng, int):
+        rng = jax.random.key(rng)
+    if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        rng = jax.random.key_data(rng)
+    return rng.reshape(-1)[-2:].astype(jnp.uint32)
+
+
+def _packed(words: Array) -> Array:
+    with x64():
+        wide = words.astype(jnp.uint64)
+        return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])

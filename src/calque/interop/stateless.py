@@ -1,0 +1,190 @@
+"""A program of `torch.export` as a pure JAX function of its state and inputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import Array
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from calque.device.backend.interop import to_jax
+from calque.device.runtime.dtypes import to_numpy
+from calque.errors import TraceError
+from calque.graph.array_graph import ArrayNodes
+from calque.graph.dimensions import Dimensions
+from calque.graph.interpreter import constant
+from calque.graph.node_location import line_of
+from calque.program.lifting import Lifting
+from calque.program.plain_containers import plain
+
+_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_ASSERTIONS = ("aten::_assert", "aten::sym_constrain_range", "aten::_local_scalar_dense")
+_CHECKS = ("aten::_assert", "aten::_linalg_check_errors")
+"""Operators that only raise. A StableHLO program cannot; what JAX gives for such matrices instead
+is not finite."""
+
+
+@dataclass
+class _Input:
+    """One of the user's inputs: a tensor's shape and dtype, or a Python value."""
+
+    place: int
+    shape: jax.ShapeDtypeStruct | None
+    value: Any
+
+
+class Stateless:
+    """A functional program of `torch.export` as a function of `(state, *args, **kwargs)`.
+
+    It gives what the program gives in plain containers, paired with a dict of what the state
+    becomes if the program writes to it.
+
+    Attributes:
+        state: the parameters that are used, and those buffers that `state_dict()` holds or that are
+            written.
+        state_shapes: their shapes and dtypes.
+        inputs: the shapes and dtypes of the other arguments, `(args, kwargs)`; None stands for
+            Python values, which are part of the program.
+        values: those Python values, by their places in `(args, kwargs)`.
+
+    Raises:
+        TraceError: the program writes to its inputs or has effects; names the user's line.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        graph = program.graph_module.graph
+        self._outputs = _without_checks(graph, program.graph_signature.output_specs)
+        self._out_spec = program.call_spec.out_spec
+        _check_outputs(self._outputs, graph)
+        _drop_assertions(graph)
+        self._nodes = ArrayNodes(program.graph_module)
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        dimensions = Dimensions(placeholders, program.range_constraints)
+        written = {spec.target for spec in self._outputs if spec.kind in _WRITES}
+        self.state: dict[str, Array] = {}
+        self._held: dict[int, Array | str] = {}
+        inputs: list[_Input] = []
+        specs = program.graph_signature.input_specs
+        for place, (node, spec) in enumerate(zip(placeholders, specs, strict=True)):
+            if spec.kind is InputKind.USER_INPUT:
+                inputs.append(_input(place, node, spec.arg, dimensions))
+            elif node.users:
+                self._held[place] = self._hold(program, spec, written)
+        self._count = len(placeholders)
+        self._arrange(plain(pytree.tree_unflatten(inputs, program.call_spec.in_spec)))
+        self.state_shapes = jax.tree.map(jax.typeof, self.state)
+
+    def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
+        """A tensor that the program holds: a constant of it, or the name it has in the state."""
+        name = spec.target
+        if spec.kind not in _TENSORS:
+            raise TraceError(f"the program holds {name or spec.arg.name!r}, which is no tensor")
+        kept = program.state_dict.get(name)
+        if kept is None and name not in written:
+            return constant(program.constants[name])
+        self.state[name] = to_jax(program.constants[name] if kept is None else kept.detach())
+        return name
+
+    def _arrange(self, tree: Any) -> None:
+        """Tell the function's arguments from the Python values in the tree of inputs."""
+        leaves, spec = jax.tree_util.tree_flatten_with_path(tree)
+        inputs = [one for _, one in leaves]
+        self.inputs = jax.tree.unflatten(spec, [one.shape for one in inputs])
+        self.values = {
+            jax.tree_util.keystr(path): one.value for path, one in leaves if one.shape is None
+        }
+        self._values = {one.place: one.value for one in inputs if one.shape is None}
+        self._places = [one.place for one in inputs if one.shape is not None]
+
+    def __call__(self, state: dict[str, Array], *args: Any, **kwargs: Any) -> Any:
+        arrays = jax.tree.leaves((args, kwargs))
+        given: list[Any] = [self._values.get(place) for place in range(self._count)]
+        for place, array in zip(self._places, arrays, strict=True):
+            given[place] = array
+        for place, held in self._held.items():
+            given[place] = state[held] if isinstance(held, str) else held
+        lifting = Lifting()
+        lifting.random_source = _refuse_random
+        lifting.callbacks = False
+        with lifting.activated():
+            found = self._nodes.results(given)
+        results, written = [], {}
+        for spec, value in zip(self._outputs, found, strict=True):
+            if spec.kind in _WRITES:
+                written[spec.target] = value
+            else:
+                results.append(value if value is None else jnp.asarray(value))
+        result = plain(pytree.tree_unflatten(results, self._out_spec))
+        return (result, written) if written else result
+
+
+def _input(place: int, node: fx.Node, argument: Any, dimensions: Dimensions) -> _Input:
+    if isinstance(argument, ConstantArgument):
+        return _Input(place, None, argument.value)
+    value = node.meta["val"]
+    if not isinstance(argument, TensorArgument) or not isinstance(value, torch.Tensor):
+        raise TraceError(
+            f"the input {node.name!r} is a dynamic number: only the sizes of tensors can be dynamic"
+        )
+    shape = jax.ShapeDtypeStruct(dimensions.of(value.shape), to_numpy(value.dtype))
+    return _Input(place, shape, None)
+
+
+def _check_outputs(specs: Any, graph: fx.Graph) -> None:
+    """Raise TraceError, at the user's line, where a program does more than give results."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    for spec, node in zip(specs, output.args[0], strict=True):
+        if spec.kind is OutputKind.USER_OUTPUT or spec.kind in _WRITES:
+            continue
+        place = line_of(node) if isinstance(node, fx.Node) else ""
+        what = f"has an effect beside its results: {_effects(graph)}"
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            what = f"writes to its input {spec.target!r}: return the new value instead"
+        raise TraceError(f"{place}: the program {what}" if place else f"the program {what}")
+
+
+def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
+    """Take the operators that only raise out of the chain of effects, and its end if it is empty.
+
+    Returns:
+        What remains of the outputs.
+    """
+    for node in list(graph.nodes):
+        if str(node.target) == "with_effects" and node.args[1].name().startswith(_CHECKS):
+            for token in list(node.users):  # there is no other result
+                token.replace_all_uses_with(node.args[0])
+                graph.erase_node(token)
+            graph.erase_node(node)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    pairs = zip(specs, output.args[0], strict=True)
+    kept = [(s, n) for s, n in pairs if s.kind is not OutputKind.TOKEN or n.op != "placeholder"]
+    output.args = (tuple(node for _, node in kept),)
+    return [spec for spec, _ in kept]
+
+
+def _effects(graph: fx.Graph) -> str:
+    """The operators of a graph that have effects."""
+    calls = [node for node in graph.nodes if str(node.target) == "with_effects"]
+    return ", ".join(str(node.args[1]) for node in calls)
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    """Take out what PyTorch checks of sizes: JAX checks them against the bounds it was given."""
+    for node in reversed(graph.nodes):
+        if isinstance(node.target, torch._ops.OpOverload) and not node.users:
+            if node.target.name().startswith(_ASSERTIONS):
+                graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _refuse_random() -> Array:
+    raise TraceError(
+        "the program draws random numbers: call model.eval() before the export, or take them as an "
+        "input"
+    )

@@ -1,0 +1,388 @@
+"""`calque.jit`: a PyTorch function as one XLA program."""
+
+import copy
+import functools
+import logging
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+from weakref import WeakValueDictionary
+
+import torch
+from torch import compiler
+from torch.autograd import forward_ad
+from torch.nn import Module
+
+from calque.device.memory.cell import active
+from calque.device.memory.host_reads import Unforeseen
+from calque.device.runtime.executable import calls_back
+from calque.errors import tidy
+from calque.jitting.assumed_values import Assumptions
+from calque.jitting.explain import Explanation, explain
+from calque.jitting.fast_call import MISS, FastCall
+from calque.jitting.modes import ambient
+from calque.jitting.module import JittedModule
+from calque.jitting.program import Program
+from calque.jitting.specialize import Specializing
+from calque.jitting.tracing import Recording, record
+from calque.jitting.verification import Repeating, takes_keywords
+from calque.program import signature
+from calque.program.compile_flags import others_compile
+from calque.program.gradients.derivatives import Step
+from calque.program.slow_log import announced
+from calque.program.turns import Stale, tracing, wait_for_traces
+from calque.tracing.core.active import is_tracing
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Assuming = Callable[[], Assumptions | None]
+logger = logging.getLogger("calque.jit")
+
+MAX_PROGRAMS = 128
+"""For how many signatures a jitted function keeps programs, unless it is told."""
+
+_MANY_TRACES = 16
+_TENSORS = "the function left tensors behind in its last call"
+_MANY_PROGRAMS = 8
+"""How many programs of one signature are kept: each holds on to the state that it was made for."""
+
+
+class Jitted(Generic[P, R]):
+    """A function, method or module that runs as one XLA program; made by `jit`.
+
+    Attributes:
+        programs: the compiled programs, by signature.
+        history: why each trace was made.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        checks: bool = False,
+        specialize: bool | None = None,
+        verify: bool = True,
+        max_programs: int = MAX_PROGRAMS,
+    ) -> None:
+        if max_programs < 1:
+            raise ValueError(f"at least one program has to be kept, not {max_programs}")
+        self._fn = fn
+        self._checks = checks
+        self._specialize = specialize
+        self.programs: dict[Any, list[Program]] = {}
+        self.history: list[str] = []
+        self.compilations = 0
+        self._max_programs = max_programs
+        self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
+        self._executables: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._recent: deque[Any] = deque(maxlen=_MANY_PROGRAMS)
+        self._specializing = Specializing(fn, specialize, self.programs, self._make)
+        self._verify = verify
+        self._ordered = takes_keywords(fn)
+        self._repeating = Repeating(fn, verify)
+        self._lock = threading.RLock()
+        self._given: Any = None
+        self._fast: FastCall | None = None  # for calls like the last one
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _is_inlined():
+            return self._fn(*args, **kwargs)
+        try:
+            return self._call(args, kwargs)
+        except Exception as error:
+            raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        if self._fast is not None:
+            try:
+                with self._lock:
+                    result = self._fast(args, kwargs) if self._fast is not None else MISS
+                if result is not MISS:
+                    return result
+            except Stale:
+                pass
+        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        given = args, kwargs
+        while True:
+            try:
+                key = self._key(leaves, spec)
+                with self._lock:
+                    try:
+                        self._given = given
+                        program = self._find(key, leaves) or self._missing(key, leaves, spec)
+                        return program(leaves, given)
+                    except Unforeseen as unforeseen:
+                        signal = unforeseen.with_traceback(None)
+                    finally:
+                        self._given = None
+                    return self._specializing.call(key, leaves, spec, signal, given)
+            except Stale:  # another thread traces, or has changed what was found
+                wait_for_traces()
+
+    def _key(self, leaves: list[Any], spec: Any) -> Any:
+        keys = [signature.key_of(leaf) for leaf in leaves]
+        return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
+
+    def _find(self, key: Any, leaves: list[Any]) -> Program | None:
+        for program in self.programs.get(key, ()):
+            if program.failing(leaves, self._given) is None:
+                if program.unverified and self._repeating.is_due(program, leaves):
+                    program = self._verified(program, key, leaves)
+                self._repeating.served()
+                if not program.unverified and key not in self._repeating.differing:
+                    args, kwargs = self._given
+                    self._fast = program.fast_call(args, kwargs, key)
+                return program
+        return None
+
+    def _verified(self, program: Program, key: Any, leaves: list[Any]) -> Program:
+        """The program, if a second trace gives the same one; else the second one."""
+        again, lowered = self._trace(leaves, key[0])
+        if self._repeating.compare(key, program, again, lowered):
+            return program
+        again.compile_with(self._compiled, lowered)
+        self.programs[key].clear()
+        self.history.append("the function differs from call to call")
+        return again
+
+    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+        reason = self._why(key, leaves)
+        self._last = key
+        return self._specializing.made(key, leaves, spec, reason)
+
+    def _make(
+        self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
+    ) -> Program:
+        self._fast = None
+        program, lowered = self._trace(leaves, spec, assumptions)
+        program.compile_with(self._compiled, lowered)
+        self.history.append(reason)
+        if program.single_use:
+            found = program.recording.unrepeatable
+            self._left_behind = found[0] if found else _TENSORS
+        known = self.programs.setdefault(key, [])
+        self._repeating.made(key, program, lowered, leaves, reason)
+        if not program.single_use and key not in self._repeating.differing:
+            known.insert(0, program)
+            del known[_MANY_PROGRAMS:]
+        if len(self.programs) > self._max_programs:
+            self._forget(key)
+        if len(self.history) == _MANY_TRACES:
+            logger.warning("%s was traced %d times: %s", self, _MANY_TRACES, reason)
+        return program
+
+    def _trace(
+        self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
+    ) -> tuple[Program, Any]:
+        started = time.perf_counter()
+        with tracing():
+            recording = record(self._fn, leaves, spec, self._checks, assumptions, given=self._given)
+
+        def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
+            with tracing():
+                return record(self._fn, leaves, spec, self._checks, assumptions, path)
+
+        program = Program(recording, again)
+        lowered = program.lower()
+        logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
+        return program, lowered
+
+    def _compiled(self, lowered: Any) -> Any:
+        """The executable of a lowered program; the same program is compiled once."""
+        if calls_back(lowered):  # its text says nothing of what it calls
+            return self._compile(lowered)
+        text = hash(lowered.as_text())
+        known = self._executables.get(text)
+        if known is None:
+            known = self._executables[text] = self._compile(lowered)
+        self._recent.append(known)  # a function that is traced at each call compiles once
+        return known
+
+    def _compile(self, lowered: Any) -> Any:
+        self.compilations += 1
+        with announced(f"compiling {self}"):
+            return lowered.compile()
+
+    def _forget(self, newest: Any) -> None:
+        """Drop a signature: one whose programs did not run since one was dropped, or the oldest."""
+        calls = {k: sum(p.calls for p in programs) for k, programs in self.programs.items()}
+        others = [k for k in self.programs if k != newest]
+        idle = [k for k in others if calls[k] == self._calls.get(k, 0)]
+        del self.programs[(idle or others)[0]]
+        self._calls = calls
+
+    def _why(self, key: Any, leaves: list[Any]) -> str:
+        if not self.history:
+            return "first call"
+        programs = self.programs.get(key)
+        if programs:
+            return programs[0].failing(leaves, self._given).why()
+        if key in self._repeating.differing:
+            return "the function differs from call to call"
+        if key in self.programs:
+            return self._left_behind
+        return signature.difference(self._last, key)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Trace for these arguments without running: a `jax.stages.Lowered`.
+
+        Optimizers that the function steps are left with their state initialised.
+        """
+        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        with self._lock:
+            return self._trace(leaves, spec)[1]
+
+    def explain(self) -> Explanation:
+        """What was lifted, what is guarded, and how often and why the function was traced."""
+        return explain(self)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_fn":
+            raise AttributeError(name)
+        return getattr(self._fn, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
+        return Jitted(copy.deepcopy(self._fn, memo), *self._settings)
+
+    def __reduce__(self) -> Any:
+        return Jitted, (self._fn, *self._settings)
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        return self._checks, self._specialize, self._verify, self._max_programs
+
+    def __calque_state__(self) -> Any:
+        """What it reads of Python is what its function reads."""
+        return self._fn
+
+    def __str__(self) -> str:
+        return getattr(self._fn, "__qualname__", type(self._fn).__name__)
+
+    def __repr__(self) -> str:
+        return f"<calque.jit of {self}>"
+
+
+def _is_inlined() -> bool:
+    """Whether a jitted function runs as a part of what is around it.
+
+    That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
+    whose tangents do not enter a program, or a tracer: ours, dynamo or `torch.export`.
+    """
+    return (
+        active.inlining
+        or torch._C._functorch.maybe_current_level() is not None
+        or forward_ad._current_level >= 0
+        or is_tracing()
+        or others_compile()
+        or compiler.is_dynamo_compiling()
+    )
+
+
+@overload
+def jit(
+    fn: Module,
+    *,
+    checks: bool = False,
+    specialize: bool | None = None,
+    verify: bool = True,
+    max_programs: int = MAX_PROGRAMS,
+) -> JittedModule: ...
+
+
+@overload
+def jit(
+    fn: Callable[P, R],
+    *,
+    checks: bool = False,
+    specialize: bool | None = None,
+    verify: bool = True,
+    max_programs: int = MAX_PROGRAMS,
+) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(
+    *,
+    checks: bool = False,
+    specialize: bool | None = None,
+    verify: bool = True,
+    max_programs: int = MAX_PROGRAMS,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+
+
+def jit(
+    fn: Any = None,
+    *,
+    checks: bool = False,
+    specialize: bool | None = None,
+    verify: bool = True,
+    max_programs: int = MAX_PROGRAMS,
+) -> Any:
+    """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
+
+    The function is run once with traced tensors. Tensors it reads that are not arguments
+    (parameters, buffers, optimizer state) become inputs; those it writes become outputs, updated
+    in place, their memory donated if nothing else holds it. A whole training step, with
+    `loss.backward()` and `optimizer.step()`, is one program.
+
+    Args:
+        fn: a function, method or module; of a module the result is a module, too, as of
+            `torch.compile`, and of a class of modules it is the class with its `forward` jitted.
+            Its arguments and results are pytrees of tensors (any
+            shape and dtype) and Python values. Python values are compiled in: another value is
+            another program. Without it, `jit` gives a decorator.
+        checks: whether the program checks values as PyTorch does eagerly: indices and class labels
+            in bounds, integer divisors that are not zero, matrices that can be factored. The first
+            check that fails raises PyTorch's exception, with the line it stands for, and nothing
+            has changed then. Such a program is waited for at every call, and its memory is not
+            donated. Without the checks a read out of bounds gives NaN (the smallest number, of
+            integers; the largest, of unsigned ones), a write out of bounds is left out, and a
+            matrix that cannot be factored gives NaN.
+        specialize: what happens where a tensor's value is needed while the function is traced
+            (`if`, `.item()`, `x[mask]`). With False a TraceError is raised. With True the call runs
+            eagerly, which shows the value; the next one is compiled for it, and every call of that
+            program compares: with other values the call runs eagerly, or by a program made for
+            those. By default that is so in the code of installed packages, and an error in the
+            user's own.
+        verify: whether the second call traces the function once more, without compiling, to see
+            that it does the same: the clock, files and the like differ from call to call. Such a
+            function is traced at each call.
+        max_programs: for how many kinds of arguments (their shapes, dtypes and Python values)
+            programs are kept. When there are more, one goes that was not called lately.
+
+    Raises:
+        ValueError: `max_programs` is less than 1.
+        TraceError: the function needs a tensor's value while it is traced, or does something else
+            one program cannot repeat. Nothing has changed then.
+
+    Warns:
+        EagerWarning: the values are others at most calls, so that calls with such arguments run
+            eagerly from now on.
+        RetraceWarning: the function is traced at each call: it does something else each time, or
+            what it reads of Python is changed by each call (a counter, a list that grows).
+
+    >>> import torch, calque
+    >>> w = torch.ones(3, device="jax")
+    >>> @calque.jit
+    ... def step(x):
+    ...     w.add_(x)
+    ...     return w.sum()
+    >>> step(torch.ones(3, device="jax")).item(), w.tolist()
+    (6.0, [2.0, 2.0, 2.0])
+    """
+    if fn is None:
+        return functools.partial(
+            jit, checks=checks, specialize=specialize, verify=verify, max_programs=max_programs
+        )
+    settings = checks, specialize, verify, max_programs
+    if isinstance(fn, type) and issubclass(fn, Module):
+        fn.forward = Jitted(fn.forward, *settings)
+        return fn
+    jitted = Jitted(fn, *settings)
+    return JittedModule(jitted) if isinstance(fn, Module) else jitted

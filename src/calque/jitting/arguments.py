@@ -1,0 +1,94 @@
+"""What a traced function is given for the arguments of a call."""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from calque.device.memory.cell import Cell, cell_of, is_whole, read
+from calque.jitting.histories import entered
+from calque.jitting.implicit_arguments import form
+from calque.program.results import Inseparable
+from calque.program.signature import is_tensor
+from calque.program.view_arguments import Unseen, Windows, unrepeated, window_of
+
+
+class Arguments:
+    """The arguments of one trace.
+
+    Args:
+        leaves: the leaves of the call's arguments.
+        own: the cells of the function's own state.
+        with_storage: the arguments that must come with their whole storage.
+
+    Attributes:
+        stand_ins: what the function is given for each leaf, and behind those the implicit ones.
+        indexes: which argument each cell belongs to.
+        pinned: arguments that are part of the state, with their cell and offset.
+        stored: arguments that come with their whole storage, with how they lie in it.
+        windows: the others that are views.
+    """
+
+    def __init__(
+        self, leaves: list[Any], own: Collection[Cell], with_storage: Collection[int]
+    ) -> None:
+        self.indexes: dict[Cell, int] = {}
+        self.pinned: dict[int, tuple[Cell, int]] = {}
+        self.stored: dict[int, Any] = {}
+        self.windows = Windows()
+        self._own = own
+        self._with_storage = with_storage
+        self._groups: dict[Cell, list[int]] = {}
+        self.stand_ins = [self._stand_in(index, leaf) for index, leaf in enumerate(leaves)]
+        for leaf, stand_in in zip(leaves, self.stand_ins):
+            if stand_in is not leaf:
+                vars(stand_in).update(vars(leaf))
+
+    def _stand_in(self, index: int, leaf: Any) -> Any:
+        if not is_tensor(leaf):
+            return leaf
+        cell = cell_of(leaf)
+        if cell in self._own:
+            self.pinned[index] = cell, leaf.storage_offset()
+            return leaf
+        self._groups.setdefault(cell, []).append(index)
+        if is_whole(cell, leaf) and leaf.is_leaf:
+            self.indexes.setdefault(cell, index)
+            return leaf
+        has_gradient = leaf.is_leaf and leaf.grad is not None
+        alone = index not in self._with_storage and not has_gradient
+        window = window_of(read(unrepeated(leaf)), leaf) if alone else None
+        if window is None:
+            self.indexes.setdefault(cell, index)
+            self.stored[index] = form(leaf)
+            is_itself = leaf.is_leaf and (leaf.requires_grad or not leaf._is_view())
+            return leaf if is_itself else entered(leaf.detach(), leaf)
+        self.indexes[cell_of(window)] = self.windows.indexes[cell_of(window)] = index
+        return entered(window, leaf)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Run the function in this.
+
+        Raises:
+            Inseparable: it asked for more of an argument than its window; whatever else it raised.
+        """
+        with ExitStack() as stack:
+            self.windows.watch(stack)
+            try:
+                yield
+            except (Exception, Unseen):
+                self._check_asked()
+                raise
+            self._check_asked()
+
+    def _check_asked(self) -> None:
+        if asked := self.windows.asked:
+            groups = [group for group in self._groups.values() if not asked.isdisjoint(group)]
+            raise Inseparable(index for group in groups for index in group)
+
+    def check_separable(self, written: Collection[Cell]) -> None:
+        """Raise Inseparable where a write to one argument would show in another."""
+        for indexes in self._groups.values():
+            cells = {cell_of(self.stand_ins[i]) for i in indexes}
+            if len(cells) > 1 and not cells.isdisjoint(written):
+                raise Inseparable(indexes)

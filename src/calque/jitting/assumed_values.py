@@ -1,0 +1,275 @@
+"""Values that a program assumes: seen in an eager call, compared at each call of the program.
+
+A trace cannot know a value that the host asks for. An `Observer` sees those of an eager call;
+`Assumptions` answer with them in a trace, where the same code asks for the same kind of value; what
+was asked for becomes an output of the program, and `Assumed` compares it before anything is
+written. The first value depends on none that is assumed, the second on the first, and so on: if all
+are equal, the program did what the function does.
+"""
+
+import operator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax.errors import JaxRuntimeError
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from calque.device.memory.cell import active
+from calque.device.memory.host_reads import Asked, NeedsValue, NeverServed, Unforeseen
+from calque.errors import preparing_errors
+from calque.errors.frames import asking_frame, is_library, is_packages
+from calque.jitting.descriptions import Describer
+from calque.program.compile_flags import announced_as_compiling, told_to_compile
+from calque.program.value_checks import Checks
+
+_LARGEST = 1 << 22
+"""How many bytes of values a program may assume."""
+_CLOSE = 1e-4
+
+
+class Seen(NamedTuple):
+    """A value that the host asked for."""
+
+    asked: Asked
+    value: np.ndarray
+
+    def agrees(self, value: np.ndarray) -> bool:
+        """Whether another value is the same, bit for bit."""
+        return self.value.tobytes() == value.tobytes()
+
+    def is_near(self, value: np.ndarray) -> bool:
+        """Whether it is the same but for rounding, in which programs differ from eager calls."""
+        if self.agrees(value):
+            return True
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return False
+        mine, other = self.value.astype(np.complex128), value.astype(np.complex128)
+        finite = np.abs(other[np.isfinite(other)])
+        least = 1e-6 * finite.max() if finite.size else 0.0
+        return bool(np.allclose(mine, other, _CLOSE, least, equal_nan=True))
+
+
+Observation = list[Seen]
+
+
+class Observer:
+    """Sees what the host asks for in an eager call.
+
+    Attributes:
+        seen: the values, in order; None if they are too large to be kept.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Observation | None = []
+        self._bytes = 0
+
+    def see(self, array: Array, use: str) -> None:
+        """Take note of a value that is asked for."""
+        self._bytes += array.nbytes
+        if self._bytes > _LARGEST:
+            self.seen = None
+        if self.seen is not None:
+            self.seen.append(Seen(Asked.of(array, use), np.array(array)))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the thread runs eagerly but as in a trace: code takes the same branches."""
+        before, active.observer, active.inlining = active.observer, self, True
+        handles = [
+            # In the step of an optimizer a trace lends it numbers: that is no branch of its code.
+            register_optimizer_step_pre_hook(lambda *_: self._tell(False)),
+            register_optimizer_step_post_hook(lambda *_: self._tell(True)),
+        ]
+        try:
+            with torch.autograd.set_multithreading_enabled(False), announced_as_compiling():
+                yield
+        finally:
+            active.observer, active.inlining = before, before is not None
+            for handle in handles:
+                handle.remove()
+
+    def _tell(self, told: bool) -> None:
+        if active.observer is self:  # and not the step of another thread
+            told_to_compile(told)
+
+
+class Assumptions:
+    """What one trace may assume, and what it does.
+
+    Args:
+        everywhere: whether the user's own code may be answered, too.
+        observation: the values that were seen; None if there are none yet.
+
+    Attributes:
+        taken: the values assumed, each with its traced array.
+        has_answered: whether any was.
+        unmet: what the trace was stopped for; code in between may have caught it.
+    """
+
+    def __init__(self, everywhere: bool, observation: Observation | None) -> None:
+        self._everywhere = everywhere
+        self._closed = False
+        self._expected: dict[Asked, deque[Seen]] = defaultdict(deque)
+        for seen in observation or ():
+            self._expected[seen.asked].append(seen)
+        self.taken: list[tuple[Seen, Array]] = []
+        self.has_answered = False
+        self.unmet: Unforeseen | None = None
+
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
+        """The value to assume; None where none may be.
+
+        Raises:
+            NeedsValue: it may be assumed, but was not seen.
+            NeverServed: it is asked for in the backward of what the function returns.
+        """
+        allowed = self._everywhere or is_library(asking_frame().f_code.co_filename)
+        if not allowed:
+            return None
+        if self._closed:  # a backward outside: the program has given its results by then
+            self.unmet = NeverServed(str(_prepared(error)))
+            raise self.unmet
+        asked = Asked.of(array, use)
+        expected = self._expected[asked]
+        if not expected:
+            self.unmet = NeedsValue(_prepared(error))
+            raise self.unmet
+        seen = expected.popleft()
+        self.taken.append((seen, array))
+        self.has_answered = True
+        return seen.value.copy()
+
+    def refused(self, error: Exception) -> BaseException:
+        """What to raise for a step that no program can repeat: in a package's code, a signal."""
+        if not is_packages(asking_frame()):
+            return error
+        self.unmet = NeverServed(str(error))
+        return self.unmet
+
+    def check_met(self) -> None:
+        """Raise again what stopped the trace."""
+        if self.unmet is not None:
+            raise self.unmet
+
+    def checked_by(self, checks: Checks, describer: Describer) -> "Checks | Assumed":
+        """The checks of the program, with those of what was assumed; nothing more is assumed."""
+        self._closed = True
+        taken, self.taken = self.taken, []
+        if not taken:
+            return checks
+        outputs = [describer.add(array) for _, array in taken]
+        return Assumed([seen for seen, _ in taken], outputs, checks)
+
+
+def _prepared(error: Callable[[], Exception]) -> Exception:
+    """An error that stands for a signal, and may never be raised."""
+    with preparing_errors():
+        return error()
+
+
+class Missed(Unforeseen):
+    """A program has met other values than it assumes.
+
+    Attributes:
+        observed: what was asked for, as the program computed it.
+        certain: how many of them, from the first, are what the function computes.
+    """
+
+    def __init__(self, observed: Observation, certain: int) -> None:
+        super().__init__(f"not as the program assumes: {observed[certain - 1].asked}")
+        self.observed = observed
+        self.certain = certain
+
+    @property
+    def asked(self) -> Asked:
+        """The first that is another."""
+        return self.observed[self.certain - 1].asked
+
+
+class Assumed:
+    """The assumptions of a program; compared before its checks.
+
+    Attributes:
+        expected: the values, in the order in which they are asked for.
+        hits, misses: how often all were right, and how often not.
+    """
+
+    looks = True
+
+    def __init__(self, expected: Observation, outputs: list[int], checks: Checks) -> None:
+        self.expected = expected
+        self.hits = self.misses = 0
+        self._bytes = [seen.value.tobytes() for seen in expected]
+        self._outputs = outputs
+        self._checks = checks
+
+    def look(self, outputs: list[Array], first: int) -> None:
+        """Compare the outputs of a call, from index `first`.
+
+        Raises:
+            Missed: they differ.
+        """
+        arrays = [outputs[first + index] for index in self._outputs]
+        try:
+            for array in arrays:
+                array.copy_to_host_async()
+            values = [np.asarray(array) for array in arrays]
+        except JaxRuntimeError as error:
+            raise self.failed(error) from None
+        found = [value.tobytes() for value in values]
+        if found != self._bytes:
+            self.misses += 1
+            certain = list(map(operator.eq, found, self._bytes)).index(False) + 1
+            pairs = zip(self.expected, values, strict=True)
+            raise Missed([Seen(s.asked, v.copy()) for s, v in pairs], certain)
+        self._checks.look(outputs, first)
+        self.hits += 1
+
+    def failed(self, error: Exception) -> NeedsValue:
+        """What to raise for an error of the program: it may be one of wrong values."""
+        self.misses += 1
+        return NeedsValue(error)
+
+    def allows(self, missed: Missed) -> bool:
+        """Whether the values that another program found leave this one possible."""
+        found = missed.observed[: missed.certain]
+        return all(
+            mine.asked == other.asked and mine.agrees(other.value)
+            for mine, other in zip(self.expected, found)
+        )
+
+    def lines(self) -> list[str]:
+        """What is assumed, each once."""
+        return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
+
+
+def merged(observation: Observation, missed: Missed, same_call: bool = False) -> Observation | None:
+    """An observation with the values as a program computes them; None if it is of other values.
+
+    Args:
+        observation: what an eager call has shown.
+        missed: what a program has.
+        same_call: whether both are of one call, so that only rounding tells them apart.
+    """
+    places: dict[Asked, deque[int]] = defaultdict(deque)
+    for index, seen in enumerate(observation):
+        places[seen.asked].append(index)
+    result = list(observation)
+    for index, seen in enumerate(missed.observed):
+        waiting = places[seen.asked]
+        place = waiting.popleft() if waiting else None
+        certain = index < missed.certain
+        if place is not None and ((same_call and certain) or result[place].is_near(seen.value)):
+            result[place] = seen
+        elif certain:
+            return None
+    return result

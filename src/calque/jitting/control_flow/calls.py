@@ -1,0 +1,150 @@
+"""`torch.cond`, `torch.while_loop`, `scan` and `map` called in a jitted function.
+
+Elsewhere PyTorch has dynamo make graphs of the bodies, which it does not do while a mode such as
+that of a trace is on. Within a jitted program the bodies are run as they are, and become JAX's
+control flow.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C import DispatchKey
+from torch._higher_order_ops import utils
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
+from torch.utils import _pytree as pytree
+
+from calque.device.memory.cell import active, cell_of, is_whole, wrap
+from calque.errors import TraceError
+from calque.graph.higher_order import HIGHER_ORDER
+from calque.interop.from_jax import from_jax
+from calque.jitting.control_flow.choices import Nested, choose
+from calque.jitting.control_flow.loops import arrays_of, loop
+from calque.jitting.host_tensors import Witness
+from calque.jitting.reachable import Reach
+from calque.program.lifting import Lifting
+from calque.program.signature import is_tensor
+
+Tensor = torch.Tensor
+
+
+class _Body(nn.Module):
+    """A function of pytrees as a module from tensors to a tuple.
+
+    Attributes:
+        closed_over: the tensors that the function can reach besides its arguments.
+        results: how the function's own result is made of the tuple; known after a call.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
+        super().__init__()
+        self._function = (function,)  # in a tuple, it is no submodule
+        self._arguments = arguments
+        self.closed_over = [t for t in Reach(function).tensors.values() if is_tensor(t)]
+
+    def forward(self, *leaves: Any) -> tuple[Any, ...]:
+        """Call the function."""
+        (function,) = self._function
+        found = function(*pytree.tree_unflatten(list(leaves), self._arguments))
+        results, self.results = pytree.tree_flatten(found)
+        return tuple(results)
+
+
+def _cond(condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    if not isinstance(condition, Tensor):
+        return (true if condition else false)(*operands)
+    leaves, spec = pytree.tree_flatten(tuple(operands))
+    branches = _Body(true, spec), _Body(false, spec)
+    found = choose(condition, *branches, leaves)
+    return pytree.tree_unflatten(list(found), branches[0].results)
+
+
+def _while_loop(test: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
+    start = [v if isinstance(v, Tensor) else torch.tensor(v, device="jax") for v in carried]
+    _, spec = pytree.tree_flatten((*carried, *captured))
+    return loop(_Body(test, spec), _Body(body, spec), start, captured)
+
+
+def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    return _by_rule("scan", combine, (init, xs), captured)
+
+
+def _map(function: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+    return _by_rule("map_impl", function, (xs,), captured)
+
+
+def _by_rule(
+    name: str, function: Any, given: tuple[Sequence[Any], ...], captured: Sequence[Any]
+) -> Any:
+    """An operator that is one function of arrays, with JAX's own gradient."""
+    rule, outer = HIGHER_ORDER[name], active.trace
+    assert isinstance(outer, Lifting)
+    leaves = (*(value for values in given for value in values), *captured)
+    body = _Body(function, pytree.tree_flatten(leaves)[1])
+    closed_over = [t for t in body.closed_over if t.requires_grad]
+
+    def run(given: Any, captured: Any, closed_over: Any) -> Any:
+        def of(body: _Body) -> Callable[..., Any]:
+            def call(*values: Any) -> Any:
+                nested = Nested(outer, dict(zip(cells, closed_over)), None)
+                return arrays_of(nested, lambda: body(*map(_lifted, values)))
+
+            return call
+
+        return rule(of, body, *given, captured)
+
+    cells = [cell_of(tensor) for tensor in closed_over]
+    if len(set(cells)) < len(cells) or not all(map(is_whole, cells, closed_over)):
+        raise TraceError(
+            "the body of a scan or map closes over a view that requires a gradient, or over one "
+            "tensor in two ways.\nClone it before, or pass it as an argument."
+        )
+    found = from_jax(run)(given, list(captured), closed_over)
+    return pytree.tree_unflatten(list(found), body.results)
+
+
+def _lifted(value: Any) -> Any:
+    return wrap(value) if hasattr(value, "aval") else value
+
+
+def install() -> None:
+    """Serve the operators in jitted programs, for tensors of the device."""
+    operators = {cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map}
+    for operator, ours in operators.items():
+        theirs = operator.py_kernels[DispatchKey.Autograd]
+        operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(ours, theirs))
+        operator.py_impl(Witness)(_without_the_mode(ours))
+    compiled = utils._hop_compile_and_call
+
+    @functools.wraps(compiled)
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        if not isinstance(active.trace, Lifting):
+            return compiled(fn, args, kwargs)
+        if fn.__name__ == "_cond_op_wrapper":  # its operator takes flat operands only
+            return _cond(*args)
+        return fn(*args, **(kwargs or {}))
+
+    utils._hop_compile_and_call = call
+
+
+def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (ours if isinstance(active.trace, Lifting) else theirs)(*args, **kwargs)
+
+    return call
+
+
+def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """For tensors that autograd knows nothing of (`torch.inference_mode`)."""
+
+    def call(mode: Witness, *args: Any, **kwargs: Any) -> Any:
+        with mode:  # it has been taken off to call this
+            return ours(*args, **kwargs)
+
+    return call

@@ -1,0 +1,217 @@
+"""Describe what a traced function leaves behind (see `results`)."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jax import Array
+
+from calque.device.memory.cell import cell_of, view_of
+from calque.device.memory.geometry import View, contiguous_strides
+from calque.device.runtime.dtypes import to_torch
+from calque.errors import unrepeatable
+from calque.program.gradients.border import has_graph
+from calque.program.gradients.carrying import Attached, Carried, Carriers
+from calque.program.lifting import Lifting
+from calque.program.results import (
+    Argument,
+    Constant,
+    Copied,
+    Description,
+    Existing,
+    Fresh,
+    Handed,
+    Leaf,
+    Made,
+    Outputs,
+    ViewOf,
+)
+from calque.program.signature import is_tensor
+from calque.state.template import Template
+
+
+class Describer:
+    """Collects the arrays that tensors need which outlive a trace, each storage once.
+
+    Every tensor that outlives it, whoever found it, is to be described here: one that has a graph
+    behind it is connected to PyTorch's graph at each call.
+
+    Args:
+        leaves: the tensors that stand for the call's arguments.
+        handles: for each cell from outside, a tensor over it.
+        outside: the other tensors that were there before the trace, by id.
+        pinned: the arguments that are part of the state.
+        stored: those that stand in their whole storage.
+        count: how many were given by the call; the others are implicit.
+        template: how each call makes values anew, given what describes the tensors in them.
+
+    Attributes:
+        arrays: the arrays, in the order of the program's outputs.
+        carriers: the tensors that have a graph behind them.
+    """
+
+    def __init__(
+        self,
+        lifting: Lifting,
+        leaves: list[Any],
+        handles: dict[Any, torch.Tensor],
+        outside: Mapping[int, torch.Tensor],
+        pinned: Collection[int],
+        stored: Collection[int],
+        count: int,
+        template: Callable[[list[Any], Callable[[Any], Any]], Template],
+    ) -> None:
+        self.lifting = lifting
+        self.arrays: list[Array] = []
+        self.carriers = Carriers()
+        self._known: dict[int, tuple[Any, Description]] = {}
+        self._outputs: dict[int, int] = {}
+        self._arguments = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
+        self._cells = {
+            cell_of(t): i
+            for i, t in reversed(list(enumerate(leaves)))
+            if i not in pinned and is_tensor(t)
+        }
+        self._handles = handles
+        self._outside = outside
+        self._stored = stored
+        self._count = count
+        self._template = template
+
+    def describe(self, value: Any) -> Any:
+        """The description of a tensor, or of a leaf of a result.
+
+        What is described twice is one object after each call, too.
+        """
+        if not isinstance(value, torch.Tensor) and type(value) is not np.ndarray:
+            if isinstance(value, Iterator):
+                code = getattr(value, "gi_code", None)
+                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
+                raise unrepeatable(
+                    f"a {type(value).__name__}{made} leaves the function",
+                    "and would give its items in one call only",
+                    "Return a list of them.",
+                )
+            return Constant(value)
+        known = self._known.get(id(value))
+        if known is None:
+            known = self._known[id(value)] = value, self._described(value)
+            if isinstance(known[1], Made) and isinstance(value, torch.Tensor) and vars(value):
+                self._describe_attributes(known[1], vars(value))
+        elif isinstance(known[1], Made):
+            known[1].shared = True
+        return known[1]
+
+    def _describe_attributes(self, made: Made, held: dict[str, Any]) -> None:
+        names, template = list(held), self._template(list(held.values()), self.describe)
+
+        def attributes(outputs: Outputs) -> dict[str, Any]:
+            return dict(zip(names, template.build(lambda one: one.build(outputs))))
+
+        made.attributes, made.shared = attributes, True
+
+    def _described(self, value: Any) -> Description:
+        if not is_tensor(value):
+            return self._other(value)
+        index = self._arguments.get(id(value))
+        if index is not None:
+            return self._argument(index)
+        if id(value) in self._outside:
+            return Existing(value)
+        value = value.resolve_conj().resolve_neg()
+        if self.lifting.is_fresh(cell_of(value)):
+            if has_graph(value):
+                place = self.carriers.add(value, self._fresh(value))
+                if place.retains and value.grad is not None:
+                    place.gradient = self.describe(value.grad)
+                return place
+            return self._fresh(value, self._leaf(value))
+        return self._over_outside(value)
+
+    def _other(self, value: Any) -> Description:
+        """Of what is no tensor of the device."""
+        if id(value) in self._arguments:
+            return self._argument(self._arguments[id(value)])
+        if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
+            return Existing(value)
+        return Copied(value)
+
+    def _argument(self, index: int) -> Argument:
+        alone = index < self._count and index not in self._stored
+        return Argument(index) if alone else Handed(index)
+
+    def _fresh(self, value: torch.Tensor, leaf: Leaf | None = None) -> Fresh:
+        cell = cell_of(value)
+        output = self._outputs.get(id(cell))
+        if output is None:
+            output = self._outputs[id(cell)] = self.add(cell.array)
+        shape = cell.array.shape
+        whole = View(shape, cell.stride or contiguous_strides(shape), 0)
+        same = view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
+        return Fresh(output, cell.stride, None if same else view_of(value), value.dtype, leaf)
+
+    def _leaf(self, value: torch.Tensor) -> Leaf | None:
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        if not value.requires_grad and not is_parameter:
+            return None
+        gradient = None if value.grad is None else self.describe(value.grad)
+        return Leaf(is_parameter, value.requires_grad, gradient)
+
+    def _over_outside(self, value: torch.Tensor) -> Description:
+        """Of a tensor that was made in the trace over the storage of one that was not."""
+        base = value._base if value._is_view() else None
+        whose = self._arguments.get(id(base))
+        seen = whose is not None or id(base) in self._outside
+        cell = cell_of(value)
+        index = self._cells.get(cell) if whose is None else whose
+        if index is not None:
+            source = self._argument(index)
+        elif base is not None and seen:
+            source = Existing(base)
+        else:
+            source = Existing(self._handles[cell])
+        view = view_of(value)
+        if not has_graph(value):
+            return ViewOf(source, view, value.dtype, leaf=self._leaf(value))
+        if seen:
+            return ViewOf(source, view, value.dtype, differentiable=True)
+        return self.carriers.attach(value, ViewOf(source, view, value.dtype))
+
+    def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
+        """The description of a leaf made in the trace, if it outlives it."""
+        known = self._known.get(id(tensor))
+        if known is None or not isinstance(known[1], Fresh | ViewOf):
+            return None
+        known[1].shared = True
+        return known[1]
+
+    def rewritten(self, tensor: torch.Tensor, target: Existing | Argument) -> Attached:
+        """The description of a tensor from outside that has another history."""
+        return self.carriers.attach(tensor, target)
+
+    def settle(self) -> None:
+        """Nothing more will be described."""
+        self.carriers.settle(self._fresh)
+
+    def forget(self) -> dict[int, Description]:
+        """Let go of the tensors.
+
+        Returns:
+            What was made in the trace, by its place among the outputs.
+        """
+        made: dict[int, Description] = {}
+        for _, one in self._known.values():
+            if isinstance(one, Fresh):
+                made.setdefault(one.output, one)
+        for slot, carrier in enumerate(self.carriers.found):
+            if isinstance(carrier.bare, Fresh):
+                made[carrier.bare.output] = Carried(slot)
+        self.carriers.found.clear()
+        self._known.clear()
+        return made
+
+    def add(self, array: Array) -> int:
+        """Make an array an output of the program; gives its index."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1

@@ -1,0 +1,104 @@
+"""The arrays that a program of `calque.jit` takes in a call, and the cells that it changes."""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+
+from calque.device.memory.cell import Cell
+from calque.program.lifting import Input
+from calque.program.results import Existing
+from calque.program.turns import PYTHON
+
+_array = attrgetter("array")
+_place = itemgetter(0)
+_ON_DEVICE = ("argument", "repeated", "handed")
+Call = tuple[list[Any], Sequence[tuple[int, Any]], Any, list[list[Any]]]
+"""One call: the leaves of its arguments; what was found for them (see `Gathering.beforehand`); its
+(args, kwargs), in whose containers the function may write; and a list for the arrays that its
+program is given, where derivatives of gradients need them."""
+_LATE = (*_ON_DEVICE, "random")
+
+
+class Gathering:
+    """Gives the arrays of a call.
+
+    Args:
+        inputs: those of the program.
+        source_of: a cell, or a function from the leaves of a call to the array.
+        keeps: whether the arrays are needed when the program has run.
+
+    Attributes:
+        early: what is found before the call begins.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Input], source_of: Callable[[Input], Any], keeps: bool = False
+    ) -> None:
+        self._keeps = keeps
+        sources = list(map(source_of, inputs))
+        self._cells = [source for source in sources if isinstance(source, Cell)]
+        others = [(i, s) for i, s in enumerate(sources) if not isinstance(s, Cell)]
+        self._late = [(i, source) for i, source in others if inputs[i].kind in _LATE]
+        self.early = [(i, source) for i, source in others if inputs[i].kind not in _LATE]
+        self._arguments = [one.source for one in inputs if one.kind in _ON_DEVICE]
+
+    def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
+        """What comes from elsewhere than the device; finding it may run the user's code."""
+        return [(place, source(leaves)) for place, source in self.early]
+
+    def arrays(self, call: Call) -> list[Any]:
+        """All arguments of the program."""
+        leaves, beforehand, _, kept = call
+        arrays: list[Any] = list(map(_array, self._cells))
+        if beforehand:
+            late = [(place, source(leaves)) for place, source in self._late]
+            for place, array in sorted([*late, *beforehand], key=_place):
+                arrays.insert(place, array)
+        else:
+            for place, source in self._late:
+                arrays.insert(place, source(leaves))
+        if self._keeps:
+            kept[:] = [arrays]
+        return arrays
+
+    def cells(self, leaves: list[Any]) -> list[Cell]:
+        """The cells behind them."""
+        return self._cells + [_cell_of(leaves[index]) for index in self._arguments]
+
+
+class Changing:
+    """Gives the cells that a call changes; those of tensors whose gradient it assigns, too.
+
+    Args:
+        recording: of the function.
+    """
+
+    def __init__(self, recording: Any) -> None:
+        targets = [target for target, _ in recording.gradients]
+        cells = [one for one in recording.written if isinstance(one, Cell)]
+        cells += [cell for cell, _ in recording.survivors]
+        cells += [_cell_of(one.tensor) for one in targets if isinstance(one, Existing)]
+        python = (recording.effects, recording.rebound, recording.flags, recording.modes)
+        if any(python) or recording.rewritten or recording.passed:
+            cells.append(PYTHON)
+        self._cells = list(dict.fromkeys(cells))
+        self._arguments = [one for one in recording.written if not isinstance(one, Cell)]
+        self._arguments += [one.index for one in targets if not isinstance(one, Existing)]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no call changes anything."""
+        return not (self._cells or self._arguments)
+
+    def cells(self, leaves: list[Any]) -> list[Cell]:
+        """The cells, each once."""
+        if not self._arguments:
+            return self._cells
+        found = [_cell_of(leaves[index]) for index in self._arguments]
+        return list(dict.fromkeys(self._cells + found))
+
+
+def _cell_of(tensor: torch.Tensor) -> Cell:
+    return tensor.untyped_storage().cell  # type: ignore[attr-defined]

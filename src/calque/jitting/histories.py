@@ -1,0 +1,197 @@
+"""The tensors from outside whose place in PyTorch's graph a traced function sees, and changes.
+
+A function may write what carries gradients into a tensor that it was given, and a backward inside
+it may reach what was computed before the call. A trace leaves no mark of either: each call makes
+them happen.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+from torch.utils._pytree import tree_leaves
+
+from calque.errors import TraceError, unrepeatable
+from calque.jitting.host_tensors import written
+from calque.program.gradients.border import Border, has_graph, node_of
+from calque.program.gradients.segments import segments
+
+Tensor = torch.Tensor
+
+
+class Entry(torch.autograd.Function):
+    """The border in front of an argument that was computed with a graph of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor) -> Tensor:
+        """A tensor that is no leaf, as the argument is none."""
+        ctx.received = []
+        ctx.save_for_backward(torch.empty(0))
+        return leaf.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        """Take note of what a backward inside the function brings."""
+        ctx.received.append(gradient)
+
+
+def entered(inside: Tensor, argument: Tensor) -> Tensor:
+    """A tensor as the argument that it stands for is: a leaf, or with a graph behind it."""
+    inside.requires_grad_(argument.requires_grad)
+    if argument.is_leaf or torch.is_inference_mode_enabled():
+        return inside
+    with torch.enable_grad():
+        return Entry.apply(inside)
+
+
+def sequence() -> int:
+    """The number of the next node of PyTorch's graph that this thread makes."""
+    with torch.inference_mode(False), torch.enable_grad():
+        node = torch.empty(0, requires_grad=True).view(0).grad_fn
+    assert node is not None
+    return node._sequence_nr()  # type: ignore[attr-defined]
+
+
+class Histories:
+    """The histories of tensors from outside in one trace.
+
+    Attributes:
+        border: those that have one.
+    """
+
+    def __init__(self) -> None:
+        self.border = Border()
+        self._started = sequence()
+        self._leaves: dict[int, Tensor] = {}
+        self._entries: dict[int, Tensor] = {}
+
+    def is_older(self, tensor: Tensor) -> bool:
+        """Whether a tensor that is no leaf was computed before the trace."""
+        node = node_of(tensor)
+        return node is not None and node._sequence_nr() < self._started
+
+    def know(self, tensor: Tensor) -> None:
+        """Take note of a tensor from outside."""
+        if has_graph(tensor):
+            self.border.add(tensor)
+        elif tensor.is_leaf:
+            self._leaves[id(tensor)] = tensor
+
+    def know_arguments(self, stand_ins: Iterable[Any]) -> None:
+        """Take note of what stands for the arguments."""
+        for index, tensor in enumerate(stand_ins):
+            if isinstance(tensor, Tensor) and tensor.device.type == "jax":
+                self.know(tensor)
+                if type(tensor.grad_fn) is Entry._backward_cls:
+                    self._entries[index] = tensor
+
+    def check_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An operator is about to run.
+
+        Raises:
+            TraceError: it gives a tensor a history that a program could not give it.
+        """
+        if not func._schema.is_mutable or not torch.is_grad_enabled():
+            return
+        given = tree_leaves((args, kwargs))
+        if any(isinstance(t, Tensor) and t.requires_grad for t in given):
+            for tensor in written(func, args, kwargs):
+                if isinstance(tensor, Tensor) and not self._is_free(tensor):
+                    raise unrepeatable(
+                        f"a tensor of shape {tuple(tensor.shape)} from outside of calque.jit, "
+                        "which is a view or has a graph of its own, is written with gradients",
+                        "which the compiled program could not repeat",
+                        "Pass it as an argument, or write it under torch.no_grad().",
+                    )
+
+    def _is_free(self, tensor: Tensor) -> bool:
+        """Whether a tensor, if it is from outside, may get another history."""
+        if id(tensor) in self._leaves:
+            return not tensor._is_view()
+        if tensor._is_view() and tensor not in self.border:
+            assert tensor._base is not None
+            tensor = tensor._base
+        return tensor not in self.border or any(tensor is one for one in self._entries.values())
+
+    def changed(self) -> list[Tensor]:
+        """The tensors from outside that have another history now."""
+        entries = self._entries.values()
+        edges = [(t, get_gradient_edge(t)[:2], self.border.edge(t)[:2]) for t in entries]
+        return self._changed() + [t for t, now, before in edges if now != before]
+
+    def _changed(self) -> list[Tensor]:
+        """The leaves from outside that are none now."""
+        leaves = self._leaves.values()
+        return [t for t in leaves if not t._is_view() and t.grad_fn is not None]
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Let go of leaves, by id."""
+        for key in keys:
+            self._leaves.pop(key, None)
+
+    def restore(self) -> None:
+        """Take back what the trace did to tensors that others hold."""
+        for tensor in self._changed():
+            tensor.detach_()
+
+    def passed(
+        self, leaves: list[Any], is_known: Callable[[Tensor], bool]
+    ) -> list[tuple[int, Tensor, bool]]:
+        """What backwards inside the function bring to arguments that were computed outside.
+
+        Returns:
+            The index of the argument, the gradient, and whether the graph is to be kept.
+
+        Raises:
+            TraceError: the function may see the gradients that are behind them.
+        """
+        found = []
+        for index, tensor in self._entries.items():
+            node: Any = self.border.edge(tensor).node
+            if not node.received:
+                continue
+            if any(map(is_known, _leaves_behind(leaves[index]))) or any(
+                map(has_graph, node.received)
+            ):
+                raise TraceError(
+                    f"backward() inside calque.jit reaches argument {index}, which was computed "
+                    "outside from tensors that the function uses, too: detach it, or compute it "
+                    "inside"
+                )
+            with torch.no_grad():
+                total = node.received[0].clone()
+                for gradient in node.received[1:]:
+                    total += gradient
+            found.append((index, total, _is_kept(node)))
+            node.received = []
+        return found
+
+
+@contextmanager
+def without_saved_hooks() -> Iterator[None]:
+    """Within, hooks for saved tensors are those that are set within: a trace saves no values."""
+    hooks = []
+    while (found := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(found)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
+
+
+def _is_kept(node: Any) -> bool:
+    """Whether a node has what it saved: whether all backwards through it kept the graph."""
+    try:
+        node.saved_tensors  # noqa: B018
+    except RuntimeError:
+        return False
+    return True
+
+
+def _leaves_behind(tensor: Tensor) -> list[Tensor]:
+    (segment,) = segments([tensor], ())
+    return [node.variable for node, _ in segment.ends]

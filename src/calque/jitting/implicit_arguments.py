@@ -1,0 +1,89 @@
+"""Arguments that nobody passes: tensors that a function reads at a place, where each call may
+find another one (a hidden state that it rebinds, a gradient that others make).
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+from calque.device.memory.cell import cell_of
+from calque.jitting.python_effects import Rebound
+from calque.program import signature
+from calque.program.results import Argument, Existing
+
+
+class Implicit(Protocol):
+    """A source of leaves behind those of a call."""
+
+    def expect(self, leaves: list[Any]) -> None:
+        """Take the leaves of the trace as the form that later ones must have."""
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        """The leaves, given those of the call; None if they are not of the form of the trace."""
+
+    def why(self) -> str:
+        """What is expected."""
+        ...
+
+
+class HeldIn:
+    """The tensors in a place that the function rebinds."""
+
+    def __init__(self, place: Rebound) -> None:
+        self.holder = place.holder
+        self.key = place.key
+        self.spec = place.spec_before
+
+    def expect(self, leaves: list[Any]) -> None:
+        self.keys = [form(leaf) for leaf in leaves]
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        found = signature.tensors_in(self.holder.get(self.key))
+        if found is None or found[1] != self.spec or any(map(is_hooked, found[0])):
+            return None
+        return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
+
+    def why(self) -> str:
+        return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
+
+
+class GradientOf:
+    """The gradient of a tensor."""
+
+    def __init__(self, tensor: Existing | Argument) -> None:
+        self.tensor = tensor
+
+    def expect(self, leaves: list[Any]) -> None:
+        self.keys = [form(leaf) for leaf in leaves]
+
+    def find(self, leaves: list[Any]) -> list[Any] | None:
+        target = self.tensor
+        tensor: torch.Tensor = (
+            leaves[target.index] if isinstance(target, Argument) else target.tensor
+        )
+        gradient = tensor.grad
+        if gradient is None or [form(gradient)] != self.keys:
+            return None
+        return [gradient]
+
+    def why(self) -> str:
+        return "a gradient has another shape, dtype or stride than it had"
+
+
+def is_hooked(leaf: Any) -> bool:
+    """Whether gradients of a leaf of PyTorch's graph call somebody's function."""
+    return (
+        isinstance(leaf, torch.Tensor)
+        and leaf.requires_grad
+        and leaf.is_leaf
+        and bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+    )
+
+
+def form(leaf: Any) -> Any:
+    """The key of a leaf, and of a tensor how it lies in its storage."""
+    key = signature.key_of(leaf)
+    if not signature.is_tensor(leaf):
+        return key
+    cell = cell_of(leaf)
+    return key, cell.array.shape, cell.array.dtype, cell.stride, leaf.storage_offset()

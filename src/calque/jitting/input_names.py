@@ -1,0 +1,32 @@
+"""How the user's program would name the tensors that were lifted, for reports."""
+
+import torch
+from torch.optim import Optimizer
+
+from calque.device.memory.cell import Cell, cell_of
+from calque.jitting.reachable import Reach
+from calque.program.signature import is_tensor
+
+
+def names_by_cell(
+    reach: Reach, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
+) -> dict[Cell, str]:
+    """A name for the cell of each tensor that was reached, of its gradient and optimizer state.
+
+    Args:
+        reach: what the function reaches.
+        optimizers: those that stepped.
+        gradients: the gradients of tensors before the trace, by the tensor's id.
+    """
+    names = {cell_of(t): reach.names[key] for key, t in reach.tensors.items() if is_tensor(t)}
+    for optimizer in optimizers:
+        path = reach.optimizers.get(optimizer) or type(optimizer).__name__
+        for parameter, state in optimizer.state.items():
+            owner = f"{path}.state[{reach.names.get(id(parameter), '...')}]"
+            for key, value in state.items():
+                if is_tensor(value):
+                    names.setdefault(cell_of(value), f"{owner}.{key}")
+    for key, gradient in gradients.items():
+        if gradient is not None and key in reach.names:
+            names.setdefault(cell_of(gradient), f"{reach.names[key]}.grad")
+    return names

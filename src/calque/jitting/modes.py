@@ -1,0 +1,89 @@
+"""PyTorch's modes: they change what a function computes, and the function may change them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from calque.errors import TraceError
+
+_stack_length = torch._C._len_torch_function_stack
+_MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
+    "grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "autocast": (
+        lambda: (torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")),
+        lambda v: (torch.set_autocast_enabled("jax", v[0]), torch.set_autocast_dtype("jax", v[1])),
+    ),
+    "deterministic algorithms": (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1]),
+    ),
+}
+
+
+def ambient() -> tuple[Any, ...]:
+    """The modes that a program is compiled for."""
+    enabled = torch.is_autocast_enabled("jax")
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        enabled and torch.get_autocast_dtype("jax"),
+        torch.get_default_dtype(),
+        _function_modes() if _stack_length() else None,
+    )
+
+
+def _function_modes() -> tuple[Any, ...]:
+    """The modes of functions that are on, a default device for one."""
+    return tuple(
+        getattr(mode, "device", None) or (type(mode), id(mode))
+        for mode in _get_current_function_mode_stack()
+    )
+
+
+def function_modes() -> list[Any]:
+    """The modes themselves."""
+    return list(_get_current_function_mode_stack())
+
+
+class Modes:
+    """The modes before a trace."""
+
+    def __init__(self) -> None:
+        self._before = {name: read() for name, (read, _) in _MODES.items()}
+        self._functions = _function_modes()
+        self._dispatch = len(_get_current_dispatch_mode_stack())
+
+    def changed(self) -> dict[str, Any]:
+        """The modes that are others now; put back as they were."""
+        found = {}
+        for name, (read, write) in _MODES.items():
+            now = read()
+            if now != self._before[name]:
+                found[name] = now
+                write(self._before[name])
+        return found
+
+    def check_functions(self) -> None:
+        """Raise TraceError where the default device, or another such mode, was changed."""
+        if _function_modes() != self._functions:
+            raise TraceError(
+                "the default device, or another mode of functions, is changed inside calque.jit "
+                "and left so.\nChange it outside, or in a `with` statement."
+            )
+
+    def restore(self) -> None:
+        """Put back what was changed."""
+        self.changed()
+
+
+def set_modes(modes: dict[str, Any]) -> None:
+    """Set modes as the function left them."""
+    for name, value in modes.items():
+        _MODES[name][1](value)

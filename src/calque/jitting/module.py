@@ -1,0 +1,154 @@
+"""Jitted modules: what `calque.jit(module)` gives is an `nn.Module`, as of `torch.compile`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from calque.jitting.explain import Explanation
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_OWN = frozenset(("_orig_mod", "_jitted"))
+
+
+class JittedModule(Module):
+    """A module whose calls run as one XLA program; made by `jit`.
+
+    It has the module itself as its only child, `_orig_mod`: parameters, buffers, `state_dict`,
+    `to` and `train` reach it so, and keys of its `state_dict` begin with `_orig_mod.`, as those of
+    `torch.compile`. Every other attribute is read from the module, set on it and deleted there.
+    Hooks of its own run around the program, those of the module inside it.
+
+    Args:
+        jitted: the module's `Jitted`.
+
+    Attributes:
+        programs: the compiled programs, by signature.
+        history: why each trace was made.
+        compilations: how often XLA compiled.
+    """
+
+    _orig_mod: Module
+    _jitted: Any
+
+    def __init__(self, jitted: Any) -> None:
+        super().__init__()
+        super().__setattr__("_orig_mod", jitted.__wrapped__)
+        super().__setattr__("_jitted", jitted)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        own = self.__dict__
+        module = own["_modules"]["_orig_mod"]
+        if "_initialize_hook" in module.__dict__:  # a lazy module, whose parameters have no shape
+            module._infer_parameters(module, args, kwargs)
+        for name in _HOOKS:
+            if own[name]:
+                return super().__call__(*args, **kwargs)
+        return own["_jitted"](*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module."""
+        return self._jitted(*args, **kwargs)
+
+    @property
+    def programs(self) -> dict[Any, list[Any]]:
+        return self._jitted.programs
+
+    @property
+    def history(self) -> list[str]:
+        return self._jitted.history
+
+    @property
+    def compilations(self) -> int:
+        return self._jitted.compilations
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace for these arguments without running: a `jax.stages.Lowered`."""
+        return self._jitted.lower(*args, **kwargs)
+
+    def explain(self) -> Explanation:
+        """What was lifted, what is guarded, and how often and why the module was traced."""
+        return self._jitted.explain()
+
+    @property
+    def training(self) -> bool:
+        return self._orig_mod.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "_jitted" in self.__dict__:  # else it is the default, which Module.__init__ sets
+            self._orig_mod.training = mode
+
+    def __getattr__(self, name: str) -> Any:
+        modules = self.__dict__.get("_modules")
+        if not modules:  # not made yet
+            raise AttributeError(name)
+        return modules["_orig_mod"] if name == "_orig_mod" else getattr(modules["_orig_mod"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or (name != "forward" and _is_own(name)) or "_jitted" not in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._orig_mod, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in _OWN or _is_own(name):
+            super().__delattr__(name)
+        else:
+            delattr(self._orig_mod, name)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """As of the module."""
+        self._orig_mod.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        """As of the module."""
+        self._orig_mod.register_parameter(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        """As of the module."""
+        self._orig_mod.add_module(*args, **kwargs)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Take what the module saved without this one around it, too."""
+        inner = f"{prefix}_orig_mod."
+        names = [name for name in state_dict if name.startswith(prefix)]
+        if not any(name.startswith(inner) for name in names):
+            for name in names:
+                state_dict[inner + name.removeprefix(prefix)] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._orig_mod)  # type: ignore[call-overload]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._orig_mod  # type: ignore[operator]
+
+    def __bool__(self) -> bool:
+        return bool(self._orig_mod)
+
+    def __reduce__(self) -> Any:
+        return JittedModule, (self._jitted,), {name: self.__dict__[name] for name in _HOOKS}
+
+    def __str__(self) -> str:
+        return str(self._jitted)
+
+    def __repr__(self) -> str:
+        return f"<calque.jit of {self._orig_mod!r}>"
+
+
+def _is_own(name: str) -> bool:
+    return hasattr(JittedModule, name) or name in _MODULE_ATTRIBUTES
+
+
+_MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))

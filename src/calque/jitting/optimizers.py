@@ -1,0 +1,269 @@
+"""Make torch's own optimizers traceable: state that exists, steps on the device, live numbers.
+
+An optimizer as it comes makes its state in its first step, counts steps on the CPU, and computes
+with Python floats that schedulers change. While a function is traced, and only around
+`Optimizer.step`, this module creates the missing state eagerly (so that the program has one form
+from the first call on), switches on `capturable` (the step counts move to the device) and lends
+the float hyper-parameters as traced numbers and the step counts in float64: eagerly both are Python
+floats, and `1 - 0.999 ** step` keeps four digits in float32.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from calque.device.memory.cell import active
+from calque.errors import TraceError
+from calque.program.lifting import Lifting
+from calque.program.traced_numbers import TracedFloat, Watch, number_of
+from calque.program.turns import wait_for_traces
+
+Group = dict[str, Any]
+
+
+class HyperParameter:
+    """A float in a param group, read at each call of the program."""
+
+    __slots__ = ("group", "index", "key")
+
+    def __init__(self, group: Group, key: str, index: int | None = None) -> None:
+        self.group = group
+        self.key = key
+        self.index = index
+
+    def __call__(self) -> float:
+        value = self.group[self.key]
+        return value if self.index is None else value[self.index]
+
+
+class OptimizerLending:
+    """What one trace lends to the optimizers that step in it.
+
+    Attributes:
+        optimizers: each optimizer that stepped.
+        watch: the comparisons made with hyper-parameters.
+        on_prepared: is told of an optimizer that is about to step, and of the containers and keys
+            that were given something for it.
+    """
+
+    def __init__(self, lifting: Lifting) -> None:
+        self.lifting = lifting
+        self.watch = Watch()
+        self.optimizers: dict[Optimizer, None] = {}
+        self._numbers: dict[tuple[int, str, int | None], TracedFloat] = {}
+        self._created: list[tuple[Any, Any]] = []
+        self._moved: list[tuple[Group, str, Any]] = []
+        self._lent: list[tuple[Group, str, Any]] = []
+        self._widened: list[tuple[Group, torch.Tensor]] = []
+        self._numbers_before: dict[Optimizer, list[Any]] = {}
+        self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
+        self._kept_waiting: list[Any] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Act around every optimizer step of this trace."""
+        handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._give_back()
+
+    def check_unchanged(self) -> None:
+        """Raise TraceError where the function itself changed a hyper-parameter (a scheduler)."""
+        for optimizer, numbers in self._numbers_before.items():
+            if _all_numbers(optimizer) != numbers:
+                raise TraceError(
+                    f"a hyper-parameter of {type(optimizer).__name__} is changed inside "
+                    "calque.jit, by scheduler.step() perhaps: the program could not repeat that.\n"
+                    "Step the scheduler outside of the jitted function."
+                )
+
+    def rollback(self) -> None:
+        """Undo what a failed trace left in the optimizers: state made, step counts moved."""
+        for state, key in reversed(self._created):
+            state.pop(key, None)
+        for container, key, value in reversed(self._moved):
+            container[key] = value
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if active.trace is not self.lifting:
+            return
+        self._numbers_before.setdefault(optimizer, _all_numbers(optimizer))
+        made, moved = len(self._created), len(self._moved)
+        for group in optimizer.param_groups:
+            if group.get("capturable") is False:
+                self._moved.append((group, "capturable", False))
+                group["capturable"] = True
+        self._create_state(optimizer)
+        self._move_steps(optimizer)
+        prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
+        self.on_prepared(optimizer, prepared)
+        self.optimizers[optimizer] = None
+        self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
+        for index, group in enumerate(optimizer.param_groups):
+            self._lend(index, group)
+        self._widen_steps(optimizer)
+        self.lifting.lend_number = lambda array: number_of(array, self.watch)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if active.trace is self.lifting:
+            with torch.no_grad():
+                self._widened = [(s, step) for s, step in self._widened if "step" in s]
+                for state, step in self._widened:
+                    step.copy_(state["step"])
+            self._give_back()
+
+    def _create_state(self, optimizer: Optimizer) -> None:
+        """Run the optimizer's own lazy initialisation, outside of the program."""
+        known = {p: set(s) for p, s in optimizer.state.items()}
+        with self.lifting.suspended(), torch.no_grad():
+            for group in optimizer.param_groups:
+                if isinstance(optimizer, torch.optim.SGD):
+                    _momentum_buffers(optimizer, group)
+                elif hasattr(optimizer, "_init_group"):
+                    _run_init_group(optimizer, group)
+        for parameter, state in optimizer.state.items():
+            if parameter not in known:
+                self._created.append((optimizer.state, parameter))
+            else:
+                self._created.extend((state, key) for key in state if key not in known[parameter])
+
+    def _move_steps(self, optimizer: Optimizer) -> None:
+        """Step counts that an eager step left on the CPU move beside their parameter."""
+        for parameter, state in optimizer.state.items():
+            for key, value in list(state.items()):
+                if (
+                    isinstance(value, torch.Tensor)
+                    and value.device.type == "cpu"
+                    and parameter.device.type == "jax"
+                    and value.ndim == 0
+                ):
+                    with self.lifting.suspended():
+                        state[key] = value.to("jax")
+                    self._moved.append((state, key, value))
+
+    def _widen_steps(self, optimizer: Optimizer) -> None:
+        if not type(optimizer).step.__module__.startswith("torch.optim"):
+            return  # others may count on the dtype
+        for state in optimizer.state.values():
+            step = state.get("step")
+            if (
+                isinstance(step, torch.Tensor)
+                and step.dtype == torch.float32
+                and step.ndim == 0
+                and step.device.type == "jax"
+            ):
+                self._widened.append((state, step))
+                state["step"] = step.double()
+
+    def _lend(self, index: int, group: Group) -> None:
+        if group.get("fused"):  # one operator, whose schema asks for Python floats
+            self._lent.append((group, "fused", group["fused"]))
+            group["fused"] = False
+        for key, value in group.items():
+            if type(value) is float:
+                self._lent.append((group, key, value))
+                group[key] = self._number(index, group, key, None)
+            elif type(value) is tuple and value and all(type(v) is float for v in value):
+                self._lent.append((group, key, value))
+                group[key] = tuple(self._number(index, group, key, i) for i in range(len(value)))
+
+    def _number(self, index: int, group: Group, key: str, item: int | None) -> TracedFloat:
+        place = (id(group), key, item)
+        known = self._numbers.get(place)
+        if known is None:
+            read = HyperParameter(group, key, item)
+            original = {k: v for g, k, v in self._lent if g is group}[key]
+            now = original if item is None else original[item]
+            traced = self.lifting.new_input("hyper", read, (), np.float64, weak=True)
+            known = TracedFloat(traced, _current(read, now), self.watch)
+            self._numbers[place] = known
+        return known
+
+    def _give_back(self) -> None:
+        self.lifting.lend_number = None
+        for group, key, value in reversed(self._lent):
+            group[key] = value
+        self._lent.clear()
+        for state, step in self._widened:
+            state["step"] = step
+        self._widened.clear()
+        for handle in self._kept_waiting:
+            handle.remove()
+        self._kept_waiting.clear()
+
+
+def _wait(optimizer: Optimizer) -> None:
+    """Keep a thread that saves an optimizer waiting while another one has lent it numbers."""
+    if active.trace is None:
+        wait_for_traces()
+
+
+def _current(read: HyperParameter, now: float) -> Any:
+    """The number's value: as it was while the trace lends it, as it is afterwards."""
+
+    def compute() -> float:
+        value = read()
+        return now if isinstance(value, torch.SymFloat) else value
+
+    return compute
+
+
+def _settings(group: Group) -> Group:
+    """The part of a param group that a program is compiled for."""
+    return {
+        key: value
+        for key, value in group.items()
+        if type(value) is not float and key not in _NO_SETTINGS and not is_number(value)
+    }
+
+
+_NO_SETTINGS = frozenset(("params", "capturable"))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a float, or floats, which are inputs of a program."""
+    if type(value) is tuple and value:
+        return all(type(v) is float for v in value)
+    return type(value) is float
+
+
+def _all_numbers(optimizer: Optimizer) -> list[Any]:
+    return [{k: v for k, v in g.items() if is_number(v)} for g in optimizer.param_groups]
+
+
+def settings_of(optimizer: Optimizer) -> list[Group]:
+    """The settings of each param group that a program is compiled for."""
+    return [_settings(group) for group in optimizer.param_groups]
+
+
+def _run_init_group(optimizer: Any, group: Group) -> None:
+    parameters = list(inspect.signature(optimizer._init_group).parameters.values())[1:]
+    lists = [[] for p in parameters if p.default is inspect.Parameter.empty]
+    optimizer._init_group(group, *lists)
+
+
+def _momentum_buffers(optimizer: Optimizer, group: Group) -> None:
+    """SGD's buffers as zeros, where that gives the same first step (no dampening)."""
+    if group["momentum"] == 0 or group["dampening"] != 0:
+        return
+    for parameter in group["params"]:
+        if (
+            parameter.grad is not None
+            and not optimizer.state[parameter].get("momentum_buffer") is not None
+        ):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

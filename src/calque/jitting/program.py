@@ -1,0 +1,416 @@
+"""Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
+
+import operator
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax.errors import JaxRuntimeError
+from jax.extend.core import jaxpr_as_fun
+from torch.autograd.graph import increment_version
+
+from calque.device.memory import rng
+from calque.device.memory.cell import Cell, cell_of, is_whole, read, write, x64
+from calque.device.memory.host import host_array
+from calque.device.runtime import threads
+from calque.jitting.assumed_values import Assumed
+from calque.jitting.fast_call import MISS, FastCall, fast_call
+from calque.jitting.gathering import Call, Changing, Gathering
+from calque.jitting.guards import HostGuard
+from calque.jitting.implicit_arguments import form
+from calque.jitting.modes import set_modes
+from calque.jitting.tracing import Recording
+from calque.program import turns
+from calque.program.execution import Execution
+from calque.program.gradients.higher_order import Higher, Origin, Retrace
+from calque.program.gradients.replay import Carrying, carrying
+from calque.program.jaxprs import may_raise, prune
+from calque.program.lifting import Input
+from calque.program.results import Outputs
+from calque.program.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.program.stepping import Stepping
+from calque.program.transposed_operands import materialized
+from calque.program.view_arguments import unrepeated
+
+_SPOKEN = {
+    "cell": "state",
+    "argument": "arguments",
+    "repeated": "arguments",
+    "handed": "state, found anew at each call",
+    "host": "CPU tensors, read at each call",
+    "host argument": "CPU tensors, read at each call",
+    "hyper": "hyper-parameters",
+    "random": "random state",
+}
+
+
+class Program(Stepping[Call]):
+    """One compiled form of a function, with its guards.
+
+    Attributes:
+        recording: what the trace found; its traced arrays are gone.
+        calls: how often it ran.
+        assumed: the values that it assumes; None if it assumes none.
+        single_use: whether the next call has to be traced again: the function left tensors behind
+            that are not results, or did what no program can repeat.
+        unverified: whether a second trace has yet to show that the function does the same again.
+        checked: how many turns and traces had ended when the guards were last seen to hold.
+    """
+
+    traced = True
+
+    def __init__(self, recording: Recording, retrace: Retrace) -> None:
+        self.recording = recording
+        self._retrace = retrace
+        self.guards = [g for g in recording.guards if not isinstance(g, HostGuard)]
+        self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
+        self.calls = 0
+        self.unverified = False
+        self._fast: Any = MISS  # not asked for yet
+        self.single_use = bool(recording.survivors or recording.unrepeatable)
+        self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
+        self._rebuild = same_tree(recording.spec)
+        self._n_written = len(recording.written)
+        self._optimizers = recording.optimizers
+        self._state = {i.source for i in recording.inputs if i.kind == "cell"}
+        self._state |= {target for target in recording.written if isinstance(target, Cell)}
+        self._handles = [
+            recording.handles[cell] for cell in recording.written if cell in recording.handles
+        ]
+        self._carrying: Carrying | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        recording = self.recording
+        backward = recording.backward
+        if backward is None:
+            forward, kept = prune(recording.jaxpr)
+        else:
+            forward, self._carrying, kept = carrying(recording, backward)
+        self._gives_gradients = self._carrying is not None and self._carrying.gives_gradients
+        del recording.jaxpr
+        forward = materialized(forward)
+        self._inputs = [recording.inputs[i] for i in kept]
+        self._higher = Higher(self._inputs, recording, self._retrace)
+        self.may_raise = may_raise(forward.jaxpr)
+        # A differentiable program's backward may still need what the forward overwrites, and after
+        # an error of the program or a wrong assumption everything must be as it was.
+        keep = self._gives_gradients or recording.checks.looks or self.may_raise
+        written = set() if keep else set(recording.written)
+        self._donated = [
+            i
+            for i, one in enumerate(self._inputs)
+            if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
+        ]
+        self.donating = bool(self._donated)
+        self.draws = recording.draws
+        self.random = [i for i, one in enumerate(self._inputs) if one.kind == "random"]
+        self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
+        self._gathering = Gathering(self._inputs, _source, self._gives_gradients)
+        self.gather = self._gathering.arrays
+        self._changing = Changing(recording)
+        self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
+        self.fixed_targets = recording.written if self._simple_writes else ()
+        self.checked = turns.past.changes + 1  # when this trace will have ended
+        self._is_silent = self._changing.is_nothing and not (
+            self.draws or recording.seeded or self.may_raise
+        )
+
+    def lower(self) -> Any:
+        """The program as `jax.stages.Lowered`."""
+        with x64():
+            avals = [jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in self._inputs]
+            return self._jitted.lower(*avals)
+
+    def compile_with(self, compiler: Callable[[Any], Any], lowered: Any) -> None:
+        """Take the executable that `compiler` gives for the lowered program."""
+        with x64():
+            numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
+            compiled = compiler(lowered)
+            self.execution = Execution(compiled, numbers, self._donated, self.may_raise)
+
+    def describe(self) -> dict[str, Any]:
+        """What the program lifted, writes, donates and is guarded by."""
+        lifted: dict[str, list[str]] = {}
+        for one in self._inputs:
+            lifted.setdefault(_SPOKEN[one.kind], []).append(one.name)
+        return {
+            "calls": self.calls,
+            "lifted": lifted,
+            "written": self._n_written,
+            "donated": len(self._donated),
+            "rebound": [place.holder.name(place.key) for place, _ in self.recording.rebound],
+            "assumed": self.assumed.lines() if self.assumed else [],
+            "hits": self.assumed.hits if self.assumed else 0,
+            "misses": self.assumed.misses if self.assumed else 0,
+            "guards": sorted({guard.guarded for guard in self.recording.guards}),
+        }
+
+    # Guards ---------------------------------------------------------------------------------------
+
+    def fast_call(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+        """Serves calls like this one in fewer steps; None if that cannot be.
+
+        Args:
+            args, kwargs: of a call that the program serves.
+            key: its signature, that of all calls that the program serves.
+        """
+        if self._fast is MISS:
+            one = self.recording
+            chosen = one.implicit, one.apart, one.pinned, one.stored, one.pinned_hosts
+            exact = not any(chosen) and not self._host_guards and self.assumed is None
+            self._fast = fast_call(self, args, kwargs, key) if exact else None
+        return self._fast
+
+    @property
+    def state_written(self) -> Collection[Cell]:
+        """The cells of the state, no argument's, if it writes to any."""
+        return self._state if self._n_written else ()
+
+    def failing(self, leaves: list[Any], given: Any = None) -> Any:
+        """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
+        self.checked = turns.past.changes
+        for guard in self.guards:
+            if not guard.holds():
+                return guard
+        for guard in self._host_guards:
+            if not guard.holds_for(leaves):
+                return guard
+        if self.recording.apart is not None and not self.recording.apart.holds_for(leaves, given):
+            return self.recording.apart
+        extended = leaves
+        if self.recording.implicit:
+            extended = list(leaves)
+            for source in self.recording.implicit:
+                found = source.find(leaves)
+                if found is None:
+                    return source
+                extended += found
+        return self._failing_alias(leaves, extended)
+
+    def _failing_alias(self, leaves: list[Any], extended: list[Any]) -> Any:
+        pinned = self.recording.pinned
+        for index, (cell, offset) in pinned.items():
+            leaf = leaves[index]
+            if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
+                return _Alias(f"argument {index} was part of the function's own state")
+        for index, expected in self.recording.stored.items():
+            if form(leaves[index]) != expected:
+                return _Alias(
+                    f"argument {index} lies at another place of its storage, or in a storage of "
+                    "another shape, and the function asks where"
+                )
+        for index, tensor in self.recording.pinned_hosts:
+            if not leaves[index].is_set_to(tensor):
+                return _Alias(f"argument {index} was a variable of the function, too")
+        if not self._n_written:
+            return None
+        if not pinned and extended is leaves:
+            for leaf in leaves:
+                if is_tensor(leaf) and leaf.untyped_storage().cell in self._state:
+                    return _Alias(_SHARES)
+            return None
+        pinned_cells = {cell for cell, _ in pinned.values()}
+        cells = [leaf.untyped_storage().cell if is_tensor(leaf) else None for leaf in extended]
+        given, handed = set(cells[: len(leaves)]), set(cells[len(leaves) :])
+        if not self._state.isdisjoint((given - pinned_cells) | handed):
+            return _Alias(_SHARES)
+        if handed:
+            handed.discard(None)
+            if not handed.isdisjoint(given) or (
+                sharing(extended[len(leaves) :]) != self.recording.sharing
+            ):
+                return _Alias("tensors of the function's own state share memory")
+        return None
+
+    # Calls ----------------------------------------------------------------------------------------
+
+    def __call__(self, leaves: list[Any], given: Any = None) -> Any:
+        """Run on the leaves of a call's arguments.
+
+        Args:
+            leaves: the leaves.
+            given: the call's (args, kwargs), in whose containers the function may write.
+        """
+        self.calls += 1
+        for optimizer in self._optimizers:  # what a scheduler looks at before it warns
+            optimizer._opt_called = True
+        if self.recording.implicit:
+            leaves = list(leaves)
+            found = [source.find(leaves) for source in self.recording.implicit]
+            leaves += [leaf for one in found if one is not None for leaf in one]
+        gathering = self._gathering
+        call = leaves, gathering.beforehand(leaves) if gathering.early else (), given, []
+        results, passed = self._ask(call) if self._is_silent else self.step(call)
+        for tensor, gradient, kept in passed:  # runs hooks: not in the step
+            torch.autograd.backward(tensor, gradient, kept)
+        return self._rebuild(results)
+
+    def _ask(self, call: Call) -> tuple[list[Any], list[Any]]:
+        """Run a program that changes nothing."""
+        if len(threads.present) < 2:
+            arrays = self.gather(call)
+        else:
+            arrays = turns.at_once(self.reads(call), partial(self.gather, call))
+        try:
+            outputs = self.execution.call(arrays)
+            self.look(call, outputs)
+        except JaxRuntimeError as error:
+            raise self.failed(error) from None
+        return self.finish(call, outputs)
+
+    def reads(self, call: Call) -> list[Cell]:
+        """The cells that they come from."""
+        return self._gathering.cells(call[0])
+
+    def changes(self, call: Call) -> list[Cell]:
+        """The cells that the call changes."""
+        return self._changing.cells(call[0])
+
+    def check(self, call: Call) -> None:
+        """Raise `Stale` where the program does not serve the call any more."""
+        if turns.past.changes == self.checked:
+            return
+        leaves = call[0]
+        own = leaves[: self.recording.count]
+        if self.failing(own, call[2]) is not None:
+            raise turns.Stale
+        found = own + [leaf for s in self.recording.implicit for leaf in s.find(own) or ()]
+        if len(found) != len(leaves) or not all(map(operator.is_, found, leaves)):
+            raise turns.Stale
+
+    def look(self, call: Call, outputs: list[Array]) -> None:
+        """Raise what the checks of values say."""
+        self.recording.checks.look(outputs, self._n_written)
+
+    def failed(self, error: RuntimeError) -> BaseException:
+        """What to raise for an error of the program."""
+        return super().failed(error) if self.assumed is None else self.assumed.failed(error)
+
+    def targets(self, call: Call) -> list[Cell]:
+        """The cells that the outputs belong into."""
+        written = self.recording.written
+        return [one if isinstance(one, Cell) else self._target(call[0], one) for one in written]
+
+    def _target(self, leaves: list[Any], index: int) -> Cell:
+        cell, tensor = cell_of(leaves[index]), leaves[index]
+        if self._is_part(index):
+            tensor = unrepeated(tensor)
+            if cell.viewed and not is_whole(cell, tensor):
+                return Cell(None)  # type: ignore[arg-type]
+        return cell
+
+    def _is_part(self, index: int) -> bool:
+        """Whether an argument may stand in a part of its storage only."""
+        return index < self.recording.count and index not in self.recording.stored
+
+    def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
+        """Assign what the function assigns.
+
+        Returns:
+            The leaves of its result; and the gradients that are to be passed on, with their tensors
+            and whether the graph behind these is to be kept.
+        """
+        if self._carrying is None or torch.is_grad_enabled():
+            found = self._finish(call, outputs)
+        else:
+            with torch.enable_grad():  # as the function had it where it made what has a graph
+                found = self._finish(call, outputs)
+        if self.recording.modes:
+            set_modes(self.recording.modes)
+        return found
+
+    def _finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
+        recording, (leaves, _, given, _) = self.recording, call
+        if not self._simple_writes:
+            self._write_parts(leaves, outputs)
+        if self._handles:
+            increment_version(self._handles)
+        if recording.seeded is not None:
+            rng.state.restore(*recording.seeded)
+        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves, given)
+        for target, flag in recording.flags:
+            if flag:
+                target.build(made).requires_grad_()
+        if self._carrying is not None:
+            self._carry(call, made, outputs[recording.n_outputs :])
+        for target, description in recording.gradients:
+            tensor = target.build(made)
+            tensor.grad = None if description is None else description.build(made)
+        for cell, output in recording.survivors:
+            cell.array = made.arrays[output]
+        if recording.effects:
+            recording.effects.apply(lambda description: description.build(made), given)
+        if recording.rebound:
+            self._rebind(made)
+        results = [description.build(made) for description in recording.results]
+        for target, flag in recording.flags:
+            target.build(made).requires_grad_(flag)
+        if recording.shells is not None:
+            results = recording.shells.closed(results)
+        if not recording.passed:
+            return results, []
+        return results, [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
+
+    def _rebind(self, made: Outputs) -> None:
+        """Give places other tensors; all are made before the first is given."""
+        assigned = [
+            (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
+            for place, descriptions in self.recording.rebound
+        ]
+        for place, value in assigned:
+            place.holder.put(place.key, value)
+
+    def _write_parts(self, leaves: list[Any], outputs: list[Array]) -> None:
+        """Write to arguments that are parts of their storage, and advance their versions."""
+        for target, array in zip(self.recording.written, outputs, strict=False):
+            if not isinstance(target, Cell):
+                if self._is_part(target):
+                    write(unrepeated(leaves[target]), array)
+                increment_version(leaves[target])
+
+    def _carry(self, call: Call, made: Outputs, residuals: list[Array]) -> None:
+        """Give the tensors of a call their graph."""
+        recording, (leaves, _, _, kept) = self.recording, call
+        assert self._carrying is not None
+        origin = None
+        if self._gives_gradients:  # else no input is to be kept
+            origin = Origin(self._higher, kept[0], [] if recording.rewritten else leaves)
+        self._carrying.carry(made, residuals, origin)
+        for rewritten in recording.rewritten:
+            rewritten.build(made)
+
+
+_SHARES = "an argument shares memory with the function's own state"
+
+
+class _Alias:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def why(self) -> str:
+        return self.reason
+
+
+def _source(one: Input) -> Any:
+    """A cell, or a function from the call's leaves to the array."""
+    source = one.source
+    if one.kind == "cell":
+        return source
+    if one.kind == "argument":
+        return lambda leaves: read(leaves[source])
+    if one.kind == "repeated":
+        return lambda leaves: read(unrepeated(leaves[source]))
+    if one.kind == "handed":
+        return lambda leaves: leaves[source].untyped_storage().cell.array
+    if one.kind == "host":
+        return lambda leaves: host_array(source)
+    if one.kind == "host argument":
+        return lambda leaves: host_array(leaves[source])
+    if one.kind == "hyper":
+        return lambda leaves: np.float64(source())
+    return lambda leaves: rng.pack(rng.state.seed, rng.state.offset)

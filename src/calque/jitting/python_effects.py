@@ -1,0 +1,312 @@
+"""What a traced function changes in Python: taken back when the trace ends, done by each call.
+
+The function is run once, its program many times. What rows of the snapshot hold after the trace and
+did not before is an effect: tensors are made of the program's outputs, plain values are assigned,
+containers are filled. What cannot be put back (an iterator that was advanced) has happened: the
+program is not kept, and the next call is traced again.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from calque.errors import TraceError
+from calque.jitting.optimizers import is_number
+from calque.program import signature
+from calque.program.results import Attribute, Given, container_at
+from calque.state import MISSING, Row, Snapshot, same_value
+from calque.state.paths import Path
+from calque.state.rows import DictRow, InstanceRow, ListRow
+from calque.state.template import Template
+from calque.state.values import ATOMIC, same_keys
+from calque.state.whose import Owner
+
+
+@dataclass(frozen=True)
+class Rebound:
+    """A place that the function gave a new tensor, or a container of tensors.
+
+    Attributes:
+        holder, key: the place.
+        before: the leaves that it held: they are read anew at each call.
+        spec_before: their container.
+        after: the leaves that it was given.
+        spec_after: their container.
+    """
+
+    holder: Row
+    key: Any
+    before: list[Any]
+    spec_before: Any
+    after: list[Any]
+    spec_after: Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a row is given: some keys, or all that it holds, in order.
+
+    Attributes:
+        row: where.
+        keys: the keys whose values are given.
+        whole: whether it is to hold these and no others.
+        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
+            or the attributes of one of its tensors.
+    """
+
+    row: Row
+    keys: list[Any]
+    whole: bool
+    path: tuple[Any, ...] | None = None
+
+    def apply(self, values: list[Any], given: Any) -> None:
+        """Give it the values, at a call with these (args, kwargs)."""
+        row = self.row
+        if self.path is not None:
+            row = type(row)(container_at(self.path, given), row.path)
+        if self.whole:
+            row.assign(dict(zip(self.keys, values)))
+            return
+        for key, value in zip(self.keys, values):
+            row.put(key, value)
+
+
+class Effects:
+    """The changes of one trace, in the form in which each call makes them."""
+
+    def __init__(self, changes: list[Change], template: Template) -> None:
+        self._changes = changes
+        self._template = template
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def apply(self, make: Callable[[Any], Any], given: Any) -> None:
+        """Make the changes.
+
+        Args:
+            make: gives the tensor for a description.
+            given: the call's (args, kwargs).
+        """
+        values = iter(self._template.build(make))
+        for change in self._changes:
+            change.apply([next(values) for _ in change.keys], given)
+
+
+class PythonState:
+    """The Python state of a trace, to restore after an error or compare after it.
+
+    Attributes:
+        snapshot: the rows.
+        unrepeatable: why the program serves no second call, in words; empty if it does.
+        given: the keys that lead to each container among the arguments, by id.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.unrepeatable: list[str] = []
+        self.given: dict[int, tuple[Any, ...]] = {}
+        self._arguments: list[tuple[tuple[Any, ...], Row]] = []
+        self._kept: list[Any] = []
+        self._own: Collection[tuple[Any, ...]] = ()
+        self._changes: list[tuple[Change, list[Any]]] = []
+
+    @property
+    def changes_containers(self) -> bool:
+        """Whether the function changes lists or dicts."""
+        return any(isinstance(change.row, DictRow | ListRow) for change, _ in self._changes)
+
+    def expect_arguments(
+        self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
+    ) -> None:
+        """Take note of the containers among the arguments that the function is given.
+
+        Args:
+            args, kwargs: the arguments.
+            own: the keys that lead to those that are part of the state.
+        """
+        self._own = own
+        for index, value in enumerate(args):
+            self._expect(value, (0, index), Path("arguments").item(index))
+        for name, value in kwargs.items():
+            self._expect(value, (1, name), Path(name))
+
+    def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
+        if steps in self._own:
+            return
+        if isinstance(value, torch.Tensor):
+            self._arguments.append((steps, InstanceRow(value, path)))
+            return
+        inner: list[tuple[Any, Any]] = []
+        if isinstance(value, dict):
+            self._arguments.append((steps, DictRow(value, path)))
+            inner += dict.items(value)
+        elif isinstance(value, list | tuple):
+            if isinstance(value, list):
+                self._arguments.append((steps, ListRow(value, path)))
+            elif value:
+                self._kept.append(value)
+            inner += enumerate(value)
+        elif not self._is_rebuilt(value):
+            return
+        if id(value) in self.given:
+            return
+        if hasattr(value, "__dict__"):
+            self._arguments.append((steps, InstanceRow(value, path)))
+            self._kept.append(value)
+            inner += ((Attribute(name), item) for name, item in vars(value).items())
+        self.given[id(value)] = steps
+        for key, item in inner:
+            inside = path.attribute(key) if type(key) is Attribute else path.item(key)
+            self._expect(item, (*steps, key), inside)
+
+    def _is_rebuilt(self, value: Any) -> bool:
+        """Whether an object stands for one of the call's whose class is known as a container."""
+        is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
+        return not is_leaf and hasattr(value, "__dict__") and not isinstance(value, type)
+
+    def restore(self) -> None:
+        """Put everything back.
+
+        Raises:
+            TraceError: something cannot be put back.
+        """
+        left = self.snapshot.restore()
+        if left:
+            row = left[0]
+            raise TraceError(
+                f"{row.path} has moved on while the function was traced, in a trace that was given "
+                "up.\nTake from it outside of the jitted function, and pass what it gives."
+            )
+
+    def collect(self) -> list[Rebound]:
+        """Take note of every change; all that can be is undone, and tensors are given back."""
+        rebound: list[Rebound] = []
+        self.snapshot.look_again()
+        self.unrepeatable += self.snapshot.unrepeatable
+        for row, now in list(self.snapshot.changed()):
+            if not row.restored:  # a library's own: none of the program's business
+                row.guarded = False
+            elif not row.settable:
+                self.unrepeatable.append(f"{row.path} moves on")
+            else:
+                self._collect(row, now, rebound, None)
+                row.restore()
+        for steps, row in self._arguments:
+            now = row.items()
+            if row.is_changed(now):
+                self._collect(row, now, None, steps)
+                row.restore()  # its tensors are the trace's
+        return rebound
+
+    def check_backward(self, count: int) -> None:
+        """Nothing may change in the backward of what has left the function: that runs later.
+
+        Args:
+            count: how many pieces of code had run before it.
+
+        Raises:
+            TraceError: something has.
+        """
+        for row, now in list(self.snapshot.changed()):
+            changed = row.difference(now) if row.restored and row.settable else None
+            if changed is not None:
+                row.restore()
+                ran = list(self.snapshot.codes.items())[count:]
+                files = [one for one, owner in ran if owner is Owner.USER]
+                code = next((c for c in files if not c.co_filename.startswith("<")), None)
+                place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+                raise TraceError(
+                    f"{place}{row.name(changed[0])} is changed by the backward of a result, which "
+                    "runs outside of the compiled program.\nCall backward() in the jitted "
+                    "function, too."
+                )
+
+    def _collect(
+        self,
+        row: Row,
+        now: dict[Any, Any],
+        rebound: list[Rebound] | None,
+        path: tuple[Any, ...] | None,
+    ) -> None:
+        before = row.before
+        kept = [key for key in before if key in now]
+        order = kept + [key for key in now if key not in before]
+        resized = isinstance(row, ListRow) and len(now) != len(before)
+        if resized or (row.ordered and not same_keys(order, now)):
+            self._changes.append((Change(row, list(now), True, path), list(now.values())))
+            return
+        keys, values = [], []
+        for key in before:
+            if key not in now and key not in row.ignored:
+                keys.append(key)
+                values.append(MISSING)
+        for key, value in now.items():
+            old = before.get(key, MISSING)
+            if value is old or key in row.ignored or same_value(value, old):
+                continue
+            held = None if rebound is None else signature.tensors_in(old)
+            leaves = None if held is None else self._leaves_of(value)
+            if held is None or leaves is None:
+                keys.append(key)
+                values.append(value)
+            else:
+                assert rebound is not None
+                rebound.append(Rebound(row, key, *held, *leaves))
+        if keys:
+            self._changes.append((Change(row, keys, False, path), values))
+
+    def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
+        """What a place is given that held tensors; None if that is not made of tensors."""
+        if id(value) in self.given:
+            return [value], None
+        return None if self._is_given(value) else signature.tensors_in(value)
+
+    def _is_given(self, value: Any) -> bool:
+        """Whether a value is, or holds, a container that each call brings."""
+        if not isinstance(value, dict | list | tuple):
+            return False
+        if id(value) in self.given:
+            return True  # it is to be the same object
+        return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
+
+    def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """As `describe`, which tells how to make a tensor, for containers of each call, too."""
+
+        def description(value: Any) -> Any:
+            steps = self.given.get(id(value))
+            return describe(value) if steps is None else Given(steps)
+
+        return description
+
+    def described(self, describe: Callable[[Any], Any]) -> Effects:
+        """The changes that are no `Rebound`; `describe` tells how to make a tensor."""
+        changes, found = self._changes, []
+        self._changes = []
+        for _, values in changes:
+            found += values
+        return Effects([change for change, _ in changes], self.template(found, describe))
+
+    def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
+        """How each call makes values anew; `describe` tells how to make a tensor."""
+        given = {key: Given(steps) for key, steps in self.given.items()}
+        template = Template(values, self.snapshot.known, describe, given)
+        for value in template.unmade:
+            self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
+        return template
+
+    def leave_out(self, groups: Iterable[dict[str, Any]]) -> None:
+        """The numbers of an optimizer that steps are inputs: no row compares them."""
+        for group in groups:
+            row = self.snapshot.rows.get(id(group))
+            if row is not None:
+                row.ignored = {k for k, v in group.items() if is_number(v)}
+
+    def made(self, container: Any, key: Any) -> None:
+        """Something that was prepared for the trace stays: it counts as there before."""
+        row = self.snapshot.rows.get(id(container))
+        if row is not None and key in container:
+            row.before[key] = container[key]
+            self.snapshot.visit(container[key], row.path.item(key))

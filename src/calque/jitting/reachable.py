@@ -1,0 +1,198 @@
+"""What a function can reach: the modules, optimizers and tensors behind its names.
+
+Found by looking, not by running: through arguments, closures, the globals its code names, bound
+methods, containers and the attributes of the user's own objects.
+"""
+
+import enum
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from calque.errors.frames import is_library
+
+_DEPTH = 12
+_WIDTH = 1000
+_MOST = 100_000
+_PARTS = ("_parameters", "_buffers", "_modules")
+_OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum)
+
+
+class Reach:
+    """What was found, each thing once and in order.
+
+    Attributes:
+        modules: every module, with its path.
+        optimizers: every optimizer, with its path.
+        tensors: every tensor, by id.
+        names: how the user's program names each tensor, by id.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self.modules: dict[Module, str] = {}
+        self.optimizers: dict[Optimizer, str] = {}
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.names: dict[int, str] = {}
+        self._objects: list[tuple[Any, str, int]] = []
+        self._used: set[str] = set()
+        self._seen: set[int] = set()
+        self._keep: list[Any] = []
+        for root in roots:
+            self.add(root, "")
+
+    def add(self, root: Any, path: str) -> None:
+        """Look at one more thing."""
+        self.visit(root, _DEPTH, path)
+        self._look_into_objects()
+
+    def visit(self, value: Any, depth: int, path: str) -> None:
+        """Look at a value, and at what it holds as far as `depth` steps."""
+        if value is None or depth < 0 or isinstance(value, _OPAQUE) or id(value) in self._seen:
+            return
+        if len(self._keep) > _MOST:
+            return
+        self._seen.add(id(value))
+        self._keep.append(value)
+        if isinstance(value, torch.Tensor):
+            self.tensors[id(value)] = value
+            self.names[id(value)] = path
+        elif isinstance(value, Optimizer):
+            self._visit_optimizer(value, path)
+        elif isinstance(value, Module):
+            self._visit_module(value, depth, path)
+        elif isinstance(value, dict):
+            for key in list(value)[:_WIDTH]:
+                self.visit(value[key], depth - 1, f"{path}[{key!r}]")
+        elif isinstance(value, list | tuple | set | frozenset):
+            for index, item in enumerate(list(value)[:_WIDTH]):
+                self.visit(item, depth - 1, f"{path}[{index}]")
+        else:
+            self._visit_code(value, depth, path)
+
+    def _visit_module(self, module: Module, depth: int, path: str) -> None:
+        self.modules[module] = path
+        attributes = vars(module)
+        parts = [attributes[name] for name in _PARTS]
+        inner = f"{path}." if path else ""
+        for part in parts:
+            for name, item in part.items():
+                self.visit(item, _DEPTH, f"{inner}{name}")
+        for name, item in attributes.items():
+            if name.endswith("_hooks") or not (name.startswith("_") and _is_torchs(name)):
+                self.visit(item, depth - 1, f"{inner}{name}")
+        self._used.add("forward")
+        self.visit(type(module), depth - 1, type(module).__name__)
+
+    def _visit_optimizer(self, optimizer: Optimizer, path: str) -> None:
+        self.optimizers[optimizer] = path
+        for index, group in enumerate(optimizer.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                self.visit(parameter, 1, f"{path}.param_groups[{index}]['params'][{number}]")
+
+    def _visit_code(self, value: Any, depth: int, path: str) -> None:
+        if isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self.visit(part, depth - 1, path)
+        elif isinstance(value, types.MethodType):
+            self.visit(value.__func__, depth - 1, path)
+            self.visit(value.__self__, depth, "self")
+        elif isinstance(value, types.FunctionType):
+            if not is_library(value.__code__.co_filename):
+                self._visit_function(value, depth)
+            elif hasattr(value, "__wrapped__"):
+                self.visit(value.__wrapped__, depth - 1, path)
+                for cell in value.__closure__ or ():
+                    self._visit_cell(cell, path, depth)
+        elif isinstance(value, staticmethod | classmethod):
+            self.visit(value.__func__, depth, path)
+        elif isinstance(value, property):
+            self.visit(value.fget, depth, path)
+        elif isinstance(value, type):
+            for base in value.__mro__:
+                if _is_users(base):
+                    self._objects.append((vars(base), base.__name__, depth))
+        elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
+            self._used.add("__call__")
+            self.visit(type(value), depth - 1, type(value).__name__)
+            if hasattr(value, "__dict__"):
+                self._objects.append((vars(value), path, depth))
+            for name in _slots(type(value)):
+                self.visit(getattr(value, name, None), depth - 1, f"{path}.{name}")
+
+    def _visit_function(self, function: types.FunctionType, depth: int) -> None:
+        code = function.__code__
+        used = _names(code)
+        self._used |= used
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._visit_cell(cell, name, depth)
+        known = function.__globals__
+        for name in sorted(used & known.keys()):
+            if not isinstance(known[name], types.ModuleType):
+                self.visit(known[name], depth - 1, name)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.visit(default, depth - 1, function.__name__)
+
+    def _visit_cell(self, cell: types.CellType, path: str, depth: int) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            return
+        self.visit(value, depth - 1, path)
+
+    def _look_into_objects(self) -> None:
+        """The attributes of plain objects whose names occur in code that was reached.
+
+        The others (a step counter of the training loop, say) are none of the function's business.
+        """
+        looked: set[tuple[int, str]] = set()
+        while True:
+            fresh = [
+                (item, name)
+                for item in list(self._objects)
+                for name in sorted(self._used)
+                if (id(item[0]), name) not in looked
+            ]
+            if not fresh:
+                break
+            for (attributes, path, depth), name in fresh:
+                looked.add((id(attributes), name))
+                if name in attributes:
+                    self.visit(attributes[name], depth - 1, f"{path}.{name}")
+
+
+def _slots(kind: type) -> list[str]:
+    return [
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    ]
+
+
+def _is_torchs(name: str) -> bool:
+    return name in _MODULE_ATTRIBUTES
+
+
+_MODULE_ATTRIBUTES = frozenset(vars(Module()))
+
+
+def _is_users(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" if file is None else not is_library(file)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names of globals and attributes in a function's code, and the words in its constants."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            names.add(constant)
+    return names

@@ -1,0 +1,87 @@
+"""The containers of a result: which are one object, and which were there before the call."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from calque.jitting.descriptions import Describer
+from calque.program import signature
+from calque.program.results import Constant, Description, Given, Made, Outputs
+
+
+def _is_container(value: Any) -> bool:
+    if type(value) is torch.Size or (type(value) is tuple and not value):
+        return False
+    return isinstance(value, list | tuple | dict | deque) or type(value) in _pytree.SUPPORTED_NODES
+
+
+class Nested(Made):
+    """A container that a result holds at several places.
+
+    Args:
+        leaves: the descriptions of what is in it.
+        rebuild: puts them into one.
+    """
+
+    shared = True
+
+    def __init__(self, leaves: list[Description], rebuild: Callable[[list[Any]], Any]) -> None:
+        self._leaves = leaves
+        self._rebuild = rebuild
+
+    def make(self, outputs: Outputs) -> Any:
+        return self._rebuild([leaf.build(outputs) for leaf in self._leaves])
+
+
+class Containers:
+    """The containers of one result that are leaves of it.
+
+    Args:
+        result: the result.
+        outside: the ids of the containers that were there before the call.
+        given: the keys that lead to those among the call's arguments, by id.
+    """
+
+    def __init__(
+        self, result: Any, outside: Collection[int], given: Mapping[int, tuple[Any, ...]]
+    ) -> None:
+        self._outside = outside
+        self._given = given
+        self._described: dict[int, Description] = {}
+        counts: Counter[int] = Counter()
+
+        def is_known(one: Any) -> bool:
+            if not _is_container(one):
+                return False
+            counts[id(one)] += 1
+            return id(one) in outside or id(one) in given or counts[id(one)] > 1
+
+        _pytree.tree_flatten(result, is_known)
+        self._shared = frozenset(key for key, count in counts.items() if count > 1)
+
+    def flatten(self, tree: Any) -> tuple[list[Any], Any]:
+        """The leaves of a result, and what puts them back."""
+        return signature.flatten(tree, self.has)
+
+    def has(self, leaf: Any) -> bool:
+        """Whether a leaf is a container."""
+        key = id(leaf)
+        return key in self._outside or key in self._given or key in self._shared
+
+    def describe(self, leaf: Any, describer: Describer) -> Description:
+        """The description of a leaf."""
+        if id(leaf) in self._given:
+            return Given(self._given[id(leaf)])
+        if id(leaf) in self._outside:
+            return Constant(leaf)
+        if id(leaf) not in self._shared:
+            return describer.describe(leaf)
+        known = self._described.get(id(leaf))
+        if known is None:
+            leaves, spec = signature.flatten(leaf, lambda one: one is not leaf and self.has(one))
+            inner = [self.describe(one, describer) for one in leaves]
+            known = self._described[id(leaf)] = Nested(inner, signature.same_tree(spec))
+        return known

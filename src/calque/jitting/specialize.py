@@ -1,0 +1,248 @@
+"""What a jitted function does where its code needs values: programs for those that repeat.
+
+A call whose values nobody has seen runs eagerly, and is watched. The next call of its signature is
+traced for the values seen; its program compares them each time. Where they differ, another program
+is tried that was made for others, then a trace for values that were seen before, and at last the
+call runs eagerly, watched again.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from calque.device.memory.host_reads import NeedsValue, NeverServed, Unforeseen
+from calque.errors import CalqueError, EagerWarning, user_origin
+from calque.errors.frames import is_library, raising_file
+from calque.jitting.assumed_values import Assumptions, Missed, Observation, Observer, merged
+from calque.jitting.program import Program
+from calque.jitting.reachable import Reach
+
+logger = logging.getLogger("calque.jit")
+
+MOST_TRACES = 8
+"""How many programs a signature may be specialized to."""
+_PATIENCE = 8
+"""How many more misses than hits a signature may have."""
+_MOST_UNMET = 3
+_REMEMBERED = 8
+
+
+class Eager:
+    """Stands among the programs of a signature that runs eagerly from now on.
+
+    It serves calls whose modules are in the modes of training that they were in.
+    """
+
+    single_use = unverified = False
+    assumed = None
+
+    def __init__(self, fn: Callable[..., Any], why: str) -> None:
+        self._fn = fn
+        self._why = why
+        self._modes = [(module, module.training) for module in Reach(fn).modules]
+        self.calls = 0
+
+    def failing(self, leaves: list[Any], given: Any = None) -> Any:
+        """Itself, if it cannot serve a call."""
+        return None if all(m.training is mode for m, mode in self._modes) else self
+
+    def fast_call(self, args: Any, kwargs: Any, key: Any) -> None:
+        """None: every call is looked at."""
+
+    def why(self) -> str:
+        """Why not."""
+        return "modules went from training to evaluation, or back"
+
+    def __call__(self, leaves: list[Any], given: Any = None) -> Any:
+        """Run the function."""
+        self.calls += 1
+        args, kwargs = given
+        return self._fn(*args, **kwargs)
+
+    def describe(self) -> dict[str, Any]:
+        """As of a program."""
+        return {"calls": self.calls, "eager": self._why}
+
+
+class Signature:
+    """What is known of the calls of one signature.
+
+    Attributes:
+        observations: the values that calls have asked for, the latest first.
+        traces: how many programs were made because the values were others.
+        debt: how many more calls were missed than served lately.
+        unmet: how many traces in a row have asked for values that no eager call asked for.
+    """
+
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+        self.traces = 0
+        self.debt = 0
+        self.unmet = 0
+        self._hits = 0
+
+    def missed(self, programs: list[Any]) -> None:
+        """Take note of a call that no program could serve."""
+        hits = sum(p.assumed.hits for p in programs if p.assumed is not None)
+        self.debt = max(0, self.debt - max(0, hits - self._hits)) + 1
+        self._hits = hits
+
+    def remember(self, observation: Observation) -> None:
+        """Take note of the values of a call."""
+        self.observations.insert(0, observation)
+        del self.observations[_REMEMBERED:]
+
+
+class Specializing:
+    """The signatures of one jitted function.
+
+    Args:
+        fn: the function.
+        mode: False: values are never assumed. True: always. None: not in the user's own code.
+        programs: its programs, by signature.
+        make: traces and compiles: gives the program for a signature, the leaves and the container
+            of a call's arguments, what a trace may assume, and why it is made.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        mode: bool | None,
+        programs: dict[Any, list[Any]],
+        make: Callable[..., Program],
+    ) -> None:
+        self._fn, self._mode = fn, mode
+        self._programs = programs
+        self._make = make
+        self._signatures: dict[Any, Signature] = {}
+
+    def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> Program:
+        """A program for a call that none serves, for the values last seen if it needs some.
+
+        Raises:
+            NeedsValue: it needs a value that nobody has seen.
+        """
+        known = self._signatures.get(key)
+        latest = known.observations[0] if known is not None and known.observations else None
+        return self._traced(key, leaves, spec, latest, reason)
+
+    def _traced(
+        self, key: Any, leaves: list[Any], spec: Any, seen: Observation | None, reason: str
+    ) -> Program:
+        if self._mode is False:
+            return self._make(key, leaves, spec, lambda: None, reason)
+        made: list[Assumptions] = []
+
+        def assumptions() -> Assumptions:
+            made.append(Assumptions(self._mode is True, seen))
+            return made[-1]
+
+        try:
+            program = self._make(key, leaves, spec, assumptions, reason)
+        except Exception as error:
+            if made and made[-1].unmet is not None:
+                raise made[-1].unmet from None
+            if not made or not made[-1].has_answered:
+                raise
+            if not isinstance(error, CalqueError):  # of what was assumed? An eager call will tell
+                raise NeedsValue(error) from None
+            if is_library(raising_file(error)):
+                raise NeverServed(str(error)) from None
+            raise
+        if program.assumed is not None:
+            self._signatures[key].unmet = 0
+            logger.info("specialized to %s", "; ".join(program.assumed.lines()))
+        return program
+
+    def call(self, key: Any, leaves: list[Any], spec: Any, signal: Unforeseen, given: Any) -> Any:
+        """Serve a call that a program or a trace has given up."""
+        known = self._signatures.setdefault(key, Signature())
+        tried: set[int] = set()
+        if isinstance(signal, NeverServed):
+            return self._give_up(key, str(signal))(leaves, given)
+        while isinstance(signal, Missed):
+            try:
+                program = self._other(key, leaves, spec, known, signal, tried, given)
+                if program is None:
+                    break
+                return program(leaves, given)
+            except Unforeseen as another:
+                signal = another.with_traceback(None)
+        return self._watched(key, given, known, signal)
+
+    def _other(
+        self,
+        key: Any,
+        leaves: list[Any],
+        spec: Any,
+        known: Signature,
+        missed: Missed,
+        tried: set[int],
+        given: Any,
+    ) -> Program | None:
+        """Another program that may be right for a call; None if there is none."""
+        programs = self._programs[key]
+        for program in programs:
+            possible = program.assumed is not None and program.assumed.allows(missed)
+            if possible and id(program) not in tried and program.failing(leaves, given) is None:
+                tried.add(id(program))
+                programs.remove(program)
+                programs.insert(0, program)
+                return program
+        if known.traces >= MOST_TRACES or 0 in tried:
+            return None
+        for observation in known.observations:
+            seen = merged(observation, missed)
+            if seen is not None:
+                tried.add(0)
+                known.traces += 1
+                reason = f"another value of {missed.asked}"
+                return self._traced(key, leaves, spec, seen, reason)
+        return None
+
+    def _watched(self, key: Any, given: Any, known: Signature, signal: Unforeseen) -> Any:
+        logger.info("a call runs eagerly, to see values: %s", signal)
+        observer = Observer()
+        args, kwargs = given
+        with observer.watching():
+            result = self._fn(*args, **kwargs)
+        self._learn(key, known, signal, observer.seen)
+        return result
+
+    def _learn(
+        self, key: Any, known: Signature, signal: Unforeseen, seen: Observation | None
+    ) -> None:
+        """Take note of what an eager call has shown; see whether programs are worth their while."""
+        asked = signal.asked if isinstance(signal, Missed) else signal
+        if seen is None:
+            self._give_up(key, f"it asks for too many values: {asked}")
+            return
+        if isinstance(signal, Missed):
+            known.missed(self._programs[key])
+            seen = merged(seen, signal, same_call=True) or seen
+        elif known.observations:
+            known.unmet += 1
+        known.remember(seen)
+        if known.debt >= _PATIENCE:
+            self._give_up(key, f"most calls have another value: {asked}")
+        elif known.unmet >= _MOST_UNMET:
+            self._give_up(key, f"it asks for other values where it is traced: {asked}")
+
+    def _give_up(self, key: Any, why: str) -> Eager:
+        self._signatures.pop(key, None)
+        programs = self._programs.setdefault(key, [])
+        programs[:] = [program for program in programs if program.assumed is None]
+        eager = Eager(self._fn, why)
+        programs.append(eager)
+        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
+        line = user_origin()
+        warnings.warn_explicit(
+            f"{name} runs eagerly from now on where its arguments are like these: {why}\n"
+            "Do that step outside of the jitted function, or let the values repeat (pad to one "
+            "size). calque.jit(..., specialize=False) raises an error there instead.",
+            EagerWarning,
+            line.file if line else "<unknown>",
+            line.line if line else 0,
+        )
+        return eager

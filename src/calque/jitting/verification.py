@@ -1,0 +1,151 @@
+"""Whether a function does the same at each call: a second trace tells, and a streak of traces.
+
+A program is kept because the state that its function reads is what it was. That rests on seeing all
+of that state; the second trace is the net below: made at the second call, with nothing changed in
+between that a guard could see, it must give the same program.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from calque.errors import RetraceWarning
+from calque.jitting.implicit_arguments import form
+from calque.jitting.program import Program
+from calque.program import signature
+from calque.program.results import Constant
+from calque.program.signature import is_tensor
+from calque.state import ATOMIC, same_value
+
+_STREAK = 6
+_PATIENCE = 8
+"""At how many calls a second trace may be put off."""
+_REMEDY = (
+    "Such a call takes as long as a trace. Do that step outside of the jitted function and pass "
+    "what it gives, or keep the number in a tensor."
+)
+_OBJECTS = (
+    "Such a call takes as long as a trace, as a program is made for each object. Pass a dict of "
+    "what it holds, or register its class with `torch.utils._pytree.register_pytree_node` or "
+    "`jax.tree_util.register_dataclass`."
+)
+
+
+def takes_keywords(fn: Any) -> bool:
+    """Whether a function has `**kwargs`, and so sees their order."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+
+class Fingerprint:
+    """What a trace has found, to be compared with what another finds."""
+
+    def __init__(self, program: Program, lowered: Any, leaves: list[Any]) -> None:
+        self._layouts = list(map(form, filter(is_tensor, leaves)))
+        self._text = lowered.as_text()
+        self._constants = [
+            one.value if type(one.value) in ATOMIC else None
+            for one in program.recording.results
+            if isinstance(one, Constant)
+        ]
+
+    def fits(self, leaves: list[Any]) -> bool:
+        """Whether arguments lie in their storages as they did: else inputs are others, rightly."""
+        return self._layouts == list(map(form, filter(is_tensor, leaves)))
+
+    def difference(self, other: "Fingerprint") -> str | None:
+        """What the first difference is; None if there is none."""
+        if not same_value(tuple(self._constants), tuple(other._constants)):
+            return f"it returns {tuple(self._constants)}, and then {tuple(other._constants)}"
+        if self._text == other._text:
+            return None
+        before, now = self._text.splitlines(), other._text.splitlines()
+        for a, b in zip(before, now):
+            if a != b:
+                return f"`{_short(a)}` in the first trace is `{_short(b)}` in the second"
+        return f"the first trace has {len(before)} operations, the second {len(now)}"
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) < 120 else line[:117] + "..."
+
+
+class Repeating:
+    """Whether the traces of one jitted function repeat.
+
+    Attributes:
+        differing: signatures whose calls differ in a way that no guard sees: they are traced each
+            time.
+    """
+
+    def __init__(self, fn: Callable[..., Any], verify: bool) -> None:
+        self._fn = fn
+        self._verify = verify
+        self._unverified: dict[int, Fingerprint] = {}
+        self._streak: tuple[Any, int] = (None, 0)
+        self._warned = False
+        self.differing: set[Any] = set()
+
+    def made(
+        self, key: Any, program: Program, lowered: Any, leaves: list[Any], reason: str
+    ) -> None:
+        """A program was traced for a call's leaves, because of `reason`."""
+        if self._verify and program.assumed is None and not program.single_use:
+            program.unverified = True
+            self._unverified = {id(program): Fingerprint(program, lowered, leaves)}
+        changes = program.single_use or program.recording.effects or program.recording.rebound
+        before, count = self._streak
+        another = before is not None and signature.differ_by_objects(before, key)
+        if not changes and not another:  # what differs was changed outside
+            self._streak = (key, 0)
+            return
+        self._streak = key, count + 1 if another or before == key else 1
+        if self._streak[1] >= _STREAK:
+            found = program.recording.unrepeatable
+            self.warn(found[0] if found else reason, _OBJECTS if another else _REMEDY)
+
+    def is_due(self, program: Program, leaves: list[Any]) -> bool:
+        """Whether a program is to be compared with a second trace at this call."""
+        first = self._unverified.get(id(program))
+        if first is None or program.calls > _PATIENCE:
+            program.unverified = False
+            return False
+        return first.fits(leaves)
+
+    def served(self) -> None:
+        """A program has served another call."""
+        self._streak = (None, 0)
+
+    def compare(self, key: Any, program: Program, again: Program, lowered: Any) -> bool:
+        """Whether a second trace has given the same program."""
+        program.unverified = False
+        first = self._unverified.pop(id(program), None)
+        if first is None:
+            return True
+        found = again.recording.unrepeatable
+        difference = found[0] if found else first.difference(Fingerprint(again, lowered, []))
+        if difference is None:
+            return True
+        self.differing.add(key)
+        self.warn(difference)
+        return False
+
+    def warn(self, why: str, remedy: str = _REMEDY) -> None:
+        """Say once that the function is traced at each call."""
+        if self._warned:
+            return
+        self._warned = True
+        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
+        code = getattr(inspect.unwrap(self._fn), "__code__", None)
+        code = code or getattr(getattr(type(self._fn), "forward", None), "__code__", None)
+        warnings.warn_explicit(
+            f"{name} is traced at each call: {why}.\n{remedy}",
+            RetraceWarning,
+            code.co_filename if code else "<unknown>",
+            code.co_firstlineno if code else 0,
+        )

@@ -1,0 +1,227 @@
+"""Operators that make tensors from numbers."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from calque.ops.table.helpers import is_known
+from calque.ops.table.promotion import (
+    default_complex,
+    default_float,
+    is_complex,
+    is_integral,
+    result_type,
+    spoken,
+)
+from calque.ops.table.registry import op
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
+    return tuple(size)
+
+
+@op("zeros", "_efficientzerotensor")
+def zeros(size: Any, dtype: Any = None) -> Array:
+    return jnp.zeros(_shape(size), dtype or default_float())
+
+
+@op("ones")
+def ones(size: Any, dtype: Any = None) -> Array:
+    return jnp.ones(_shape(size), dtype or default_float())
+
+
+@op("full")
+def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
+    return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
+
+
+@op("scalar_tensor")
+def scalar_tensor(s: Any, dtype: Any = None) -> Array:
+    return _number(s, dtype or default_float())
+
+
+@op("zero")
+def zero(self: Array) -> Array:
+    return jnp.zeros_like(self)
+
+
+@op("fill.Scalar", "fill.Tensor")
+def fill(self: Array, value: Any) -> Array:
+    return jnp.broadcast_to(_number(value, self.dtype), self.shape)
+
+
+def _number(value: Any, dtype: Any) -> Array:
+    array = jnp.asarray(value)
+    if array.ndim:
+        raise RuntimeError(
+            "fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{array.ndim} dimensions."
+        )
+    if is_complex(array.dtype) and not is_complex(dtype):
+        array = array.real
+    return array.astype(dtype)
+
+
+# Sequences ----------------------------------------------------------------------------------------
+
+
+def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Array:
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if dtype is None:
+        whole = all(isinstance(x, int) or not is_known(x) for x in (start, end, step))
+        dtype = np.dtype("int64") if whole else default_float()
+    if dtype == np.int64:
+        start, end, step = (int(x) if is_known(x) else x for x in (start, end, step))
+        count = -((start - end) // step)
+    elif not all(map(is_known, (start, end, step))):
+        count = -((start - end) // step)
+    else:  # narrow integers too are counted before they are rounded
+        count = math.ceil((end - start) / step)
+        if is_integral(dtype):
+            start, step = int(start), int(step)
+    if closed:
+        count = math.floor((end - start) / step) + 1
+    exact = np.dtype("int64") if is_integral(dtype) else np.dtype("float64")
+    narrow = jnp.promote_types(dtype, jnp.float32) if exact == np.float64 else dtype
+    index = lax.iota(narrow, count)
+    if start == 0 and step == 1:
+        return index.astype(dtype)
+    asarray = np.asarray if is_known(start) and is_known(step) else jnp.asarray
+    step, start = (asarray(x, exact).astype(narrow) for x in (step, start))
+    return (index * step + start).astype(dtype)
+
+
+@op("arange", static=("end",))
+def arange(end: Any, dtype: Any = None) -> Array:
+    return _sequence(0, end, 1, dtype, closed=False)
+
+
+@op("arange.start", static=("start", "end"))
+def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
+    return _sequence(start, end, 1, dtype, closed=False)
+
+
+@op("arange.start_step", static=("start", "end", "step"))
+def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
+    return _sequence(start, end, step, dtype, closed=False)
+
+
+@op("range", "range.step", static=("start", "end", "step"))
+def range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
+    return _sequence(start, end, step, dtype or default_float(), closed=True)
+
+
+def _space_dtype(start: Any, end: Any, dtype: Any) -> Any:
+    if dtype is not None:
+        return dtype
+    either = is_complex(jnp.asarray(start).dtype) or is_complex(jnp.asarray(end).dtype)
+    return default_complex() if either else default_float()
+
+
+def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
+    """`steps` numbers, each computed from the nearer end."""
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    wide = jnp.promote_types(dtype, jnp.float32) if not is_integral(dtype) else jnp.float64
+    first, last = (_number(bound, dtype).astype(wide) for bound in (start, end))
+    if steps == 1:
+        return first.reshape(1)
+    # XLA would multiply by the reciprocal of a constant, which rounds twice.
+    step = (last - first) / lax.optimization_barrier(jnp.asarray(max(steps - 1, 1), wide))
+    index = jnp.arange(steps)
+    low = first + step * index.astype(wide)
+    high = last - step * (steps - 1 - index).astype(wide)
+    return jnp.where(index < steps // 2, low, high)
+
+
+SPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
+
+
+@op(*(f"linspace{overload}" for overload in SPACE))
+def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Array:
+    dtype = _space_dtype(start, end, dtype)
+    return _linear(start, end, steps, dtype).astype(dtype)
+
+
+@op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",))
+def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = None) -> Array:
+    dtype = _space_dtype(start, end, dtype)
+    exponent = _linear(start, end, steps, dtype)
+    return jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent).astype(dtype)
+
+
+# Matrices -----------------------------------------------------------------------------------------
+
+
+@op("eye")
+def eye(n: int, dtype: Any = None) -> Array:
+    return eye_m(n, n, dtype)
+
+
+@op("eye.m")
+def eye_m(n: int, m: int, dtype: Any = None) -> Array:
+    for name, size in (("n", n), ("m", m)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    return jnp.eye(n, m, dtype=dtype or default_float())
+
+
+def _up_to(last: int, columns: int) -> int:
+    """The sum of 1, 2, ..., `last`, none of them counted for more than `columns`."""
+    ramp = max(min(last, columns), 0)
+    return ramp * (ramp + 1) // 2 + max(last - columns, 0) * columns
+
+
+def _places(rows: int, first: Array, counts: Array, size: int, dtype: Any) -> Array:
+    """The rows and columns of runs of elements, one run in each row."""
+    row = jnp.repeat(jnp.arange(rows), counts, total_repeat_length=size)
+    before = jnp.cumsum(counts) - counts
+    column = jnp.arange(size) - before[row] + first[row]
+    return jnp.stack([row, column]).astype(dtype or jnp.int64)
+
+
+@op("tril_indices")
+def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
+    size = _up_to(offset + row, col) - _up_to(offset, col)
+    counts = jnp.clip(jnp.arange(row) + offset + 1, 0, col)
+    return _places(row, jnp.zeros_like(counts), counts, size, dtype)
+
+
+@op("triu_indices")
+def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
+    size = row * col - (_up_to(offset - 1 + row, col) - _up_to(offset - 1, col))
+    first = jnp.clip(jnp.arange(row) + offset, 0, col)
+    return _places(row, first, col - first, size, dtype)
+
+
+# Complex numbers from their parts -----------------------------------------------------------------
+
+
+def _same_floats(name: str, x: Array, y: Array) -> None:
+    if x.dtype != y.dtype or x.dtype not in (jnp.float32, jnp.float64, jnp.float16):
+        raise RuntimeError(
+            f"Expected both inputs of {name} to be Half, Float or Double tensors of one dtype but "
+            f"got {spoken(x.dtype)} and {spoken(y.dtype)}"
+        )
+
+
+@op("complex")
+def complex_(real: Array, imag: Array) -> Array:
+    _same_floats("complex", real, imag)
+    real, imag = jnp.broadcast_arrays(real, imag)
+    return lax.complex(real, imag)
+
+
+@op("polar")
+def polar(abs: Array, angle: Array) -> Array:
+    _same_floats("polar", abs, angle)
+    size, angle = jnp.broadcast_arrays(abs, angle)
+    return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))

@@ -1,0 +1,344 @@
+"""Random operators: each draws from the JAX key it is given.
+
+The numbers are JAX's, not those that PyTorch's generators give for the same seed. Parameters of
+distributions are traced, so that a new value costs no new executable.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from calque.ops.table.promotion import (
+    default_float,
+    is_complex,
+    is_integral,
+    opmath,
+    real_dtype,
+    result_type,
+    to_float,
+)
+from calque.ops.table.registry import op
+
+# What PyTorch raises for parameters outside their range -------------------------------------------
+
+Arguments = dict[str, Any]
+INT64 = np.dtype("int64")
+
+
+def _in_order(name: str) -> Any:
+    def check(arguments: Arguments) -> None:
+        low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
+        if low > high:
+            raise RuntimeError(
+                f"{name} expects to return a [from, to) range, but found from={low} > to={high}"
+            )
+
+    return check
+
+
+def _integers_in_order(arguments: Arguments) -> None:
+    low = arguments.get("low", arguments.get("from", 0))
+    high = arguments.get("high", arguments.get("to"))
+    if high is not None and not hasattr(high, "shape") and low >= high:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+
+
+def _probability(arguments: Arguments) -> None:
+    p = arguments.get("p", 0.5)
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+
+
+def _success(arguments: Arguments) -> None:
+    if not 0 < arguments["p"] < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']}")
+
+
+def _positive(name: str, parameter: str, least: float = 0.0, strict: bool = True) -> Any:
+    def check(arguments: Arguments) -> None:
+        value = arguments.get(parameter, 1.0)
+        if hasattr(value, "shape"):
+            return
+        if value < least or (strict and value == least):
+            sign = ">" if strict else ">="
+            raise RuntimeError(
+                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value}"
+            )
+
+    return check
+
+
+_spread = _positive("normal", "std", strict=False)
+
+
+# Draws --------------------------------------------------------------------------------------------
+
+
+def _working(dtype: Any) -> np.dtype:
+    """The dtype to draw floats in: float64 for float64, else float32."""
+    return np.dtype("float64" if real_dtype(dtype) == np.float64 else "float32")
+
+
+def _uniform(key: Array, shape: Any, dtype: Any) -> Array:
+    """Numbers in [0, 1), also after they are rounded to a half-precision dtype."""
+    if is_complex(dtype):
+        parts = jax.random.uniform(key, (2, *shape), _working(dtype))
+        return lax.complex(parts[0], parts[1])
+    unit = jax.random.uniform(key, shape, _working(dtype))
+    if dtype in (jnp.float16, jnp.bfloat16):
+        digits = 2.0 ** (jnp.finfo(dtype).nmant + 1)
+        unit = jnp.floor(unit * digits) / digits
+    return unit
+
+
+def _normal(key: Array, shape: Any, dtype: Any) -> Array:
+    if is_complex(dtype):
+        parts = jax.random.normal(key, (2, *shape), _working(dtype)) * np.sqrt(0.5)
+        return lax.complex(parts[0], parts[1])
+    return jax.random.normal(key, shape, _working(dtype))
+
+
+def _floating(name: str, dtype: Any) -> None:
+    if is_integral(dtype):
+        raise NotImplementedError(f"\"{name}\" not implemented for '{np.dtype(dtype).name}'")
+
+
+@op("rand", "rand.generator", random=True)
+def rand(key: Array, size: Any, dtype: Any = None) -> Array:
+    dtype = dtype or default_float()
+    _floating("check_uniform_bounds", dtype)
+    return _uniform(key, tuple(size), dtype).astype(dtype)
+
+
+@op("randn", "randn.generator", random=True)
+def randn(key: Array, size: Any, dtype: Any = None) -> Array:
+    dtype = dtype or default_float()
+    _floating("normal_kernel_cpu", dtype)
+    return _normal(key, tuple(size), dtype).astype(dtype)
+
+
+@op("uniform", random=True, dynamic=("from", "to"), check=_in_order("uniform_"))
+def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
+    _floating("check_uniform_bounds", self.dtype)
+    unit = _uniform(key, self.shape, self.dtype)
+    return (unit * (to - from_) + from_).astype(self.dtype)
+
+
+@op("normal_functional", random=True, dynamic=("mean", "std"), check=_spread)
+def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
+    _floating("normal_kernel_cpu", self.dtype)
+    return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
+
+
+@op(
+    "normal.Tensor_Tensor",
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    random=True,
+    dynamic=("mean", "std"),
+    check=_spread,
+)
+def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
+    if is_complex(jnp.asarray(std).dtype):
+        raise RuntimeError("normal expects standard deviation to be non-complex")
+    dtype = result_type(mean, std)
+    shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
+    return (_normal(key, shape, dtype) * std + mean).astype(dtype)
+
+
+@op("normal.float_float", random=True, dynamic=("mean", "std"), check=_spread)
+def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) -> Array:
+    dtype = dtype or default_float()
+    return (_normal(key, tuple(size), dtype) * std + mean).astype(dtype)
+
+
+@op("log_normal", random=True, dynamic=("mean", "std"), check=_positive("log_normal_", "std"))
+def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
+    _floating("log_normal", self.dtype)
+    return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
+
+
+@op("exponential", random=True, dynamic=("lambd",), check=_positive("exponential_", "lambd"))
+def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
+    _floating("exponential", self.dtype)
+    drawn = jax.random.exponential(key, self.shape, _working(self.dtype))
+    return (drawn / lambd).astype(self.dtype)
+
+
+@op("cauchy", random=True, dynamic=("median", "sigma"), check=_positive("cauchy_", "sigma"))
+def cauchy(key: Array, self: Array, median: Any = 0.0, sigma: Any = 1.0) -> Array:
+    _floating("cauchy", self.dtype)
+    drawn = jax.random.cauchy(key, self.shape, _working(self.dtype))
+    return (drawn * sigma + median).astype(self.dtype)
+
+
+@op("geometric", random=True, dynamic=("p",), check=_success)
+def geometric(key: Array, self: Array, p: Any) -> Array:
+    unit = 1 - jax.random.uniform(key, self.shape, _working(self.dtype))
+    count = jnp.ceil(jnp.log(unit) / jnp.log1p(-p))
+    return jnp.maximum(count, 1).astype(self.dtype)
+
+
+# Coins --------------------------------------------------------------------------------------------
+
+
+def _coins(key: Array, shape: Any, p: Any) -> Array:
+    dtype = _working(getattr(p, "dtype", np.float32))
+    return jax.random.uniform(key, shape, dtype) < jnp.asarray(p).astype(dtype)
+
+
+@op("bernoulli", random=True)
+def bernoulli(key: Array, self: Array) -> Array:
+    _floating("bernoulli_tensor_cpu_self_", self.dtype)
+    return _coins(key, self.shape, self).astype(self.dtype)
+
+
+@op("bernoulli.p", random=True, dynamic=("p",), check=_probability)
+def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
+    return _coins(key, self.shape, jnp.asarray(p, jnp.float32)).astype(self.dtype)
+
+
+@op("bernoulli.Tensor", random=True)
+def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
+    return _coins(key, self.shape, p).astype(self.dtype)
+
+
+def _dropout_probability(arguments: Arguments) -> None:
+    if not 0 <= arguments["p"] <= 1:
+        raise RuntimeError(
+            f"dropout probability has to be between 0 and 1, but got {arguments['p']}"
+        )
+
+
+@op("native_dropout", random=True, dynamic=("p",), check=_dropout_probability)
+def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tuple[Array, Array]:
+    if train is False:
+        return input, jnp.ones(input.shape, jnp.bool_)
+    keep = jnp.asarray(1 - p, jnp.float32)
+    mask = _coins(key, input.shape, keep)
+    scale = jnp.where(keep == 0, 0, 1 / jnp.where(keep == 0, 1, keep))
+    return _scaled(input, mask, scale), mask
+
+
+@op("native_dropout_backward", dynamic=("scale",))
+def native_dropout_backward(grad_output: Array, mask: Array, scale: Any) -> Array:
+    grad = grad_output.astype(to_float(grad_output.dtype))
+    return _scaled(grad, mask != 0, jnp.asarray(scale, jnp.float32))
+
+
+@opmath
+def _scaled(x: Array, mask: Array, scale: Array) -> Array:
+    return jnp.where(mask, x * scale.astype(x.dtype), jnp.zeros((), x.dtype))
+
+
+# Integers -----------------------------------------------------------------------------------------
+
+
+def _integers(key: Array, shape: Any, low: Any, high: Any, dtype: Any) -> Array:
+    small = is_integral(dtype, include_bool=False) and np.dtype(dtype).itemsize < 8
+    drawn_in = jnp.int32 if small and np.dtype(dtype) != np.uint32 else jnp.int64
+    low, high = jnp.asarray(low).astype(drawn_in), jnp.asarray(high).astype(drawn_in)
+    return jax.random.randint(key, shape, low, high, drawn_in).astype(dtype)
+
+
+_randint = {"random": True, "dynamic": ("low", "high"), "check": _integers_in_order}
+
+
+@op("randint", "randint.generator", **_randint)
+def randint(key: Array, high: Any, size: Any, dtype: Any = INT64) -> Array:
+    return randint_low(key, 0, high, size, dtype)
+
+
+@op("randint.low", "randint.low_generator", **_randint)
+def randint_low(key: Array, low: Any, high: Any, size: Any, dtype: Any = INT64) -> Array:
+    return _integers(key, tuple(size), low, high, dtype or INT64)
+
+
+def _largest(dtype: Any) -> int:
+    """The end of the range of `random_()`: whole numbers that the dtype holds exactly."""
+    if dtype == jnp.bool_:
+        return 2
+    if is_integral(dtype):
+        return min(int(jnp.iinfo(dtype).max) + 1, 2**63 - 1)
+    return 2 ** (jnp.finfo(dtype).nmant + 1) + 1
+
+
+@op("random", random=True)
+def random(key: Array, self: Array) -> Array:
+    return _integers(key, self.shape, 0, _largest(self.dtype), jnp.int64).astype(self.dtype)
+
+
+@op("random.to", random=True, dynamic=("to",), check=_integers_in_order)
+def random_to(key: Array, self: Array, to: Any) -> Array:
+    return _integers(key, self.shape, 0, to, jnp.int64).astype(self.dtype)
+
+
+@op("random.from", random=True, dynamic=("from", "to"), check=_integers_in_order)
+def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
+    high = _largest(self.dtype) if to is None else to
+    return _integers(key, self.shape, from_, high, jnp.int64).astype(self.dtype)
+
+
+@op("randperm", "randperm.generator", random=True)
+def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
+    if n < 0:
+        raise RuntimeError(f"n must be non-negative, got {n}")
+    return jax.random.permutation(key, n).astype(dtype or INT64)
+
+
+# Samples from distributions given by tensors ------------------------------------------------------
+
+
+@op("multinomial", random=True)
+def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
+    _floating("multinomial", self.dtype)
+    if self.ndim not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not replacement and num_samples > self.shape[-1]:
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+    logits = jnp.log(self.astype(_working(self.dtype)))
+    if replacement:
+        shape = (*self.shape[:-1], num_samples)
+        spread = logits if self.ndim == 1 else logits[:, None, :]
+        return jax.random.categorical(key, spread, axis=-1, shape=shape).astype(jnp.int64)
+    noisy = logits + jax.random.gumbel(key, logits.shape, logits.dtype)
+    return lax.top_k(noisy, num_samples)[1].astype(jnp.int64)
+
+
+@op("poisson", random=True)
+def poisson(key: Array, self: Array) -> Array:
+    _floating("poisson_cpu", self.dtype)
+    return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
+
+
+@op("binomial", random=True)
+def binomial(key: Array, count: Array, prob: Array) -> Array:
+    dtype = _working(count.dtype)
+    n, p = count.astype(dtype), prob.astype(dtype)
+    return jax.random.binomial(key, n, p, dtype=dtype).astype(count.dtype)
+
+
+@op("_standard_gamma", random=True)
+def standard_gamma(key: Array, self: Array) -> Array:
+    return jax.random.gamma(key, self.astype(_working(self.dtype))).astype(self.dtype)
+
+
+@op("_standard_gamma_grad")
+@opmath
+def standard_gamma_grad(self: Array, output: Array) -> Array:
+    return lax.random_gamma_grad(self, output)  # pyright: ignore[reportCallIssue]
+
+
+@op("_sample_dirichlet", random=True)
+def sample_dirichlet(key: Array, self: Array) -> Array:
+    drawn = jax.random.loggamma(key, self.astype(_working(self.dtype)))
+    return jax.nn.softmax(drawn, axis=-1).astype(self.dtype)

@@ -1,0 +1,1 @@
+"""Rules that read and write at positions: indexing, gather, scatter, masks, embedding."""

@@ -1,0 +1,201 @@
+"""Rows of a table by index, and bags of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.ops.table.linear_resample import widened
+from calque.ops.table.registry import op
+
+SUM, MEAN, MAX = 0, 1, 2
+
+
+def rows(table: Array, indices: Array) -> Array:
+    """The rows of a table at indices; NaN where an index is out of range."""
+    return table.at[indices].get(mode="fill", wrap_negative_indices=False)
+
+
+def _check_indices(indices: Array) -> None:
+    if indices.dtype not in (np.int32, np.int64):
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: "
+            f"Long, Int; but got {indices.dtype} instead (while checking arguments for embedding)"
+        )
+
+
+@op("embedding")
+def embedding(
+    weight: Array,
+    indices: Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Array:
+    if weight.ndim != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    _check_indices(indices)
+    return rows(weight, indices)
+
+
+@op("embedding_dense_backward")
+def embedding_dense_backward(
+    grad_output: Array,
+    indices: Array,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Array:
+    at = indices.reshape(-1)
+    grad = widened(grad_output).reshape(at.shape[0], grad_output.shape[-1])
+    if padding_idx >= 0:
+        at = jnp.where(at == padding_idx, num_weights, at)
+    if scale_grad_by_freq:
+        grad = grad / _frequency(at, num_weights)[:, None].astype(grad.dtype)
+    return add_rows(at, grad, num_weights).astype(grad_output.dtype)
+
+
+def _frequency(at: Array, count: int) -> Array:
+    """How often the index at each place occurs."""
+    times = jnp.zeros((count,), np.int32).at[at].add(1, mode="drop")
+    return jnp.maximum(times.at[at].get(mode="fill", fill_value=1), 1)
+
+
+def add_rows(at: Array, values: Array, count: int) -> Array:
+    """Values added into `count` zero rows; an index out of range is dropped."""
+    zeros = jnp.zeros((count, *values.shape[1:]), values.dtype)
+    return zeros.at[at].add(values, mode="drop", wrap_negative_indices=False)
+
+
+@op("embedding_renorm")
+def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
+    """The table with the rows in use scaled down to a norm."""
+    used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="drop")
+    norms = jnp.linalg.norm(widened(self), ord=norm_type, axis=1)
+    scale = jnp.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1)
+    return (self * scale.astype(self.dtype)[:, None]).astype(self.dtype)
+
+
+def _bag_of(offsets: Array, length: int, bags: int) -> Array:
+    """The bag of each index: how many offsets are at or before it, less one."""
+    starts = jnp.zeros((length + 1,), np.int64).at[offsets[:bags]].add(1, mode="drop")
+    return jnp.cumsum(starts)[:length] - 1
+
+
+@op("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array, Array]:
+    """Reduced bags, the bag of each index, the sizes of the bags, and where each maximum was."""
+    _check_indices(indices)
+    bags = offsets.shape[0] - include_last_offset
+    length, count = indices.shape[0], weight.shape[0]
+    padding = padding_idx + count if padding_idx < -1 else padding_idx
+    bag = _bag_of(offsets.astype(np.int64), length, bags)
+    kept = jnp.ones((length,), bool) if padding < 0 else indices != padding
+    into = jnp.where(kept, bag, bags)
+    sizes = jnp.zeros((bags,), np.int64).at[into].add(1, mode="drop")
+    taken = widened(rows(weight, indices))
+    if mode == MAX:
+        out, best = _bag_max(taken, indices, into, bags)
+        out = jnp.where((sizes > 0)[:, None], out, 0)
+        return out.astype(weight.dtype), bag, sizes, best
+    if per_sample_weights is not None:
+        taken = taken * widened(per_sample_weights)[:, None]
+    out = jax.ops.segment_sum(taken, into, bags)
+    if mode == MEAN:
+        out = out / jnp.maximum(sizes, 1)[:, None].astype(out.dtype)
+    return out.astype(weight.dtype), bag, sizes, jnp.zeros((bags,), np.int64)
+
+
+def _bag_max(taken: Array, indices: Array, into: Array, bags: int) -> tuple[Array, Array]:
+    out = jax.ops.segment_max(taken, into, bags)
+    length = taken.shape[0]
+    place = jnp.arange(length, dtype=np.int64)[:, None]
+    is_best = taken == out.at[into].get(mode="clip")
+    first = jax.ops.segment_min(jnp.where(is_best, place, length), into, bags)
+    return out, indices.astype(np.int64).at[first].get(mode="fill", fill_value=-1)
+
+
+@op("_embedding_bag_backward")
+def embedding_bag_backward(
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
+) -> Array:
+    return embedding_bag_dense_backward(
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
+
+
+@op("_embedding_bag_dense_backward")
+def embedding_bag_dense_backward(
+    grad: Array,
+    indices: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
+) -> Array:
+    wide = widened(grad)
+    if mode == MAX:
+        column = np.arange(grad.shape[1])
+        at = jnp.where(maximum_indices < 0, num_weights, maximum_indices)
+        zeros = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
+        return zeros.at[at, column].add(wide, mode="drop").astype(grad.dtype)
+    if mode == MEAN:
+        wide = wide / jnp.maximum(bag_size, 1)[:, None].astype(wide.dtype)
+    each = wide.at[offset2bag].get(mode="fill", fill_value=0)
+    if per_sample_weights is not None:
+        each = each * widened(per_sample_weights)[:, None]
+    at = indices if padding_idx < 0 else jnp.where(indices == padding_idx, num_weights, indices)
+    if scale_grad_by_freq:
+        each = each / _frequency(at, num_weights)[:, None].astype(each.dtype)
+    return add_rows(at, each, num_weights).astype(grad.dtype)
+
+
+@op("_embedding_bag_per_sample_weights_backward")
+def embedding_bag_per_sample_weights_backward(
+    grad: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    mode: int,
+    padding_idx: int = -1,
+) -> Array:
+    each = widened(grad).at[offset2bag].get(mode="fill", fill_value=0)
+    products = jnp.sum(each * widened(rows(weight, indices)), axis=1)
+    if padding_idx >= 0:
+        products = jnp.where(indices == padding_idx, 0, products)
+    return products.astype(grad.dtype)

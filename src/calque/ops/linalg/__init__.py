@@ -1,0 +1,4 @@
+"""Rules of linear algebra.
+
+Products, decompositions, systems of equations, distances, Fourier transforms.
+"""

@@ -1,0 +1,84 @@
+"""Discrete Fourier transforms: real to complex, complex to real, complex to complex."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.promotion import complex_dtype, real_dtype
+from calque.ops.table.registry import op
+
+_NONE, _BY_ROOT, _BY_SIZE = 0, 1, 2
+_MOST = 3  # axes that one XLA transform takes
+
+
+def _scale(array: Array, size: int, normalization: int) -> Array:
+    if normalization == _NONE:
+        return array
+    factor = 1 / math.sqrt(size) if normalization == _BY_ROOT else 1 / size
+    return array * jnp.asarray(factor, real_dtype(array.dtype))
+
+
+def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...]) -> Array:
+    """One XLA transform of the given axes (the last is the halved one, if one is)."""
+    ndim, count = array.ndim, len(dims)
+    if dims == list(range(ndim - count, ndim)):
+        return lax.fft(array, kind, lengths)
+    last = tuple(range(-count, 0))
+    moved = lax.fft(jnp.moveaxis(array, dims, last), kind, lengths)
+    return jnp.moveaxis(moved, last, dims)
+
+
+def _complex(array: Array, dims: list[int], forward: bool) -> Array:
+    """The unnormalized complex transform of any number of axes."""
+    kind = lax.FftType.FFT if forward else lax.FftType.IFFT
+    for start in range(0, len(dims), _MOST):
+        group = sorted(dims[start : start + _MOST])
+        array = _transform(array, group, kind, tuple(array.shape[d] for d in group))
+    if not forward:
+        array = array * jnp.asarray(_sizes(array, dims), real_dtype(array.dtype))
+    return array
+
+
+def _sizes(array: Array, dims: list[int]) -> int:
+    return math.prod(array.shape[d] for d in dims)
+
+
+@op("_fft_c2c")
+def fft_c2c(self: Array, dim: Any, normalization: int, forward: bool) -> Array:
+    dims = [wrap_dim(d, self.ndim) for d in dim]
+    if not dims:
+        return self
+    return _scale(_complex(self, dims, forward), _sizes(self, dims), normalization)
+
+
+@op("_fft_r2c")
+def fft_r2c(self: Array, dim: Any, normalization: int, onesided: bool) -> Array:
+    dims = [wrap_dim(d, self.ndim) for d in dim]
+    size = _sizes(self, dims)
+    if not onesided:
+        result = _complex(self.astype(complex_dtype(self.dtype)), dims, True)
+        return _scale(result, size, normalization)
+    halved = dims[-1]
+    result = _transform(self, [halved], lax.FftType.RFFT, (self.shape[halved],))
+    if len(dims) > 1:
+        result = _complex(result, dims[:-1], True)
+    return _scale(result, size, normalization)
+
+
+@op("_fft_c2r")
+def fft_c2r(self: Array, dim: Any, normalization: int, last_dim_size: int) -> Array:
+    dims = [wrap_dim(d, self.ndim) for d in dim]
+    halved = dims[-1]
+    array = _complex(self, dims[:-1], False) if len(dims) > 1 else self
+    kept = last_dim_size // 2 + 1
+    missing = kept - array.shape[halved]
+    if missing > 0:
+        padding = [(0, missing if d == halved else 0) for d in range(array.ndim)]
+        array = jnp.pad(array, padding)
+    array = lax.slice_in_dim(array, 0, kept, axis=halved)
+    result = _transform(array, [halved], lax.FftType.IRFFT, (last_dim_size,))
+    result = result * jnp.asarray(last_dim_size, result.dtype)
+    return _scale(result, _sizes(result, dims), normalization)

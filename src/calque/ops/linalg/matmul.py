@@ -1,0 +1,198 @@
+"""Products of matrices and vectors.
+
+Half-precision products accumulate in float32 inside XLA. A `beta` of zero drops the added operand,
+NaNs and all, as BLAS does; for that `alpha` and `beta` are static.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.ops.table.linear_resample import widened
+from calque.ops.table.registry import op
+
+_SCALED = ("alpha", "beta")
+
+
+def _check_same_dtype(x: Array, y: Array) -> None:
+    if x.dtype != y.dtype:
+        raise RuntimeError(
+            f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}"
+        )
+    if x.dtype == jnp.bool_:
+        raise RuntimeError("matrix products are not implemented for 'Bool'")
+
+
+def _check_matrices(x: Array, y: Array) -> None:
+    _check_same_dtype(x, y)
+    if x.ndim != 2 or y.ndim != 2:
+        raise RuntimeError(f"mat1 and mat2 must be matrices, got {x.ndim}-D and {y.ndim}-D tensors")
+    if x.shape[1] != y.shape[0]:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and "
+            f"{y.shape[0]}x{y.shape[1]})"
+        )
+
+
+def _check_batches(x: Array, y: Array) -> None:
+    _check_same_dtype(x, y)
+    if x.ndim != 3 or y.ndim != 3:
+        raise RuntimeError("batch1 and batch2 must be 3D tensors")
+    if x.shape[0] != y.shape[0] or x.shape[2] != y.shape[1]:
+        raise RuntimeError(
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{x.shape[0]}, {x.shape[2]}] but got: [{y.shape[0]}, {y.shape[1]}]."
+        )
+
+
+def _check_vectors(x: Array, y: Array) -> None:
+    if x.ndim != 1 or y.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {x.ndim}D and {y.ndim}D tensors")
+    if x.dtype != y.dtype:
+        raise RuntimeError(
+            f"dot : expected both vectors to have same dtype, but found {x.dtype} and {y.dtype}"
+        )
+    if x.shape != y.shape:
+        raise RuntimeError(
+            "inconsistent tensor size, expected tensor "
+            f"[{x.shape[0]}] and src [{y.shape[0]}] to have the same number of elements"
+        )
+
+
+def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
+    """`beta * added + alpha * product`; the products are left out where they change nothing."""
+    dtype = product.dtype
+    if jnp.broadcast_shapes(added.shape, product.shape) != product.shape:
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(product.shape)} must match the existing size "
+            f"{list(added.shape)}"
+        )
+    if alpha != 1:
+        product = product * jnp.asarray(alpha).astype(dtype)
+    if beta == 0:
+        return product
+    added = added.astype(dtype)
+    return product + (added if beta == 1 else added * jnp.asarray(beta).astype(dtype))
+
+
+@op("mm", "mm.dtype")
+def mm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
+    _check_matrices(self, mat2)
+    return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
+
+
+@op("bmm", "bmm.dtype")
+def bmm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
+    _check_batches(self, mat2)
+    return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
+
+
+@op("_int_mm")
+def int_mm(self: Array, mat2: Array) -> Array:
+    _check_matrices(self, mat2)
+    return jnp.matmul(self, mat2, preferred_element_type=np.dtype("int32"))
+
+
+@op("mv")
+def mv(self: Array, vec: Array) -> Array:
+    _check_same_dtype(self, vec)
+    if self.ndim != 2 or vec.ndim != 1 or self.shape[1] != vec.shape[0]:
+        raise RuntimeError(f"size mismatch, got input {self.shape}, vec {vec.shape}")
+    return jnp.matmul(self, vec)
+
+
+@op("dot")
+def dot(self: Array, tensor: Array) -> Array:
+    _check_vectors(self, tensor)
+    return jnp.dot(self, tensor)
+
+
+@op("vdot")
+def vdot(self: Array, other: Array) -> Array:
+    _check_vectors(self, other)
+    return jnp.vdot(self, other)
+
+
+@op("addmm", static=_SCALED)
+def addmm(self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    _check_matrices(mat1, mat2)
+    return _scaled_sum(self, jnp.matmul(mat1, mat2), beta, alpha)
+
+
+@op("addmm.dtype", static=_SCALED)
+def addmm_dtype(
+    self: Array, mat1: Array, mat2: Array, out_dtype: Any, beta: Any = 1, alpha: Any = 1
+) -> Array:
+    return _scaled_sum(self, mm(mat1, mat2, out_dtype), beta, alpha)
+
+
+@op("_addmm_activation", static=_SCALED)
+def addmm_activation(
+    self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
+) -> Array:
+    total = addmm(self, mat1, mat2, beta, alpha)
+    return jax.nn.gelu(total, approximate=True) if use_gelu else jax.nn.relu(total)
+
+
+@op("baddbmm", static=_SCALED)
+def baddbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    return _scaled_sum(self, bmm(batch1, batch2), beta, alpha)
+
+
+@op("baddbmm.dtype", static=_SCALED)
+def baddbmm_dtype(
+    self: Array, batch1: Array, batch2: Array, out_dtype: Any, beta: Any = 1, alpha: Any = 1
+) -> Array:
+    return _scaled_sum(self, bmm(batch1, batch2, out_dtype), beta, alpha)
+
+
+@op("addbmm", static=_SCALED)
+def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    """The products summed over the batch; half precision is rounded once, at the end."""
+    _check_batches(batch1, batch2)
+    wide = widened(batch1).dtype
+    product = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=wide)
+    return _scaled_sum(self, product, beta, alpha).astype(batch1.dtype)
+
+
+@op("addmv", static=_SCALED)
+def addmv(self: Array, mat: Array, vec: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    return _scaled_sum(self, mv(mat, vec), beta, alpha)
+
+
+@op("addr", static=_SCALED)
+def addr(self: Array, vec1: Array, vec2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    if vec1.ndim != 1 or vec2.ndim != 1:
+        raise RuntimeError(
+            f"addr: Expected 1-D argument vec1 and vec2, but got {vec1.ndim}-D and {vec2.ndim}-D"
+        )
+    dtype = jnp.promote_types(self.dtype, jnp.promote_types(vec1.dtype, vec2.dtype))
+    outer = vec1.astype(dtype)[:, None] * vec2.astype(dtype)[None, :]
+    if dtype == jnp.bool_:
+        outer = outer & bool(alpha)
+        return outer | self if beta else outer
+    return _scaled_sum(self, outer, beta, alpha)
+
+
+@op("_trilinear")
+def trilinear(
+    i1: Array,
+    i2: Array,
+    i3: Array,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sumdim: Any,
+    unroll_dim: int = 1,
+) -> Array:
+    """A sum over `sumdim` of the product of three tensors with axes of size one put in."""
+    ndim = i1.ndim + len(expand1)
+    axes = [[d for d in range(ndim) if d not in e] for e in (expand1, expand2, expand3)]
+    summed = {d % ndim for d in sumdim}
+    kept = [d for d in range(ndim) if d not in summed]
+    wide = [widened(i) for i in (i1, i2, i3)]  # two products, one rounding
+    total = jnp.einsum(wide[0], axes[0], wide[1], axes[1], wide[2], axes[2], kept)
+    return total.astype(jnp.result_type(i1, i2, i3))

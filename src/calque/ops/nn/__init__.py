@@ -1,0 +1,4 @@
+"""Rules of neural networks.
+
+Convolution, pooling, normalization, attention, recurrent layers, losses.
+"""

@@ -1,0 +1,215 @@
+"""Convolution of every kind, and its gradients, on `lax.conv_general_dilated`.
+
+A transposed convolution is the gradient of a convolution: the input dilated by the stride, under
+the kernel flipped and with its channels exchanged.
+"""
+
+import string
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.table.registry import op
+
+
+def _each(value: Any, ndim: int) -> tuple[int, ...]:
+    value = (value,) if isinstance(value, int) else tuple(value)
+    return value * ndim if len(value) == 1 else value
+
+
+def _check(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    groups: int,
+) -> None:
+    if groups <= 0:
+        raise RuntimeError("non-positive groups is not supported")
+    if min(stride, default=1) <= 0:
+        raise RuntimeError("non-positive stride is not supported")
+    if min(padding, default=0) < 0:
+        raise RuntimeError("negative padding is not supported")
+    if min(dilation, default=1) <= 0:
+        raise RuntimeError("dilation should be greater than zero")
+    shapes = f"given weight of size {list(weight.shape)}, input of size {list(x.shape)}"
+    if weight.ndim != x.ndim:
+        raise RuntimeError(f"Expected {weight.ndim}-dimensional input: {shapes}")
+    if x.dtype != weight.dtype or (bias is not None and bias.dtype != x.dtype):
+        other = weight.dtype if x.dtype != weight.dtype else bias.dtype  # type: ignore[union-attr]
+        raise RuntimeError(
+            f"Input type ({x.dtype}) and weight or bias type ({other}) should be the same"
+        )
+    if weight.shape[0] < groups or weight.shape[0] % groups:
+        raise RuntimeError(f"groups={groups} does not divide the weight's channels: {shapes}")
+    channels = weight.shape[0] if transposed else weight.shape[1] * groups
+    if x.shape[1] != channels:
+        raise RuntimeError(
+            f"{shapes[0].upper()}{shapes[1:]} and groups={groups}, expected input to have "
+            f"{channels} channels, but got {x.shape[1]} channels instead"
+        )
+    made = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (made,):
+        raise RuntimeError(
+            f"{shapes[0].upper()}{shapes[1:]}, expected bias to be 1-dimensional with {made} "
+            f"elements, but got bias of size {list(bias.shape)} instead"
+        )
+    if not transposed:
+        padded = [n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)]
+        kernel = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
+        if any(k > n for k, n in zip(kernel, padded, strict=True)):
+            raise RuntimeError(
+                f"Calculated padded input size per channel: {tuple(padded)}. Kernel size: "
+                f"{tuple(kernel)}. Kernel size can't be greater than actual input size"
+            )
+
+
+def _flipped(weight: Array, groups: int) -> Array:
+    """The kernel of the transposed convolution: (out, in/groups, *kernel), reversed in space."""
+    channels, made, *kernel = weight.shape
+    weight = weight.reshape(groups, channels // groups, made, *kernel).swapaxes(1, 2)
+    weight = weight.reshape(groups * made, channels // groups, *kernel)
+    return lax.rev(weight, range(2, weight.ndim))
+
+
+def _convolve(
+    x: Array,
+    weight: Array,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+) -> Array:
+    letters = "NC" + "".join(c for c in string.ascii_uppercase if c not in "NCIO")[: x.ndim - 2]
+    dimensions = lax.conv_dimension_numbers(
+        x.shape, weight.shape, (letters, "OI" + letters[2:], letters)
+    )
+    reach = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
+    if transposed:
+        extents = zip(reach, padding, output_padding, strict=True)
+        return lax.conv_general_dilated(
+            x,
+            _flipped(weight, groups),
+            (1,) * len(stride),
+            [(r - p, r - p + o) for r, p, o in extents],
+            lhs_dilation=stride,
+            rhs_dilation=dilation,
+            dimension_numbers=dimensions,
+            feature_group_count=groups,
+        )
+    return lax.conv_general_dilated(
+        x,
+        weight,
+        stride,
+        [(p, p) for p in padding],
+        rhs_dilation=dilation,
+        dimension_numbers=dimensions,
+        feature_group_count=groups,
+    )
+
+
+@op("convolution", "convolution_overrideable")
+def convolution(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Array:
+    ndim = weight.ndim - 2
+    stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))
+    _check(input, weight, bias, stride, padding, dilation, transposed, groups)
+    out = _convolve(
+        input, weight, stride, padding, dilation, transposed, _each(output_padding, ndim), groups
+    )
+    return out if bias is None else out + bias.reshape(-1, *(1,) * ndim)
+
+
+@op("convolution_backward_overrideable")
+def convolution_backward_overrideable(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Any,
+) -> tuple[Array | None, Array | None, Array | None]:
+    return convolution_backward(
+        grad_output,
+        input,
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+        output_mask,
+    )
+
+
+@op("convolution_backward")
+def convolution_backward(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Any,
+) -> tuple[Array | None, Array | None, Array | None]:
+    """The gradients that `output_mask` asks for; a convolution is linear in each operand."""
+    ndim = weight.ndim - 2
+    stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))
+    output_padding = _each(output_padding, ndim)
+
+    def forward(x: Array, w: Array) -> Array:
+        return _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups)
+
+    for_input = for_weight = for_bias = None
+    if jnp.iscomplexobj(grad_output):
+        input, weight = jnp.conj(input), jnp.conj(weight)
+    if output_mask[0]:
+        (for_input,) = jax.linear_transpose(lambda x: forward(x, weight), input)(grad_output)
+    if output_mask[1]:
+        (for_weight,) = jax.linear_transpose(lambda w: forward(input, w), weight)(grad_output)
+    if output_mask[2]:
+        for_bias = jnp.sum(grad_output, axis=(0, *range(2, grad_output.ndim)))
+    return for_input, for_weight, for_bias
+
+
+@op("conv_tbc")
+def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
+    """A 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
+    numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
+    return (
+        lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers) + bias
+    )
+
+
+@op("conv_tbc_backward")
+def conv_tbc_backward(
+    self: Array, input: Array, weight: Array, bias: Array, pad: int
+) -> tuple[Array, Array, Array]:
+    _, pull = jax.vjp(lambda x, w, b: conv_tbc(x, w, b, pad), input, weight, bias)
+    return pull(self)

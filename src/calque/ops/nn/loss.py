@@ -1,0 +1,236 @@
+"""Losses between elements of an input and a target, and their gradients.
+
+`reduction` is PyTorch's number: 0 none, 1 mean, 2 sum. A gradient is `jax.vjp` of the loss unless
+PyTorch's own differs at a kink or at a clamp.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.ops.table.promotion import promote
+from calque.ops.table.registry import op
+
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def reduce(loss: Array, reduction: int) -> Array:
+    """None, mean or sum of a loss."""
+    if reduction == NONE:
+        return loss
+    return jnp.mean(loss) if reduction == MEAN else jnp.sum(loss)
+
+
+def share(grad_output: Array, size: int, reduction: int) -> Array:
+    """The gradient that reaches each of `size` elements through a reduction."""
+    if reduction != MEAN:
+        return grad_output
+    return grad_output / jnp.asarray(size).astype(grad_output.dtype)
+
+
+@op("mse_loss")
+def mse_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
+    x, y = promote(self, target)
+    return reduce(jnp.square(x - y), reduction)
+
+
+@op("mse_loss_backward")
+def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction: int) -> Array:
+    x, y = promote(self, target)
+    return 2 * (x - y) * share(grad_output, x.size, reduction)
+
+
+@op("smooth_l1_loss")
+def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    x, y = promote(self, target)
+    gap = jnp.abs(x - y)
+    if beta == 0:
+        return reduce(gap, reduction)
+    return reduce(jnp.where(gap < beta, 0.5 * gap * gap / beta, gap - 0.5 * beta), reduction)
+
+
+@op("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(
+    grad_output: Array, self: Array, target: Array, reduction: int, beta: float
+) -> Array:
+    x, y = promote(self, target)
+    gap = x - y
+    slope = jnp.sign(gap) if beta == 0 else jnp.clip(gap / beta, -1, 1)
+    return slope * share(grad_output, gap.size, reduction)
+
+
+@op("huber_loss")
+def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Array:
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    x, y = promote(self, target)
+    gap = jnp.abs(x - y)
+    loss = jnp.where(gap <= delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
+    return reduce(loss, reduction)
+
+
+@op("huber_loss_backward")
+def huber_loss_backward(
+    grad_output: Array, self: Array, target: Array, reduction: int, delta: float
+) -> Array:
+    x, y = promote(self, target)
+    return jnp.clip(x - y, -delta, delta) * share(grad_output, x.size, reduction)
+
+
+@op("soft_margin_loss")
+def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
+    x, y = promote(self, target)
+    return reduce(jax.nn.softplus(-y * x), reduction)
+
+
+@op("soft_margin_loss_backward")
+def soft_margin_loss_backward(
+    grad_output: Array, self: Array, target: Array, reduction: int
+) -> Array:
+    x, y = promote(self, target)
+    return -y * jax.nn.sigmoid(-y * x) * share(grad_output, x.size, reduction)
+
+
+@op("binary_cross_entropy")
+def binary_cross_entropy(
+    self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
+) -> Array:
+    """As PyTorch, logarithms are kept above -100, and an input outside [0, 1] gives NaN."""
+    x, y = promote(self, target)
+    log_x = jnp.maximum(jnp.log(x), -100)
+    log_rest = jnp.maximum(jnp.log1p(-x), -100)
+    loss = (y - 1) * log_rest - y * log_x
+    return reduce(loss if weight is None else loss * weight, reduction)
+
+
+@op("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    weight: Array | None = None,
+    reduction: int = MEAN,
+) -> Array:
+    x, y = promote(self, target)
+    grad = grad_output * (x - y) / jnp.maximum((1 - x) * x, np.asarray(1e-12, x.dtype))
+    grad = grad if weight is None else grad * weight
+    return share(grad, x.size, reduction).astype(self.dtype)
+
+
+@op("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    self: Array,
+    target: Array,
+    weight: Array | None = None,
+    pos_weight: Array | None = None,
+    reduction: int = MEAN,
+) -> Array:
+    x, y = promote(self, target)
+    log_sigmoid = jax.nn.log_sigmoid(x)
+    positive = log_sigmoid if pos_weight is None else ((pos_weight - 1) * y + 1) * log_sigmoid
+    loss = (1 - y) * x - positive
+    return reduce(loss if weight is None else loss * weight, reduction)
+
+
+def _row(values: Array) -> tuple[Array, tuple[int, ...]]:
+    """Samples by classes, and the shape of the samples."""
+    return (values[None], ()) if values.ndim < 2 else (values, values.shape[:1])
+
+
+def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
+    if x.ndim > 2 or (x.size == 0 and x.shape[-1:] == (0,)):
+        raise RuntimeError(
+            "Expected non-empty vector or matrix with optional 0-dim batch size, but got: "
+            f"{list(x.shape)}"
+        )
+    if target.shape != shape and not (not shape and target.size == 1):
+        raise RuntimeError(f"inconsistent target size, expected {shape} but got {target.shape}")
+
+
+def _multi_margin(
+    x: Array, target: Array, p: int, margin: Any, weight: Array | None, reduction: int
+) -> Array:
+    matrix, samples = _row(jnp.atleast_1d(x))
+    _check_rows(x, target, samples)
+    classes = matrix.shape[1]
+    label = target.reshape(-1, 1)
+    hit = jnp.take_along_axis(matrix, label, axis=1, mode="fill")
+    gap = jnp.maximum(np.asarray(margin, x.dtype) - hit + matrix, 0)
+    loss = gap if p == 1 else gap * gap
+    if weight is not None:
+        loss = loss * jnp.take(weight, label, mode="fill")
+    loss = jnp.where(np.arange(classes) == label, 0, loss)
+    return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
+
+
+@op("multi_margin_loss", static=("p", "margin"))
+def multi_margin_loss(
+    self: Array,
+    target: Array,
+    p: Any = 1,
+    margin: Any = 1,
+    weight: Array | None = None,
+    reduction: int = MEAN,
+) -> Array:
+    if p not in (1, 2):
+        raise RuntimeError("only p == 1 and p == 2 supported")
+    return _multi_margin(self, target, p, margin, weight, reduction)
+
+
+@op("multi_margin_loss_backward", static=("p", "margin"))
+def multi_margin_loss_backward(
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    p: Any,
+    margin: Any,
+    weight: Array | None = None,
+    reduction: int = MEAN,
+) -> Array:
+    def forward(x: Array) -> Array:
+        return _multi_margin(x, target, p, margin, weight, reduction)
+
+    return jax.vjp(forward, self)[1](grad_output)[0]
+
+
+def _is_target(matrix: Array, target: Array) -> tuple[Array, Array]:
+    """Which places of the target count (those before the first -1), and which classes they name."""
+    valid = jnp.cumsum(target < 0, axis=1) == 0
+    at = jnp.where(valid, target, matrix.shape[1])
+    rows = np.arange(matrix.shape[0])[:, None]
+    named = jnp.zeros(matrix.shape, bool).at[rows, at].set(True, mode="drop")
+    return valid, named
+
+
+def _multilabel_margin(x: Array, target: Array, reduction: int) -> Array:
+    matrix, samples = _row(jnp.atleast_1d(x))
+    labels, _ = _row(jnp.atleast_1d(target))
+    valid, named = _is_target(matrix, labels)
+    hit = jnp.take_along_axis(matrix, jnp.where(valid, labels, 0), axis=1, mode="fill")
+    gap = jnp.maximum(1 - hit[:, :, None] + matrix[:, None, :], 0)
+    gap = jnp.where(valid[:, :, None] & ~named[:, None, :], gap, 0)
+    return reduce((jnp.sum(gap, axis=(1, 2)) / matrix.shape[1]).reshape(samples), reduction)
+
+
+@op("multilabel_margin_loss_forward")
+def multilabel_margin_loss_forward(
+    self: Array, target: Array, reduction: int
+) -> tuple[Array, Array]:
+    if self.shape != target.shape and not (self.size == target.size == 1):
+        raise RuntimeError(f"inconsistent target size: {target.shape} for input of {self.shape}")
+    matrix, _ = _row(jnp.atleast_1d(self))
+    labels, _ = _row(jnp.atleast_1d(target))
+    named = _is_target(matrix, labels)[1].astype(self.dtype).reshape(target.shape)
+    return _multilabel_margin(self, target, reduction), named
+
+
+@op("multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(
+    grad_output: Array, self: Array, target: Array, reduction: int, is_target: Array
+) -> Array:
+    return jax.vjp(lambda x: _multilabel_margin(x, target, reduction), self)[1](grad_output)[0]

@@ -1,0 +1,202 @@
+"""The negative log-likelihood of class labels, and CTC.
+
+A label that is no class gives NaN: on this device no error can be raised for a value. The gradient
+compares each class with the label, which XLA fuses into the softmax's gradient; no scatter.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from calque.ops.nn.loss import MEAN, NONE
+from calque.ops.table.registry import op
+
+
+def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
+    labels = x.shape[:axis] + x.shape[axis + 1 :]
+    if target.shape != labels and not (x.ndim == 1 and target.size == 1):
+        raise RuntimeError(
+            f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)})"
+            if x.ndim > 2 or len(target.shape) != 1
+            else f"Expected input batch_size ({x.shape[0]}) to match target batch_size "
+            f"({target.shape[0]})."
+        )
+    if weight is not None and weight.shape != (x.shape[axis],):
+        raise RuntimeError(
+            "weight tensor should be defined either for all classes or no classes but got weight "
+            f"tensor of shape: {list(weight.shape)}"
+        )
+
+
+def _label_weights(x: Array, target: Array, weight: Array | None, ignore: int) -> Array:
+    """The weight of each label, zero for the ignored ones."""
+    counted = target != ignore
+    if weight is None:
+        return counted.astype(x.dtype)
+    taken = weight.at[target].get(mode="fill", wrap_negative_indices=False)
+    return jnp.where(counted, taken, 0)
+
+
+def _forward(
+    x: Array, target: Array, weight: Array | None, reduction: int, ignore: int
+) -> tuple[Array, Array]:
+    axis = 0 if x.ndim == 1 else 1
+    _check(x, target, weight, axis)
+    target = target.reshape(x.shape[:axis] + x.shape[axis + 1 :])
+    counted = target != ignore
+    label = jnp.where(counted, target, 0)
+    label = jnp.where(label < 0, x.shape[axis], label)
+    picked = jnp.take_along_axis(x, jnp.expand_dims(label, axis), axis=axis, mode="fill")
+    picked = jnp.squeeze(picked, axis)
+    weights = _label_weights(x, target, weight, ignore)
+    loss = jnp.where(counted, -picked if weight is None else -picked * weights, 0)
+    if reduction == NONE:
+        return loss.astype(x.dtype), jnp.zeros((), x.dtype)
+    total = jnp.sum(weights)
+    summed = jnp.sum(loss)
+    return (summed / total if reduction == MEAN else summed), total
+
+
+def _backward(
+    grad: Array,
+    x: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore: int,
+    total_weight: Array,
+) -> Array:
+    axis = 0 if x.ndim == 1 else 1
+    target = target.reshape(x.shape[:axis] + x.shape[axis + 1 :])
+    each = -_label_weights(x, target, weight, ignore) * grad
+    if reduction == MEAN:
+        each = each / total_weight
+    each = jnp.where(target != ignore, each, 0)
+    label = jnp.expand_dims(target, axis)
+    classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
+    return jnp.where(classes == label, jnp.expand_dims(each, axis), 0).astype(x.dtype)
+
+
+@op("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss_forward(
+    self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
+) -> tuple[Array, Array]:
+    return _forward(self, target, weight, reduction, ignore_index)
+
+
+@op("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(
+    grad_output: Array,
+    self: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
+) -> Array:
+    return _backward(grad_output, self, target, weight, reduction, ignore_index, total_weight)
+
+
+_LENGTHS = ("input_lengths", "target_lengths")
+
+
+def _lengths(values: Any) -> Array:
+    return (
+        jnp.stack([jnp.asarray(v) for v in values]).astype(np.int64)
+        if isinstance(values, list | tuple)
+        else values.astype(np.int64)
+    )
+
+
+def _padded_targets(targets: Array, lengths: Array) -> Array:
+    """Targets as (batch, longest); those given in one row are cut apart."""
+    if targets.ndim == 2:
+        return targets
+    starts = jnp.cumsum(lengths) - lengths
+    at = starts[:, None] + np.arange(targets.shape[0])
+    return targets.at[at].get(mode="fill", fill_value=0)
+
+
+def _ctc(
+    log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
+) -> tuple[Array, Array]:
+    """Negative log-likelihoods (batch,) and log-alphas (batch, time, 2 * longest + 1)."""
+    steps, batch, _ = log_probs.shape
+    labels = _padded_targets(targets, target_lengths)
+    longest = labels.shape[1]
+    states = 2 * longest + 1
+    extended = jnp.full((batch, states), blank, labels.dtype).at[:, 1::2].set(labels)
+    no_way = np.asarray(-np.inf, log_probs.dtype)
+    before = jnp.pad(extended, ((0, 0), (2, 0)), constant_values=blank)[:, :states]
+    may_skip = (extended != blank) & (extended != before) & (np.arange(states) >= 2)
+    emitted = jnp.take_along_axis(
+        log_probs, jnp.broadcast_to(extended, (steps, batch, states)), axis=2, mode="clip"
+    )
+    reachable = (np.arange(states) == 0) | (
+        (np.arange(states) == 1) & (target_lengths > 0)[:, None]
+    )
+    first = jnp.where(reachable, emitted[0], no_way)
+
+    def step(alpha: Array, emission: Array) -> tuple[Array, Array]:
+        one = jnp.pad(alpha, ((0, 0), (1, 0)), constant_values=-np.inf)[:, :states]
+        two = jnp.pad(alpha, ((0, 0), (2, 0)), constant_values=-np.inf)[:, :states]
+        two = jnp.where(may_skip, two, no_way)
+        top = jnp.maximum(jnp.maximum(alpha, one), two)
+        safe = lax.stop_gradient(jnp.where(top == -np.inf, 0, top))
+        total = jnp.exp(alpha - safe) + jnp.exp(one - safe) + jnp.exp(two - safe)
+        dead = total == 0
+        new = jnp.where(dead, no_way, jnp.log(jnp.where(dead, 1, total)) + safe) + emission
+        return new, new
+
+    _, rest = lax.scan(step, first, emitted[1:])
+    alphas = jnp.concatenate([first[None], rest])
+    last = jnp.take_along_axis(alphas, (input_lengths - 1).reshape(1, batch, 1), axis=0)[0]
+    end = 2 * target_lengths[:, None]
+    final = jnp.take_along_axis(last, end, axis=1)[:, 0]
+    other = jnp.take_along_axis(last, jnp.maximum(end - 1, 0), axis=1)[:, 0]
+    other = jnp.where(target_lengths > 0, other, no_way)
+    top = jnp.maximum(final, other)
+    safe = lax.stop_gradient(jnp.where(top == -np.inf, 0, top))
+    total = jnp.exp(final - safe) + jnp.exp(other - safe)
+    dead = total == 0
+    likelihood = jnp.where(dead, no_way, jnp.log(jnp.where(dead, 1, total)) + safe)
+    return -likelihood, alphas.swapaxes(0, 1)
+
+
+@op("_ctc_loss", "_ctc_loss.Tensor", dynamic=_LENGTHS)
+def ctc_loss(
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[Array, Array]:
+    if not 0 <= blank < log_probs.shape[2]:
+        raise RuntimeError("blank must be in label range")
+    return _ctc(log_probs, targets, _lengths(input_lengths), _lengths(target_lengths), blank)
+
+
+@op("_ctc_loss_backward", "_ctc_loss_backward.Tensor", dynamic=_LENGTHS)
+def ctc_loss_backward(
+    grad: Array,
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Any,
+    target_lengths: Any,
+    neg_log_likelihood: Array,
+    log_alpha: Array,
+    blank: int,
+    zero_infinity: bool = False,
+) -> Array:
+    """As PyTorch's, the gradient for scores under a log-softmax: the derivative plus exp(input)."""
+    inputs, labels = _lengths(input_lengths), _lengths(target_lengths)
+    loss, pull = jax.vjp(lambda x: _ctc(x, targets, inputs, labels, blank)[0], log_probs)
+    (derivative,) = pull(jnp.ones_like(loss))
+    out = (jnp.exp(log_probs) + derivative) * grad[:, None]
+    out = jnp.where(np.arange(log_probs.shape[0])[:, None, None] < inputs[:, None], out, 0)
+    lost = (neg_log_likelihood == np.inf)[:, None]
+    return jnp.where(lost, 0 if zero_infinity else np.nan, out).astype(log_probs.dtype)

@@ -1,0 +1,161 @@
+"""Max and average pooling over windows of one size, and their gradients.
+
+The gradient of max pooling is that of XLA's own windowed maximum (select-and-scatter) and needs no
+indices, so a program that pools and differentiates never computes them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from calque.ops.nn.sliding_windows import Windows, windows
+from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import is_integral
+from calque.ops.table.registry import op
+
+
+def lowest(dtype: Any) -> Any:
+    """The identity of max for a dtype."""
+    return np.asarray(jnp.iinfo(dtype).min if is_integral(dtype) else -np.inf, dtype)
+
+
+def _leading(x: Array, w: Windows, values: tuple[int, ...], fill: int) -> tuple[int, ...]:
+    return (fill,) * (x.ndim - len(w.size)) + values
+
+
+def _arguments(x: Array, w: Windows) -> dict[str, Any]:
+    return {
+        "window_dimensions": _leading(x, w, w.kernel, 1),
+        "window_strides": _leading(x, w, w.stride, 1),
+        "padding": ((0, 0),) * (x.ndim - len(w.size)) + tuple((a, max(b, 0)) for a, b in w.pads),
+        "window_dilation": _leading(x, w, w.dilation, 1),
+    }
+
+
+def _maximum(x: Array, w: Windows) -> Array:
+    return lax.reduce_window(x, lowest(x.dtype), lax.max, **_arguments(x, w))
+
+
+def positions(size: tuple[int, ...]) -> Array:
+    """The flat position of each element of an array of a shape."""
+    return lax.iota(np.int32, int(np.prod(size))).reshape(size)
+
+
+def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The larger of two (value, position): the first of equal ones, the last of NaNs."""
+    (x, i), (y, j) = a, b
+    x_nan, y_nan = x != x, y != y
+    first = jnp.where(x_nan | y_nan, x_nan & (~y_nan | (i > j)), (x > y) | ((x == y) & (i < j)))
+    return jnp.where(first, x, y), jnp.where(first, i, j)
+
+
+def _argmaximum(x: Array, w: Windows) -> Array:
+    at = jnp.broadcast_to(positions(w.size), x.shape)
+    start = (lowest(x.dtype), np.int32(np.iinfo(np.int32).max))
+    x = lax.stop_gradient(x)  # JAX does not know that no gradient flows to a position
+    return lax.reduce_window((x, at), start, prefer, **_arguments(x, w))[1].astype(np.int64)
+
+
+def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) -> Array:
+    """A gradient added into zeros of a shape, at flat positions over its last `ndim` axes."""
+    lead = shape[: len(shape) - ndim]
+    rows = int(np.prod(lead))
+    at = indices.reshape(rows, -1)
+    row = lax.broadcasted_iota(at.dtype, at.shape, 0)
+    values = widened(grad).reshape(at.shape)
+    flat = jnp.zeros((rows, int(np.prod(shape[len(lead) :]))), values.dtype)
+    return flat.at[row, at].add(values, mode="drop").reshape(shape).astype(grad.dtype)
+
+
+def _max_pool(ndim: int) -> None:
+    suffix = f"max_pool{ndim}d_with_indices"
+
+    @op(suffix)
+    def forward(
+        self: Array,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[Array, Array]:
+        w = windows(self.shape, ndim, kernel_size, stride, padding, dilation, ceil_mode)
+        return _maximum(self, w), _argmaximum(self, w)
+
+    @op(f"{suffix}_backward")
+    def backward(
+        grad_output: Array,
+        self: Array,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil_mode: bool,
+        indices: Array,
+    ) -> Array:
+        w = windows(self.shape, ndim, kernel_size, stride, padding, dilation, ceil_mode)
+        if max(w.dilation) > 1:
+            return scatter_add(grad_output, indices, self.shape, ndim)
+        wide = widened(self)
+        _, pull = jax.vjp(lambda x: _maximum(x, w), wide)
+        return pull(grad_output.astype(wide.dtype))[0].astype(grad_output.dtype)
+
+
+def _average(x: Array, w: Windows, count_include_pad: bool, divisor_override: int | None) -> Array:
+    wide = widened(x)
+    total = lax.reduce_window(wide, np.zeros((), wide.dtype), lax.add, **_arguments(x, w))
+    divisor: Any = divisor_override
+    if divisor is None:
+        divisor = np.ones((), np.int64)
+        for axis in range(len(w.size)):
+            divisor = np.multiply.outer(divisor, w.counts(axis, count_include_pad))
+        if divisor.min() == divisor.max():
+            divisor = divisor.flat[0]
+    divisor = np.asarray(divisor, wide.dtype)
+    if is_integral(x.dtype):
+        return lax.div(total, jnp.broadcast_to(divisor, total.shape))
+    return (total / divisor).astype(x.dtype)
+
+
+def _check_divisor(divisor: int | None) -> None:
+    if divisor == 0:
+        raise RuntimeError("divisor must be not zero")
+
+
+def _avg_pool(ndim: int) -> None:
+    @op(f"avg_pool{ndim}d")
+    def forward(
+        self: Array,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Array:
+        _check_divisor(divisor_override)
+        w = windows(self.shape, ndim, kernel_size, stride, padding, 1, ceil_mode)
+        return _average(self, w, count_include_pad, divisor_override)
+
+    @op(f"avg_pool{ndim}d_backward")
+    def backward(
+        grad_output: Array,
+        self: Array,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> Array:
+        w = windows(self.shape, ndim, kernel_size, stride, padding, 1, ceil_mode)
+        _, pull = jax.vjp(lambda x: _average(x, w, count_include_pad, divisor_override), self)
+        return pull(grad_output)[0]
+
+
+for _ndim in (2, 3):
+    _max_pool(_ndim)
+    _avg_pool(_ndim)

@@ -1,0 +1,55 @@
+"""Softmax, its logarithm and their gradients; half precision is computed in float32."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.promotion import BOOL, INT, is_integral, refuse
+from calque.ops.table.registry import op
+
+
+def _softmax_rule(function: Any) -> Any:
+    def rule(self: Array, dim: int, half_to_float: bool) -> Array:
+        if is_integral(self.dtype):
+            refuse("softmax_lastdim_kernel_impl", self.dtype, BOOL, INT)
+        wide = self.astype(jnp.float32) if self.dtype.itemsize == 2 else self
+        result = function(wide, wrap_dim(dim, self.ndim)) if self.ndim else function(wide[None], 0)
+        return result.reshape(self.shape).astype(wide.dtype if half_to_float else self.dtype)
+
+    return rule
+
+
+op("_softmax")(_softmax_rule(lambda x, dim: jax.nn.softmax(x, axis=dim)))
+op("_log_softmax")(_softmax_rule(lambda x, dim: jax.nn.log_softmax(x, axis=dim)))
+
+
+def _sum_over(x: Array, dim: int) -> Array:
+    return jnp.sum(x, axis=wrap_dim(dim, x.ndim), keepdims=True) if x.ndim else x
+
+
+@op("_softmax_backward_data")
+def softmax_backward(grad_output: Array, output: Array, dim: int, input_dtype: Any) -> Array:
+    wide = jnp.promote_types(output.dtype, jnp.float32)
+    grad, y = grad_output.astype(wide), output.astype(wide)
+    return (y * (grad - _sum_over(grad * y, dim))).astype(input_dtype)
+
+
+@op("_log_softmax_backward_data")
+def log_softmax_backward(grad_output: Array, output: Array, dim: int, input_dtype: Any) -> Array:
+    wide = jnp.promote_types(output.dtype, jnp.float32)
+    grad, y = grad_output.astype(wide), output.astype(wide)
+    return (grad - jnp.exp(y) * _sum_over(grad, dim)).astype(input_dtype)
+
+
+@op("_safe_softmax")
+def safe_softmax(self: Array, dim: int, dtype: Any = None) -> Array:
+    """Softmax whose rows of -inf alone give zeros."""
+    x = self if dtype is None else self.astype(dtype)
+    empty = jnp.all(x == -jnp.inf, axis=wrap_dim(dim, x.ndim), keepdims=True)
+    result = jax.nn.softmax(
+        jnp.where(empty, 0, x).astype(jnp.promote_types(x.dtype, "float32")), dim
+    )
+    return jnp.where(empty, 0, result).astype(x.dtype)

@@ -1,0 +1,1 @@
+"""Rules over lists of tensors: `_foreach_*`, and fused steps of optimizers."""

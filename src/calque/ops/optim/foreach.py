@@ -1,0 +1,224 @@
+"""`_foreach_*`: a pointwise rule over lists of tensors, as one executable for the whole list.
+
+Each operator is a row: the overloads, and which rule serves each. The functions are made from the
+rows; which parameter is a list follows from its name.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+# The rules of these families must be in the table before they are repeated over lists.
+from calque.ops.reduce import extrema  # noqa: F401
+from calque.ops.reduce.reduction import vector_norm
+from calque.ops.table.promotion import is_complex, is_float, real_dtype
+from calque.ops.table.registry import find, op
+
+UNARY = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "zero",
+    "max",
+]
+
+# Operator: the rule, and by overload the parameters after `self`; those with a star are lists.
+TABLE: dict[str, tuple[str, dict[str, str]]] = {
+    "add": (
+        "add.Tensor",
+        {"List": "*other alpha=1", "Scalar": "scalar", "ScalarList": "*scalars",
+         "Tensor": "other alpha=1"},
+    ),
+    "sub": (
+        "sub.Tensor",
+        {"List": "*other alpha=1", "Scalar": "scalar", "ScalarList": "*scalars"},
+    ),
+    "mul": (
+        "mul.Tensor",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars", "Tensor": "other"},
+    ),
+    "div": (
+        "div.Tensor",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars", "Tensor": "other"},
+    ),
+    "pow": ("pow.Tensor_Tensor", {"List": "*exponent"}),
+    "clamp_max": (
+        "clamp_max",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
+    ),
+    "clamp_min": (
+        "clamp_min",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
+    ),
+    "maximum": (
+        "clamp_min",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
+    ),
+    "minimum": (
+        "clamp_max",
+        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
+    ),
+    "lerp": (
+        "lerp.Tensor",
+        {"List": "*tensors1 *weights"},
+    ),
+    "addcmul": (
+        "addcmul",
+        {"Scalar": "*tensor1 *tensor2 value=1", "ScalarList": "*tensor1 *tensor2 *scalars",
+         "Tensor": "*tensor1 *tensor2 *scalars"},
+    ),
+    "addcdiv": (
+        "addcdiv",
+        {"Scalar": "*tensor1 *tensor2 value=1", "ScalarList": "*tensor1 *tensor2 *scalars",
+         "Tensor": "*tensor1 *tensor2 *scalars"},
+    ),
+}  # fmt: skip
+
+
+def _parameter(spec: str) -> Parameter:
+    name, _, default = spec.lstrip("*").partition("=")
+    value = int(default) if default else Parameter.empty
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value)
+
+
+def _foreach(rule: Callable[..., Array], specs: list[str]) -> Callable[..., list[Array]]:
+    """A rule over lists from a rule over tensors; `specs` as in `TABLE`, `self` among them."""
+    signature = Signature([_parameter(spec) for spec in specs])
+    lists = [spec.lstrip("*") for spec in specs if spec.startswith("*")]
+
+    def function(*args: Any, **kwargs: Any) -> list[Array]:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        values = given.arguments
+        count = _common_length([values[name] for name in lists])
+        return [
+            rule(*(v[i] if name in lists else v for name, v in values.items()))
+            for i in range(count)
+        ]
+
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
+
+
+def _common_length(lists: list[Any]) -> int:
+    lengths = [len(values) for values in lists]
+    if not lengths[0]:
+        raise RuntimeError("Tensor list must have at least one tensor.")
+    for length in lengths[1:]:
+        if length != lengths[0]:
+            raise RuntimeError(
+                f"Tensor lists must have the same number of tensors, got {lengths[0]} and {length}"
+            )
+    return lengths[0]
+
+
+def _rule(name: str) -> Callable[..., Array]:
+    found = find(name)
+    assert found is not None, name
+    return found.function
+
+
+for _name in UNARY:
+    op(f"_foreach_{_name}")(_foreach(_rule(_name), ["*self"]))
+for _name, (_base, _overloads) in TABLE.items():
+    for _overload, _specs in _overloads.items():
+        op(f"_foreach_{_name}.{_overload}")(_foreach(_rule(_base), ["*self", *_specs.split()]))
+
+_lerp = _rule("lerp.Scalar")
+op("_foreach_lerp.Scalar")(_foreach(_lerp, ["*self", "*tensors1", "weight"]))
+op("_foreach_lerp.ScalarList")(_foreach(_lerp, ["*self", "*tensors1", "*weight"]))
+
+_power = _rule("pow.Tensor_Scalar")
+op("_foreach_pow.Scalar", static=("exponent",))(_foreach(_power, ["*self", "exponent"]))
+op("_foreach_pow.ScalarList", static=("exponent",))(_foreach(_power, ["*self", "*exponent"]))
+op("_foreach_pow.ScalarAndTensor")(_foreach(_rule("pow.Scalar"), ["self", "*exponent"]))
+
+
+@op("_foreach_norm.Scalar", static=("ord",))
+def foreach_norm(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
+    return [vector_norm(x, ord, dtype=dtype) for x in self]
+
+
+@op("_foreach_powsum.Scalar", static=("ord",))
+def foreach_powsum(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
+    return [_powsum(x, ord, dtype) for x in self]
+
+
+def _powsum(x: Array, ord: Any, dtype: Any) -> Array:
+    result = real_dtype(dtype or x.dtype)
+    wide = jnp.promote_types(x.dtype, jnp.float32) if is_float(x.dtype) else x.dtype
+    size = jnp.abs(x.astype(wide))
+    return jnp.sum(size**ord).astype(result)
+
+
+# Gradient scaling ---------------------------------------------------------------------------------
+
+
+@op("_amp_foreach_non_finite_check_and_unscale_", mutates=("self", "found_inf"))
+def unscale(self: list[Array], found_inf: Array, inv_scale: Array) -> tuple[list[Array], Array]:
+    """Gradients times `inv_scale`; `found_inf` becomes 1 if any was not finite."""
+    bad = jnp.zeros((), jnp.bool_)
+    for grad in self:
+        bad = bad | ~jnp.all(jnp.isfinite(grad))
+    flag = jnp.where(bad, jnp.ones((), found_inf.dtype), found_inf)
+    factor = inv_scale.reshape(())
+    scaled = [
+        (g * factor).astype(g.dtype) if is_complex(g.dtype)
+        else (g.astype(factor.dtype) * factor).astype(g.dtype)
+        for g in self
+    ]  # fmt: skip
+    return scaled, flag
+
+
+@op(
+    "_amp_update_scale_",
+    mutates=("self", "growth_tracker"),
+    dynamic=("scale_growth_factor", "scale_backoff_factor", "growth_interval"),
+)
+def update_scale(
+    self: Array,
+    growth_tracker: Array,
+    found_inf: Array,
+    scale_growth_factor: Any,
+    scale_backoff_factor: Any,
+    growth_interval: Any,
+) -> tuple[Array, Array]:
+    """The loss scale shrinks after an overflow and grows after enough steps without one."""
+    bad = found_inf.reshape(self.shape) != 0
+    good_steps = growth_tracker + 1
+    full = good_steps == growth_interval
+    grown = self * scale_growth_factor
+    grown = jnp.where(full & jnp.isfinite(grown), grown, self)
+    scale = jnp.where(bad, self * scale_backoff_factor, grown).astype(self.dtype)
+    steps = jnp.where(bad | full, 0, good_steps).astype(growth_tracker.dtype)
+    return scale, steps

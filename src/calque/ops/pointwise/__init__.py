@@ -1,0 +1,4 @@
+"""Rules that take each element by itself.
+
+Arithmetic, comparisons, activations, special functions.
+"""

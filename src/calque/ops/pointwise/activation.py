@@ -1,0 +1,303 @@
+"""Activation functions and their gradients.
+
+The gradients are written out, not taken by `jax.vjp`, where PyTorch picks a side at a kink.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, refuse
+from calque.ops.table.registry import op
+
+
+def _zero(like: Array) -> Array:
+    return jnp.zeros((), like.dtype)
+
+
+def _vjp(function: Any, x: Array, grad: Array) -> Array:
+    return jax.vjp(function, x)[1](grad)[0]
+
+
+# Piecewise linear ---------------------------------------------------------------------------------
+
+
+@op("relu")
+def relu(self: Array) -> Array:
+    if self.dtype == jnp.bool_:
+        raise RuntimeError("Boolean inputs not supported for relu")
+    refuse("clamp_min_scalar_cpu", self.dtype, COMPLEX)
+    return jnp.maximum(self, _zero(self))
+
+
+@op("threshold")
+def threshold(self: Array, threshold: Any, value: Any) -> Array:
+    return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
+
+
+@op("threshold_backward")
+def threshold_backward(grad_output: Array, self: Array, threshold: Any) -> Array:
+    return jnp.where(self <= threshold, _zero(grad_output), grad_output)
+
+
+@op("hardtanh")
+def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
+    if self.dtype == jnp.bool_:
+        raise RuntimeError("Bool inputs not supported for hardtanh")
+    low, high = (jnp.asarray(bound).astype(self.dtype) for bound in (min_val, max_val))
+    return jnp.minimum(jnp.maximum(self, low), high)
+
+
+@op("hardtanh_backward")
+def hardtanh_backward(grad_output: Array, self: Array, min_val: Any, max_val: Any) -> Array:
+    outside = (self <= min_val) | (self >= max_val)
+    return jnp.where(outside, _zero(grad_output), grad_output)
+
+
+@op("leaky_relu")
+@opmath
+def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
+    return jnp.where(self > 0, self, self * negative_slope)
+
+
+@op("leaky_relu_backward")
+@opmath
+def leaky_relu_backward(
+    grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool
+) -> Array:
+    return jnp.where(self > 0, grad_output, grad_output * negative_slope)
+
+
+@op("_prelu_kernel")
+def prelu(self: Array, weight: Array) -> Array:
+    return jnp.where(self > 0, self, weight * self)
+
+
+@op("_prelu_kernel_backward")
+def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Array, Array]:
+    zero = _zero(grad_output)
+    to_self = jnp.where(self > 0, grad_output, weight * grad_output)
+    return to_self, jnp.where(self > 0, zero, self * grad_output)
+
+
+@op("hardshrink")
+def hardshrink(self: Array, lambd: Any = 0.5) -> Array:
+    return jnp.where((self >= -lambd) & (self <= lambd), _zero(self), self)
+
+
+@op("hardshrink_backward")
+def hardshrink_backward(grad_out: Array, self: Array, lambd: Any) -> Array:
+    return jnp.where((self >= -lambd) & (self <= lambd), _zero(grad_out), grad_out)
+
+
+@op("softshrink")
+@opmath
+def softshrink(self: Array, lambd: Any = 0.5) -> Array:
+    inside = self * 0  # a NaN stays a NaN
+    return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, inside))
+
+
+@op("softshrink_backward")
+def softshrink_backward(grad_output: Array, self: Array, lambd: Any) -> Array:
+    return hardshrink_backward(grad_output, self, lambd)
+
+
+@op("hardsigmoid")
+@opmath
+def hardsigmoid(self: Array) -> Array:
+    refuse("hardsigmoid_cpu", self.dtype, BOOL, INT, COMPLEX)
+    return jnp.clip(self + 3, 0, 6) / 6
+
+
+@op("hardsigmoid_backward")
+@opmath
+def hardsigmoid_backward(grad_output: Array, self: Array) -> Array:
+    return jnp.where((self > -3) & (self < 3), grad_output / 6, _zero(grad_output))
+
+
+@op("hardswish")
+@opmath
+def hardswish(self: Array) -> Array:
+    refuse("hardswish_cpu", self.dtype, BOOL, INT, COMPLEX)
+    return self * jnp.clip(self + 3, 0, 6) / 6
+
+
+@op("hardswish_backward")
+@opmath
+def hardswish_backward(grad_output: Array, self: Array) -> Array:
+    middle = jnp.where(self < 3, grad_output * (self / 3 + 0.5), grad_output)
+    return jnp.where(self <= -3, _zero(grad_output), middle)
+
+
+@op("rrelu_with_noise", mutates=("noise",), random=True)
+@opmath
+def rrelu_with_noise(
+    key: Array,
+    self: Array,
+    noise: Array,
+    lower: Any = 0.125,
+    upper: Any = 1 / 3,
+    training: bool = False,
+) -> tuple[Array, Array]:
+    if not training:
+        return leaky_relu(self, (lower + upper) / 2), noise
+    drawn = jax.random.uniform(key, self.shape, self.dtype) * (upper - lower) + lower
+    slope = jnp.where(self <= 0, drawn, 1).astype(self.dtype)
+    return self * slope, slope.reshape(noise.shape)
+
+
+@op("rrelu_with_noise_", mutates=("self", "noise"), random=True)
+def rrelu_with_noise_(
+    key: Array,
+    self: Array,
+    noise: Array,
+    lower: Any = 0.125,
+    upper: Any = 1 / 3,
+    training: bool = False,
+) -> tuple[Array, Array]:
+    return rrelu_with_noise(key, self, noise, lower, upper, training)
+
+
+# Smooth -------------------------------------------------------------------------------------------
+
+
+@op("elu")
+@opmath
+def elu(self: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Array:
+    refuse("elu_cpu", self.dtype, BOOL, INT, COMPLEX)
+    negative = jnp.expm1(jnp.minimum(self, 0) * input_scale) * alpha * scale
+    return jnp.where(self > 0, self * scale, negative).astype(self.dtype)
+
+
+@op("elu_backward")
+@opmath
+def elu_backward(
+    grad_output: Array,
+    alpha: Any,
+    scale: Any,
+    input_scale: Any,
+    is_result: bool,
+    self_or_result: Array,
+) -> Array:
+    x = self_or_result
+    if is_result:
+        slope = input_scale * (x + alpha * scale)
+    else:
+        slope = input_scale * alpha * scale * jnp.exp(jnp.minimum(x, 0) * input_scale)
+    return (grad_output * jnp.where(x <= 0, slope, scale)).astype(grad_output.dtype)
+
+
+@op("gelu")
+@opmath
+def gelu(self: Array, approximate: str = "none") -> Array:
+    refuse("GeluKernelImpl", self.dtype, BOOL, INT, COMPLEX)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (self + 0.044715 * self * self * self)
+        return 0.5 * self * (1 + jnp.tanh(inner))
+    if approximate != "none":
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return 0.5 * self * (1 + lax.erf(self * math.sqrt(0.5)))
+
+
+@op("gelu_backward")
+@opmath
+def gelu_backward(grad_output: Array, self: Array, approximate: str = "none") -> Array:
+    return _vjp(lambda x: gelu(x, approximate), self, grad_output)
+
+
+@op("silu")
+@opmath
+def silu(self: Array) -> Array:
+    refuse("silu_cpu", self.dtype, BOOL, INT)
+    return self * jax.nn.sigmoid(self)
+
+
+@op("silu_backward")
+@opmath
+def silu_backward(grad_output: Array, self: Array) -> Array:
+    gate = jax.nn.sigmoid(self)
+    return grad_output * jnp.conj(gate * (1 + self * (1 - gate)))
+
+
+@op("mish")
+@opmath
+def mish(self: Array) -> Array:
+    refuse("mish_cpu", self.dtype, BOOL, INT, COMPLEX)
+    return self * jnp.tanh(_softplus(self))
+
+
+@op("mish_backward")
+@opmath
+def mish_backward(grad_output: Array, self: Array) -> Array:
+    return _vjp(mish, self, grad_output)
+
+
+def _softplus(x: Array) -> Array:
+    return jnp.logaddexp(x, jnp.zeros_like(x))
+
+
+@op("softplus")
+@opmath
+def softplus(self: Array, beta: Any = 1, threshold: Any = 20) -> Array:
+    refuse("softplus_cpu", self.dtype, BOOL, INT, COMPLEX)
+    scaled = self * beta
+    return jnp.where(scaled > threshold, self, _softplus(scaled) / beta).astype(self.dtype)
+
+
+@op("softplus_backward")
+@opmath
+def softplus_backward(grad_output: Array, self: Array, beta: Any, threshold: Any) -> Array:
+    scaled = self * beta
+    slope = jnp.where(scaled > threshold, 1, jax.nn.sigmoid(scaled))
+    return (grad_output * slope).astype(grad_output.dtype)
+
+
+@op("log_sigmoid_forward")
+@opmath
+def log_sigmoid(self: Array) -> tuple[Array, Array]:
+    """The result, and the empty buffer that accelerators hand to the backward."""
+    refuse("log_sigmoid_cpu", self.dtype, BOOL, INT, COMPLEX)
+    return -_softplus(-self), jnp.zeros((0,), self.dtype)
+
+
+@op("log_sigmoid_backward")
+@opmath
+def log_sigmoid_backward(grad_output: Array, self: Array, buffer: Array) -> Array:
+    return grad_output * jax.nn.sigmoid(-self)
+
+
+@op("sigmoid_backward")
+@opmath
+def sigmoid_backward(grad_output: Array, output: Array) -> Array:
+    return grad_output * jnp.conj(output * (1 - output))
+
+
+@op("tanh_backward")
+@opmath
+def tanh_backward(grad_output: Array, output: Array) -> Array:
+    return grad_output * jnp.conj(1 - output * output)
+
+
+@op("glu")
+@opmath
+def glu(self: Array, dim: int = -1) -> Array:
+    refuse("glu_cpu", self.dtype, BOOL, INT)
+    if self.ndim == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    dim = wrap_dim(dim, self.ndim)
+    if self.shape[dim] % 2:
+        raise RuntimeError(
+            f"Halving dimension must be even, but dimension {dim} is size {self.shape[dim]}"
+        )
+    value, gate = jnp.split(self, 2, axis=dim)
+    return value * jax.nn.sigmoid(gate)
+
+
+@op("glu_backward")
+@opmath
+def glu_backward(grad_output: Array, self: Array, dim: int) -> Array:
+    return _vjp(lambda x: glu(x, dim), self, grad_output)

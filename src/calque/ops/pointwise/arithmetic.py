@@ -1,0 +1,350 @@
+"""Pointwise arithmetic: one element in, one element out, with broadcasting and promotion."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
+    INT,
+    category,
+    is_complex,
+    is_float,
+    is_integral,
+    opmath,
+    promote,
+    refuse,
+    result_type,
+    spoken,
+    to_float,
+)
+from calque.ops.table.registry import op
+
+Unary = Callable[[Array], Array]
+
+
+def _negative(x: Array) -> Array:
+    if x.dtype == jnp.bool_:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return jnp.negative(x)
+
+
+def _sgn(x: Array) -> Array:
+    if not is_complex(x.dtype):
+        return _sign(x)
+    return of_complex.sgn(x)
+
+
+def _sign(x: Array) -> Array:
+    if is_complex(x.dtype):
+        raise RuntimeError(
+            "Unlike NumPy, torch.sign doesn't support complex numbers. Use torch.sgn instead"
+        )
+    if is_float(x.dtype):
+        return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return x if x.dtype == jnp.bool_ else jnp.sign(x)
+
+
+def _angle(x: Array) -> Array:
+    if is_complex(x.dtype):
+        return jnp.angle(x)
+    pi = jnp.asarray(jnp.pi, x.dtype)
+    return jnp.where(x < 0, pi, jnp.where(jnp.isnan(x), x, jnp.zeros((), x.dtype)))
+
+
+# Unary functions whose result has the dtype of the operand ------------------------------------
+
+SAME_DTYPE: dict[str, Unary] = {
+    "neg": _negative,
+    "conj_physical": jnp.conj,
+    "sign": _sign,
+    "sgn": _sgn,
+    "abs": of_complex.size,
+}
+
+# Unary functions whose result is floating-point -------------------------------------------------
+
+FLOAT: dict[str, Unary] = {
+    "exp": of_complex.exp,
+    "exp2": of_complex.exp2,
+    "expm1": of_complex.expm1,
+    "log": of_complex.log,
+    "log2": of_complex.log2,
+    "log10": of_complex.log10,
+    "log1p": of_complex.log1p,
+    "sqrt": of_complex.sqrt,
+    "rsqrt": of_complex.rsqrt,
+    "sin": of_complex.sin,
+    "cos": of_complex.cos,
+    "tan": of_complex.tan,
+    "sinh": of_complex.sinh,
+    "cosh": of_complex.cosh,
+    "tanh": of_complex.tanh,
+    "asin": of_complex.asin,
+    "acos": of_complex.acos,
+    "atan": of_complex.atan,
+    "asinh": of_complex.asinh,
+    "acosh": of_complex.acosh,
+    "atanh": of_complex.atanh,
+    "sigmoid": opmath(jax.nn.sigmoid),
+    "reciprocal": lambda x: 1 / x,
+    "deg2rad": opmath(lambda x: x * (jnp.pi / 180)),
+    "rad2deg": opmath(lambda x: x * (180 / jnp.pi)),
+    "angle": _angle,
+}
+
+
+def unary_same(function: Unary) -> Callable[..., Array]:
+    """The rule of a function whose result has the dtype of its operand."""
+
+    def rule(self: Array) -> Array:
+        return function(self)
+
+    return rule
+
+
+def unary_float(function: Unary) -> Callable[..., Array]:
+    """The rule of a float-valued function: integers and bools become the default float."""
+
+    def rule(self: Array) -> Array:
+        return function(self.astype(to_float(self.dtype)))
+
+    return rule
+
+
+for _name, _function in SAME_DTYPE.items():
+    op(_name)(unary_same(_function))
+for _name, _function in FLOAT.items():
+    op(_name)(unary_float(_function))
+
+
+# Sums and products --------------------------------------------------------------------------------
+
+
+def _scaled(y: Array, alpha: Any) -> Array:
+    """`alpha * y` in y's dtype, refused where PyTorch refuses the kind of alpha."""
+    if isinstance(alpha, int) and alpha == 1:
+        return y
+    kind = category(jnp.asarray(alpha).dtype)
+    if kind == BOOL and y.dtype != jnp.bool_:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if kind > INT and is_integral(y.dtype):
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
+    if kind == COMPLEX and not is_complex(y.dtype):
+        raise RuntimeError(
+            "For non-complex input tensors, argument alpha must not be a complex number."
+        )
+    return y * jnp.asarray(alpha).astype(y.dtype)
+
+
+@opmath
+def _add(x: Array, y: Array, alpha: Any) -> Array:
+    y = _scaled(y, alpha)
+    return x | y if x.dtype == jnp.bool_ else x + y
+
+
+@opmath
+def _subtract(x: Array, y: Array, alpha: Any) -> Array:
+    return x - _scaled(y, alpha)
+
+
+def _refuse_bool_sub(*operands: Any) -> None:
+    dtypes = [jnp.asarray(x).dtype for x in operands]
+    if all(d == jnp.bool_ for d in dtypes):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+            "`logical_xor()` operator instead."
+        )
+    if any(d == jnp.bool_ for d in dtypes):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
+            "to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+
+
+@op("add.Tensor", "add.Scalar")
+def add(self: Array, other: Any, alpha: Any = 1) -> Array:
+    return _add(*promote(self, other), alpha)
+
+
+@op("_add_relu.Tensor", "_add_relu.Scalar")
+def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
+    return jnp.maximum(add(self, other, alpha), 0)
+
+
+@op("sub.Tensor", "sub.Scalar")
+def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
+    _refuse_bool_sub(self, other)
+    return _subtract(*promote(self, other), alpha)
+
+
+@op("rsub.Tensor", "rsub.Scalar")
+def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
+    return sub(other, self, alpha)
+
+
+@op("mul.Tensor", "mul.Scalar")
+def mul(self: Array, other: Any) -> Array:
+    return jnp.multiply(*_in_opmath(self, other)).astype(result_type(self, other))
+
+
+def _in_opmath(*operands: Any) -> tuple[Array, ...]:
+    """Promoted operands, halves as float32: a number like 0.999 must not become 1 in bfloat16."""
+    dtype = result_type(*operands)
+    if dtype in (jnp.float16, jnp.bfloat16):
+        dtype = jnp.float32
+    return tuple(jnp.asarray(x).astype(dtype) for x in operands)
+
+
+@op("addcmul")
+def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
+    x, a, b = promote(self, tensor1, tensor2)
+    return _add_scaled(x, lambda a, b: a * b, a, b, value)
+
+
+@op("addcdiv")
+def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
+    x, a, b = promote(self, tensor1, tensor2)
+    if is_integral(a.dtype):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release "
+            "addcdiv will perform a true division of tensor1 and tensor2."
+        )
+    return _add_scaled(x, lambda a, b: a / b, a, b, value)
+
+
+def _add_scaled(x: Array, function: Any, a: Array, b: Array, value: Any) -> Array:
+    if isinstance(value, int) and value == 1:
+        return opmath(lambda x, a, b: x + function(a, b))(x, a, b)
+    return opmath(lambda x, a, b: x + jnp.asarray(value).astype(x.dtype) * function(a, b))(x, a, b)
+
+
+@op("lerp.Scalar")
+@opmath
+def lerp(self: Array, end: Array, weight: Any) -> Array:
+    _check_lerp(self.dtype, end=end)
+    weight = jnp.asarray(weight).astype(self.dtype)
+    near = jnp.abs(weight) < 0.5
+    step = end - self
+    return jnp.where(near, self + weight * step, end - step * (1 - weight))
+
+
+@op("lerp.Tensor")
+def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
+    _check_lerp(self.dtype, end=end, weight=weight)
+    return lerp(self, end, weight)
+
+
+def _check_lerp(dtype: Any, **others: Array) -> None:
+    for name, other in others.items():
+        if not other.weak_type and other.dtype != dtype:
+            raise RuntimeError(
+                f"expected dtype {spoken(dtype)} for `{name}` but got dtype {spoken(other.dtype)}"
+            )
+    refuse("lerp_kernel_scalar", dtype, BOOL, INT)
+
+
+# Other functions of two operands ------------------------------------------------------------------
+
+
+def _xlog(log: Unary) -> Callable[[Array, Array], Array]:
+    def function(x: Array, y: Array) -> Array:
+        return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, jnp.zeros_like(x), x * log(y)))
+
+    return function
+
+
+def _heaviside(x: Array, y: Array) -> Array:
+    return jnp.where(x == 0, y, (x > 0).astype(x.dtype))
+
+
+def _atan2(x: Array, y: Array) -> Array:
+    return lax.atan2(*jnp.broadcast_arrays(x, y))
+
+
+def complex_logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)), on the branch of the operand of the larger real part."""
+    low = jnp.where(x.real < y.real, x, y)
+    high = jnp.where(x.real < y.real, y, x)
+    total = high + jnp.log1p(jnp.exp(low - high))
+    return jnp.where(jnp.isneginf(low.real), high, total)
+
+
+def _logaddexp(x: Array, y: Array) -> Array:
+    return complex_logaddexp(x, y) if is_complex(x.dtype) else jnp.logaddexp(x, y)
+
+
+def _extreme(function: Any) -> Any:
+    def refused(x: Array, y: Array) -> Array:
+        refuse("maximum", x.dtype, COMPLEX)
+        return function(x, y)
+
+    return refused
+
+
+BINARY_SAME = {
+    "maximum": _extreme(jnp.maximum),
+    "minimum": _extreme(jnp.minimum),
+    "fmax": _extreme(jnp.fmax),
+    "fmin": _extreme(jnp.fmin),
+    "gcd": jnp.gcd,
+    "lcm": jnp.lcm,
+    "heaviside": _heaviside,
+    "hypot": opmath(jnp.hypot),
+    "nextafter": jnp.nextafter,
+    "logaddexp": opmath(_logaddexp),
+    "logaddexp2": opmath(jnp.logaddexp2),
+}
+BINARY_FLOAT = {
+    "atan2": _atan2,
+    "copysign.Tensor": jnp.copysign,
+    "copysign.Scalar": jnp.copysign,
+    "xlogy.Tensor": opmath(_xlog(jnp.log)),
+    "xlogy.Scalar_Self": opmath(_xlog(jnp.log)),
+    "xlogy.Scalar_Other": opmath(_xlog(jnp.log)),
+    "special_xlog1py": opmath(_xlog(jnp.log1p)),
+    "special_xlog1py.self_scalar": opmath(_xlog(jnp.log1p)),
+    "special_xlog1py.other_scalar": opmath(_xlog(jnp.log1p)),
+}
+
+
+def binary(function: Any, floating: bool = False) -> Callable[..., Array]:
+    """The rule of a function of two promoted operands."""
+
+    def rule(self: Any, other: Any) -> Array:
+        return function(*promote(self, other, floating=floating))
+
+    return rule
+
+
+def _binary_heaviside(self: Array, values: Array) -> Array:
+    if self.dtype != values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    return _heaviside(self, values)
+
+
+for _name, _function in BINARY_SAME.items():
+    op(_name)(_binary_heaviside if _name == "heaviside" else binary(_function))
+for _name, _function in BINARY_FLOAT.items():
+    op(_name)(binary(_function, floating=True))
+
+
+@op("where.self")
+def where(condition: Array, self: Array, other: Array) -> Array:
+    if condition.dtype not in (jnp.bool_, jnp.uint8):
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, but got a tensor with dtype "
+            f"{spoken(condition.dtype)}"
+        )
+    x, y = promote(self, other)
+    return jnp.where(condition != 0, x, y)

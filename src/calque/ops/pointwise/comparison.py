@@ -1,0 +1,168 @@
+"""Comparisons, logic and bits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from calque.ops.table.promotion import COMPLEX, FLOAT, is_integral, promote, refuse
+from calque.ops.table.registry import op
+
+ORDER = {
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "gt": jnp.greater,
+    "ge": jnp.greater_equal,
+}
+EQUALITY = {"eq": jnp.equal, "ne": jnp.not_equal}
+LOGIC = {
+    "logical_and": jnp.logical_and,
+    "logical_or": jnp.logical_or,
+    "logical_xor": jnp.logical_xor,
+}
+BITS = {
+    "bitwise_and": jnp.bitwise_and,
+    "bitwise_or": jnp.bitwise_or,
+    "bitwise_xor": jnp.bitwise_xor,
+}
+
+
+def _comparison(name: str, function: Any, refused: tuple[int, ...]) -> Callable[..., Array]:
+    def rule(self: Any, other: Any) -> Array:
+        x, y = promote(self, other)
+        refuse(f"{name}_cpu", x.dtype, *refused)
+        return function(x, y)
+
+    return rule
+
+
+for _name, _function in ORDER.items():
+    op(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_name, _function, (COMPLEX,)))
+for _name, _function in EQUALITY.items():
+    op(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_name, _function, ()))
+for _name, _function in BITS.items():
+    op(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")(
+        _comparison(_name, _function, (FLOAT, COMPLEX))
+    )
+
+
+def _logic(function: Any) -> Callable[..., Array]:
+    def rule(self: Array, other: Array) -> Array:
+        return function(self != 0, other != 0)
+
+    return rule
+
+
+for _name, _function in LOGIC.items():
+    op(_name)(_logic(_function))
+
+
+@op("logical_not")
+def logical_not(self: Array) -> Array:
+    return self == 0
+
+
+@op("bitwise_not")
+def bitwise_not(self: Array) -> Array:
+    refuse("bitwise_not_cpu", self.dtype, FLOAT, COMPLEX)
+    return jnp.bitwise_not(self)
+
+
+# Shifts: by less than nothing or by all bits and more, everything is shifted out -----------------
+
+
+def _shift_left(x: Array, y: Array) -> Array:
+    bits = x.dtype.itemsize * 8
+    out = (y < 0) | (y >= bits)
+    return jnp.where(out, jnp.zeros((), x.dtype), jnp.left_shift(x, jnp.where(out, 0, y)))
+
+
+def _shift_right(x: Array, y: Array) -> Array:
+    last = x.dtype.itemsize * 8 - 1
+    if jnp.issubdtype(x.dtype, jnp.signedinteger):
+        return jnp.right_shift(x, jnp.where((y < 0) | (y > last), last, y))
+    out = y > last
+    return jnp.where(out, jnp.zeros((), x.dtype), jnp.right_shift(x, jnp.where(out, 0, y)))
+
+
+def _shift(name: str, function: Any, sign: int) -> tuple[Callable[..., Array], ...]:
+    def rule(self: Any, other: Any) -> Array:
+        x, y = promote(self, other)
+        refuse(f"{name}_cpu", x.dtype, FLOAT, COMPLEX)
+        return function(x, y)
+
+    def dunder(self: Array, other: Any) -> Array:
+        x, y = promote(self, other)
+        return function(x, y) if is_integral(x.dtype) else x * jnp.exp2(sign * y)
+
+    return rule, dunder
+
+
+for _name, _dunder, _function, _sign in (
+    ("bitwise_left_shift", "__lshift__", _shift_left, 1),
+    ("bitwise_right_shift", "__rshift__", _shift_right, -1),
+):
+    _rule, _operator = _shift(_name, _function, _sign)
+    op(f"{_name}.Tensor", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_rule)
+    op(f"{_dunder}.Tensor", f"{_dunder}.Scalar")(_operator)
+
+
+# Kinds of numbers ---------------------------------------------------------------------------------
+
+KINDS = {
+    "isnan": jnp.isnan,
+    "isinf": jnp.isinf,
+    "isposinf": jnp.isposinf,
+    "isneginf": jnp.isneginf,
+    "signbit": jnp.signbit,
+}
+
+
+def _kind(name: str, function: Any) -> Callable[..., Array]:
+    def rule(self: Array) -> Array:
+        if name in ("isposinf", "isneginf", "signbit"):
+            refuse(name, self.dtype, COMPLEX)
+        if not is_integral(self.dtype):
+            return function(self)
+        if name == "signbit" and self.dtype != jnp.bool_:
+            return self < 0
+        return jnp.zeros(self.shape, jnp.bool_)
+
+    return rule
+
+
+for _name, _function in KINDS.items():
+    op(_name)(_kind(_name, _function))
+
+
+@op("isin.Tensor_Tensor")
+def isin(
+    elements: Array, test_elements: Array, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    x, among = promote(elements, test_elements)
+    return jnp.isin(x, among, assume_unique=assume_unique, invert=invert)
+
+
+@op("isin.Tensor_Scalar")
+def isin_scalar(
+    elements: Array, test_element: Any, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    return isin(elements, test_element, assume_unique, invert)
+
+
+@op("isin.Scalar_Tensor")
+def scalar_isin(
+    element: Any, test_elements: Array, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    return isin(element, test_elements, assume_unique, invert)
+
+
+@op("_is_all_true")
+def is_all_true(self: Array) -> Array:
+    return jnp.all(self)
+
+
+@op("_is_any_true")
+def is_any_true(self: Array) -> Array:
+    return jnp.any(self)

@@ -1,0 +1,139 @@
+"""Quotients, remainders and powers."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
+    is_complex,
+    is_integral,
+    opmath,
+    promote,
+    refuse,
+    result_type,
+    to_float,
+)
+from calque.ops.table.registry import op
+
+
+@op("div.Tensor", "div.Scalar")
+def div(self: Array, other: Any) -> Array:
+    dtype = to_float(result_type(self, other))
+    wide = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
+    return (jnp.asarray(self).astype(wide) / jnp.asarray(other).astype(wide)).astype(dtype)
+
+
+@op("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
+    """Division rounded towards zero, or down; by an integer 0 the result is unspecified."""
+    if rounding_mode is None:
+        return div(self, other)
+    x, y = promote(self, other)
+    refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
+    if rounding_mode == "floor":
+        return _floor_divide(x, y)
+    if rounding_mode == "trunc":
+        return lax.div(*_same_shape(x, y)) if is_integral(x.dtype) else _truncated(x, y)
+    raise RuntimeError(
+        "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+        f"'{rounding_mode}'"
+    )
+
+
+@op("floor_divide", "floor_divide.Scalar")
+def floor_divide(self: Array, other: Any) -> Array:
+    return div_mode(self, other, "floor")
+
+
+def _steps(dtype: Any) -> Any:
+    """What rounds each step of a division to half precision, as PyTorch does before it truncates.
+
+    XLA may leave out a conversion to half precision and back.
+    """
+    if dtype.itemsize != 2:
+        return lambda x: x
+    info = jnp.finfo(dtype)
+    return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
+
+
+def _truncated(x: Array, y: Array) -> Array:
+    rounded = _steps(x.dtype)
+    return opmath(lambda x, y: jnp.trunc(rounded(x / y)))(x, y)
+
+
+def _floor_divide(x: Array, y: Array) -> Array:
+    if is_integral(x.dtype):
+        return jnp.floor_divide(x, y)
+    rounded = _steps(x.dtype)
+
+    @opmath
+    def divide(x: Array, y: Array) -> Array:
+        rest = lax.rem(x, y)
+        quotient = rounded(rounded(x - rest) / y)
+        below = (rest != 0) & ((rest < 0) != (y < 0))
+        quotient = jnp.where(below, rounded(quotient - 1), quotient)
+        floored = jnp.floor(quotient)
+        floored = jnp.where(rounded(quotient - floored) > 0.5, rounded(floored + 1), floored)
+        floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), floored)
+        return jnp.where(y == 0, x / y, floored)
+
+    return divide(*_same_shape(x, y))
+
+
+def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
+    x, y = jnp.broadcast_arrays(x, y)
+    return x, y
+
+
+@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self: Any, other: Any) -> Array:
+    x, y = promote(self, other)
+    refuse("remainder_cpu", x.dtype, BOOL, COMPLEX)
+    return opmath(jnp.remainder)(x, y)
+
+
+@op("fmod.Tensor", "fmod.Scalar")
+def fmod(self: Array, other: Any) -> Array:
+    x, y = promote(self, other)
+    refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)
+    return opmath(lax.rem)(*_same_shape(x, y))
+
+
+# Powers -------------------------------------------------------------------------------------------
+
+
+@op("pow.Tensor_Scalar", static=("exponent",))
+def pow_scalar(self: Array, exponent: Any) -> Array:
+    dtype = result_type(self, exponent)
+    x = self.astype(dtype)
+    if is_integral(dtype) and not isinstance(exponent, bool) and exponent < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    if dtype == jnp.bool_:
+        return x | (not exponent)
+    roots = {0.5: of_complex.sqrt, -0.5: of_complex.rsqrt}
+    if exponent in roots and not is_integral(dtype):
+        return roots[exponent](x)
+    whole = not isinstance(exponent, complex) and exponent == exponent // 1
+    if whole and -64 <= exponent <= 64 and not (is_complex(dtype) and exponent < 0):
+        return lax.integer_pow(x, int(exponent))
+    if is_integral(dtype):
+        return jnp.power(x, jnp.asarray(exponent).astype(dtype))
+    power = of_complex.power if is_complex(dtype) else jnp.power
+    return opmath(power)(x, jnp.asarray(exponent).astype(dtype))
+
+
+@op("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(self: Any, exponent: Array) -> Array:
+    x, y = promote(self, exponent)
+    if x.dtype == jnp.bool_:
+        return x | ~y
+    if is_complex(x.dtype):
+        return of_complex.power(x, y)
+    if not is_integral(x.dtype):
+        return opmath(jnp.power)(x, y)
+    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))

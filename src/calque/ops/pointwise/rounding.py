@@ -1,0 +1,111 @@
+"""Rounding, clamping, and taking numbers apart."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
+    is_complex,
+    is_float,
+    is_integral,
+    opmath,
+    promote,
+    refuse,
+    to_float,
+)
+from calque.ops.table.registry import op
+
+ROUND = {"ceil": jnp.ceil, "floor": jnp.floor, "trunc": jnp.trunc, "round": jnp.round}
+
+
+def _rounding(name: str, function: Any) -> Any:
+    def rule(self: Array) -> Array:
+        refuse(f"{name}_vml_cpu", self.dtype, BOOL, COMPLEX)
+        return self if is_integral(self.dtype) else function(self)
+
+    return rule
+
+
+for _name, _function in ROUND.items():
+    op(_name)(_rounding(_name, _function))
+
+
+@op("round.decimals")
+@opmath
+def round_decimals(self: Array, decimals: int) -> Array:
+    if is_integral(self.dtype):
+        if decimals < 0:
+            raise RuntimeError("round_cpu: negative decimals are not supported for integers")
+        return self
+    if decimals >= 0:
+        return jnp.round(self * 10.0**decimals) / 10.0**decimals
+    return jnp.round(self / 10.0**-decimals) * 10.0**-decimals
+
+
+@op("frac")
+def frac(self: Array) -> Array:
+    refuse("frac", self.dtype, BOOL, COMPLEX)
+    return jnp.zeros_like(self) if is_integral(self.dtype) else self - jnp.trunc(self)
+
+
+@op("frexp.Tensor")
+def frexp(self: Array) -> tuple[Array, Array]:
+    if not is_float(self.dtype):
+        raise RuntimeError("torch.frexp() only supports floating-point dtypes")
+    wide = self.astype(jnp.float32) if self.dtype.itemsize == 2 else self
+    mantissa, exponent = jnp.frexp(wide)
+    return mantissa.astype(self.dtype), exponent.astype(jnp.int32)
+
+
+@op("clamp", "clamp.Tensor")
+def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    bounds = [x for x in (min, max) if x is not None]
+    x, *bounds = promote(self, *bounds)
+    refuse("clamp", x.dtype, COMPLEX)
+    if min is not None:
+        x = jnp.maximum(x, bounds.pop(0))
+    return x if max is None else jnp.minimum(x, bounds.pop(0))
+
+
+@op("clamp_min", "clamp_min.Tensor")
+def clamp_min(self: Array, min: Any) -> Array:
+    return clamp(self, min=min)
+
+
+@op("clamp_max", "clamp_max.Tensor")
+def clamp_max(self: Array, max: Any) -> Array:
+    return clamp(self, max=max)
+
+
+@op("nan_to_num")
+def nan_to_num(
+    self: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Array:
+    if is_complex(self.dtype):
+        parts = [nan_to_num(part, nan, posinf, neginf) for part in (self.real, self.imag)]
+        return parts[0] + 1j * parts[1]
+    if is_integral(self.dtype):
+        return self
+    return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+
+
+@op("logit", static=("eps",))
+@opmath
+def logit(self: Array, eps: float | None = None) -> Array:
+    x = self.astype(to_float(self.dtype))
+    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+    return jnp.log(x / (1 - x))
+
+
+@op("logit_backward", static=("eps",))
+@opmath
+def logit_backward(grad_output: Array, self: Array, eps: float | None = None) -> Array:
+    low = 0.0 if eps is None else eps
+    outside = jnp.asarray(jnp.nan if eps is None else 0.0, grad_output.dtype)
+    inside = (self >= low) & (self <= 1 - low)
+    return jnp.where(inside, grad_output / (self * (1 - self)), outside)

@@ -1,0 +1,188 @@
+"""Special functions: torch.special and its relatives."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import special
+
+from calque.ops.pointwise.arithmetic import binary, unary_float
+from calque.ops.table.promotion import opmath, promote, to_float
+from calque.ops.table.registry import op
+
+
+def _entropy(x: Array) -> Array:
+    inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), jnp.zeros_like(x))
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -jnp.inf, inside))
+
+
+def _erfcx(x: Array) -> Array:
+    """exp(x²)·erfc(x); far to the right, where the factors overflow, by its asymptotic series."""
+    far, terms = (10.0, 12) if x.dtype == jnp.float64 else (5.0, 9)
+    safe = jnp.where(x < far, x, 0)
+    near = jnp.exp(safe * safe) * special.erfc(safe)
+    big = jnp.where(x < far, far, x)
+    step = 1 / (2 * big * big)
+    series = jnp.ones_like(x)
+    for n in range(terms, 0, -1):
+        series = 1 - (2 * n - 1) * step * series
+    return jnp.where(x < far, near, series / (big * jnp.sqrt(jnp.pi)))
+
+
+def _digamma(x: Array) -> Array:
+    pole = jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jnp.nan)
+    return jnp.where((x <= 0) & (x == jnp.floor(x)), pole, special.digamma(x))
+
+
+def _sinc(x: Array) -> Array:
+    scaled = jnp.where(x == 0, 1, x) * jnp.pi
+    return jnp.where(x == 0, jnp.ones_like(x), jnp.sin(scaled) / scaled)
+
+
+def _spherical_j0(x: Array) -> Array:
+    small = 1 + x * x * (-1 / 6 + x * x * (1 / 120 - x * x / 5040))
+    safe = jnp.where(jnp.abs(x) < 0.5, 1, x)
+    far = jnp.where(jnp.isinf(x), jnp.zeros_like(x), jnp.sin(safe) / safe)
+    return jnp.where(jnp.abs(x) < 0.5, small, far)
+
+
+UNARY: dict[str, Callable[[Array], Array]] = {
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "lgamma": lax.lgamma,
+    "digamma": _digamma,
+    "i0": special.i0,
+    "sinc": _sinc,
+    "special_i0e": special.i0e,
+    "special_i1": special.i1,
+    "special_i1e": special.i1e,
+    "special_modified_bessel_i0": special.i0,
+    "special_modified_bessel_i1": special.i1,
+    "special_entr": _entropy,
+    "special_erfcx": _erfcx,
+    "special_log_ndtr": special.log_ndtr,
+    "special_ndtri": special.ndtri,
+    "special_spherical_bessel_j0": _spherical_j0,
+}
+
+for _name, _function in UNARY.items():
+    op(_name)(unary_float(opmath(_function)))
+
+
+# Functions of two operands ------------------------------------------------------------------------
+
+
+def _zeta(x: Array, q: Array) -> Array:
+    """Hurwitz's zeta; at its poles q = 0, -1, ... infinite.
+
+    A negative q is first carried past zero by the recurrence zeta(x, q) = q^-x + zeta(x, q + 1).
+    """
+    x, q = jnp.broadcast_arrays(x, q)
+    steps = jnp.where(jnp.isfinite(q) & (q < 0), jnp.ceil(-q), 0)
+
+    def carry(k: Array, total: Array) -> Array:
+        term = jnp.power(q + k.astype(q.dtype), -x)
+        return total + jnp.where(k < steps, term, jnp.zeros_like(term))
+
+    most = jnp.minimum(jnp.max(steps, initial=0), 1 << 20).astype(jnp.int32)
+    skipped = lax.fori_loop(jnp.int32(0), most, carry, jnp.zeros_like(q))
+    value = special.zeta(x, q + steps) + skipped
+    pole = (q <= 0) & (q == jnp.floor(q))
+    value = jnp.where(pole, jnp.inf, value)
+    value = jnp.where((q < 0) & ~pole & (x != jnp.floor(x)), jnp.nan, value)
+    return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, value))
+
+
+op("igamma")(binary(opmath(special.gammainc)))
+op("igammac")(binary(opmath(special.gammaincc)))
+op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")(
+    binary(opmath(_zeta), floating=True)
+)
+
+
+@op("polygamma")
+@opmath
+def polygamma(n: int, self: Array) -> Array:
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n, but got {n}.")
+    x = self.astype(to_float(self.dtype))
+    if n == 0:
+        return _digamma(x)
+    order = jnp.asarray(n + 1, x.dtype)
+    factorial = jnp.exp(lax.lgamma(order))
+    return (-1) ** (n + 1) * factorial * _zeta(order, x)
+
+
+@op("mvlgamma")
+@opmath
+def mvlgamma(self: Array, p: int) -> Array:
+    if p < 1:
+        raise RuntimeError("p has to be greater than or equal to 1")
+    x = self.astype(to_float(self.dtype))
+    total = jnp.full_like(x, p * (p - 1) / 4 * math.log(math.pi))
+    for k in range(p):
+        total = total + lax.lgamma(x - k / 2)
+    return total
+
+
+# Orthogonal polynomials, by their three-term recurrences ------------------------------------------
+# Each row gives P1 from x, and P(k+1) from k, x, P(k), P(k-1).
+
+
+def _chebyshev(first: Callable[[Array], Array]) -> tuple[Any, Any]:
+    return first, lambda k, x, p, before: 2 * x * p - before
+
+
+RECURRENCES: dict[str, tuple[Any, Any]] = {
+    "chebyshev_polynomial_t": _chebyshev(lambda x: x),
+    "chebyshev_polynomial_u": _chebyshev(lambda x: 2 * x),
+    "chebyshev_polynomial_v": _chebyshev(lambda x: 2 * x - 1),
+    "chebyshev_polynomial_w": _chebyshev(lambda x: 2 * x + 1),
+    "hermite_polynomial_h": (
+        lambda x: 2 * x,
+        lambda k, x, p, before: 2 * x * p - 2 * k * before,
+    ),
+    "hermite_polynomial_he": (
+        lambda x: x,
+        lambda k, x, p, before: x * p - k * before,
+    ),
+    "laguerre_polynomial_l": (
+        lambda x: 1 - x,
+        lambda k, x, p, before: ((2 * k + 1 - x) * p - k * before) / (k + 1),
+    ),
+    "legendre_polynomial_p": (
+        lambda x: x,
+        lambda k, x, p, before: ((2 * k + 1) * x * p - k * before) / (k + 1),
+    ),
+}
+
+
+def _polynomial(name: str, shifted: bool) -> Callable[..., Array]:
+    first, recur = RECURRENCES[name]
+
+    def rule(x: Any, n: Any) -> Array:
+        x, n = promote(x, n, floating=True)
+        x, n = jnp.broadcast_arrays(2 * x - 1 if shifted else x, jnp.trunc(n))
+        zero, one = jnp.zeros_like(x), jnp.ones_like(x)
+
+        def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            before, p, result = state
+            degree = k.astype(x.dtype)
+            following = recur(degree, x, p, before)
+            return p, following, jnp.where(n == degree + 1, following, result)
+
+        p1 = first(x)
+        start = jnp.where(n == 0, one, jnp.where(n == 1, p1, zero))
+        top = jnp.max(n, initial=0).astype(jnp.int32)
+        return lax.fori_loop(jnp.int32(1), top, step, (one, p1, start))[2]
+
+    return rule
+
+
+for _name in RECURRENCES:
+    for _prefix in ("", "shifted_") if _name.startswith("chebyshev") else ("",):
+        _full = f"special_{_prefix}{_name}"
+        op(_full, f"{_full}.n_scalar", f"{_full}.x_scalar")(_polynomial(_name, bool(_prefix)))

@@ -1,0 +1,4 @@
+"""Rules that take the elements along axes together.
+
+Sums, extrema, running sums, sorting, histograms.
+"""

@@ -1,0 +1,153 @@
+"""Reductions of runs of elements along an axis: segment_reduce.
+
+The runs are given by their lengths or by where they begin; each row of the axes before the reduced
+one has runs of its own.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.promotion import opmath
+from calque.ops.table.registry import op
+
+REDUCTIONS: dict[str, tuple[Any, float]] = {
+    "sum": (jax.ops.segment_sum, 0.0),
+    "mean": (jax.ops.segment_sum, 0.0),
+    "prod": (jax.ops.segment_prod, 1.0),
+    "max": (jax.ops.segment_max, -math.inf),
+    "min": (jax.ops.segment_min, math.inf),
+}
+"""For each reduction its function, and what an empty run gives."""
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Where the elements of some data belong.
+
+    Attributes:
+        place: the run of each element, all rows counted through; `count` for none.
+        lengths: the length of each run, shaped as the results with ones for the axes behind.
+        count: how many runs there are.
+        shape: the shape of the data, the rows and the reduced axis made one.
+        results: the shape of the results.
+    """
+
+    place: Array
+    lengths: Array
+    count: int
+    shape: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def reduce(self, function: Any, x: Array) -> Array:
+        """The results of a reduction of elements."""
+        total = function(x.reshape(self.shape), self.place, self.count)
+        return total.reshape(self.results)
+
+    def spread(self, results: Array, like: Array) -> Array:
+        """The result of its run for each element; zero for elements of none."""
+        rows = results.reshape(self.count, *self.shape[1:])
+        taken = rows.at[self.place].get(mode="fill", fill_value=0)
+        return taken.reshape(like.shape)
+
+
+def _runs(data: Array, axis: int, lengths: Array | None, offsets: Array | None) -> _Runs:
+    if lengths is None and offsets is None:
+        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+    if offsets is None:
+        offsets = jnp.pad(jnp.cumsum(lengths, axis=-1), [(0, 0)] * axis + [(1, 0)])
+    rows, size = math.prod(data.shape[:axis]), data.shape[axis]
+    edges = offsets.reshape(rows, -1).astype(jnp.int32)
+    segments = edges.shape[1] - 1
+    at = jnp.arange(size, dtype=jnp.int32)
+    place = jax.vmap(lambda row: jnp.searchsorted(row, at, side="right"))(edges)
+    inside = (place > 0) & (place <= segments)
+    flat = jnp.arange(rows, dtype=jnp.int32)[:, None] * segments + place.astype(jnp.int32) - 1
+    behind = data.shape[axis + 1 :]
+    return _Runs(
+        jnp.where(inside, flat, rows * segments).reshape(-1),
+        jnp.diff(edges, axis=-1).reshape(*data.shape[:axis], segments, *(1,) * len(behind)),
+        rows * segments,
+        (rows * size, *behind),
+        (*data.shape[:axis], segments, *behind),
+    )
+
+
+def _check(reduce: str, data: Array, lengths: Any, offsets: Any, axis: int) -> int:
+    if reduce not in REDUCTIONS:
+        raise RuntimeError(f"unsupported reduction: {reduce}")
+    axis = wrap_dim(axis, data.ndim)
+    given = lengths if lengths is not None else offsets
+    if given is not None and data.shape[:axis] != given.shape[:-1]:
+        raise RuntimeError(
+            f"segment_reduce(): the lengths or offsets of shape {list(given.shape)} do not fit "
+            f"data of shape {list(data.shape)} along axis {axis}"
+        )
+    return axis
+
+
+@op("segment_reduce", static=("initial",))
+@opmath
+def segment_reduce(
+    data: Array,
+    reduce: str,
+    lengths: Array | None = None,
+    indices: Array | None = None,
+    offsets: Array | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: Any = None,
+) -> Array:
+    if indices is not None:
+        raise RuntimeError("segment_reduce(): indices based reduction is not supported yet.")
+    axis = _check(reduce, data, lengths, offsets, axis)
+    runs = _runs(data, axis, lengths, offsets)
+    function, nothing = REDUCTIONS[reduce]
+    total = runs.reduce(function, data)
+    total = jnp.where(runs.lengths == 0, jnp.asarray(nothing, data.dtype), total)
+    if initial is not None:
+        start = jnp.asarray(initial, data.dtype)
+        join = {"prod": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}.get(reduce, jnp.add)
+        total = join(total, start)
+    if reduce != "mean":
+        return total
+    mean = total / jnp.maximum(runs.lengths, 1).astype(data.dtype)
+    return jnp.where(runs.lengths == 0, jnp.nan, mean) if initial is None else mean
+
+
+@op("_segment_reduce_backward", static=("initial",))
+@opmath
+def segment_reduce_backward(
+    grad: Array,
+    output: Array,
+    data: Array,
+    reduce: str,
+    lengths: Array | None = None,
+    offsets: Array | None = None,
+    axis: int = 0,
+    initial: Any = None,
+) -> Array:
+    """Equal extrema share their gradient; a factor of zero gets the product of the others."""
+    axis = _check(reduce, data, lengths, offsets, axis)
+    runs = _runs(data, axis, lengths, offsets)
+    if reduce == "sum":
+        return runs.spread(grad, data)
+    if reduce == "mean":
+        return runs.spread(grad / jnp.maximum(runs.lengths, 1).astype(grad.dtype), data)
+    if reduce in ("max", "min"):
+        chosen = (data == runs.spread(output, data)) | jnp.isnan(data)
+        count = runs.reduce(jax.ops.segment_sum, chosen.astype(data.dtype))
+        shared = runs.spread(grad / jnp.maximum(count, 1), data)
+        return jnp.where(chosen, shared, jnp.zeros_like(shared))
+    missing = (data == 0) | jnp.isnan(data)
+    rest = runs.reduce(jax.ops.segment_prod, jnp.where(missing, 1, data))
+    rest = rest if initial is None else rest * initial
+    alone = runs.spread(runs.reduce(jax.ops.segment_sum, missing.astype(data.dtype)), data) == 1
+    others = jnp.where(alone, runs.spread(rest, data), runs.spread(output, data))
+    divided = runs.spread(output, data) / jnp.where(missing, 1, data)
+    return runs.spread(grad, data) * jnp.where(missing, others, divided)

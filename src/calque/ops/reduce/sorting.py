@@ -1,0 +1,169 @@
+"""Sorting: sort, topk, and searches in sorted sequences.
+
+PyTorch orders NaN above every number. XLA's sort does too; its top-k is used where that holds.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from calque.ops.table.helpers import is_below, wrap_dim
+from calque.ops.table.promotion import is_complex
+from calque.ops.table.registry import op
+
+
+def _iota(shape: tuple[int, ...], dim: int) -> Array:
+    dtype = jnp.int32 if is_below(shape[dim], 2**31) else jnp.int64
+    return lax.broadcasted_iota(dtype, shape, dim)
+
+
+def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array, Array]:
+    """A stable sort and where each element came from (int32 or int64)."""
+    where = _iota(array.shape, dim)
+    if not descending:
+        values, places = lax.sort((array, where), dimension=dim, num_keys=1, is_stable=True)
+        return values, places
+    # Reversed before and after, equal elements keep their order and NaN comes first.
+    array, where = jnp.flip(array, dim), jnp.flip(where, dim)
+    values, places = lax.sort((array, where), dimension=dim, num_keys=1, is_stable=True)
+    return jnp.flip(values, dim), jnp.flip(places, dim)
+
+
+@op("sort")
+def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
+    if is_complex(self.dtype):
+        raise RuntimeError("Sort currently does not support complex dtypes on CPU")
+    dim = wrap_dim(dim, self.ndim)
+    if self.ndim == 0 or self.size == 0:
+        return self, jnp.zeros(self.shape, jnp.int64)
+    values, places = sort_with_positions(self, dim, descending)
+    return values, places.astype(jnp.int64)
+
+
+@op("sort.stable")
+def sort_stable(
+    self: Array, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Array, Array]:
+    return sort(self, dim, descending)
+
+
+@op("topk")
+def topk(
+    self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Array, Array]:
+    dim = wrap_dim(dim, self.ndim)
+    if not 0 <= k <= (self.shape[dim] if self.ndim else 1):
+        raise RuntimeError("selected index k out of range")
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    if self.size == 0 or k == 0:
+        shape = (*self.shape[:dim], k, *self.shape[dim + 1 :])
+        return jnp.zeros(shape, self.dtype), jnp.zeros(shape, jnp.int64)
+    # XLA's top-k leaves out the NaN of 16-bit floats (widening them first is optimized away).
+    exact = self.dtype not in (jnp.bool_, jnp.bfloat16, jnp.float16)
+    if largest and dim == self.ndim - 1 and exact:
+        values, places = lax.top_k(self, k)
+        return values, places.astype(jnp.int64)
+    values, places = sort_with_positions(self, dim, largest)
+    values = lax.slice_in_dim(values, 0, k, axis=dim)
+    return values, lax.slice_in_dim(places, 0, k, axis=dim).astype(jnp.int64)
+
+
+# Searches -----------------------------------------------------------------------------------------
+
+
+def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Array:
+    side = "right" if right else "left"
+
+    def one(row: Array, sought: Array) -> Array:
+        return jnp.searchsorted(row, sought, side=side)
+
+    common = jnp.promote_types(boundaries.dtype, values.dtype)
+    boundaries, values = boundaries.astype(common), values.astype(common)
+    if boundaries.ndim == 1:
+        found = one(boundaries, values.reshape(-1)).reshape(values.shape)
+    else:
+        count = math.prod(boundaries.shape[:-1])
+        rows = boundaries.reshape(count, boundaries.shape[-1])
+        found = jax.vmap(one)(rows, values.reshape(count, values.shape[-1])).reshape(values.shape)
+    if jnp.issubdtype(common, jnp.floating):
+        # PyTorch's binary search finds no boundary above NaN.
+        found = jnp.where(jnp.isnan(values), boundaries.shape[-1], found)
+    return found.astype(jnp.int32 if narrow else jnp.int64)
+
+
+@op("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    sorted_sequence: Array,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Array | None = None,
+) -> Array:
+    if side is not None and side not in ("left", "right"):
+        raise RuntimeError(
+            f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}"
+        )
+    if right and side == "left":
+        raise RuntimeError(
+            "torch.searchsorted(): side and right can't be set to opposites, got side of left "
+            "while right was True"
+        )
+    values = _like_boundaries(self, sorted_sequence)
+    if sorted_sequence.ndim > 1 and sorted_sequence.shape[:-1] != values.shape[:-1]:
+        raise RuntimeError(
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 "
+            "dimensions of boundaries tensor and input value tensor must match, but we got "
+            f"boundaries tensor {list(sorted_sequence.shape)} and input value tensor "
+            f"{list(values.shape)}"
+        )
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, axis=-1)
+    return _search(sorted_sequence, values, right or side == "right", out_int32)
+
+
+def _like_boundaries(value: Any, boundaries: Array) -> Array:
+    """A Python number becomes an array of the boundaries' dtype, unless that would round it."""
+    if hasattr(value, "dtype") and not getattr(value, "weak_type", False):
+        return value
+    array = jnp.asarray(value)
+    whole = jnp.issubdtype(boundaries.dtype, jnp.integer)
+    if whole and jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return array.astype(boundaries.dtype)
+
+
+@op("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool = False) -> Array:
+    if boundaries.ndim != 1:
+        raise RuntimeError(
+            f"torch.bucketize(): boundaries tensor must be 1 dimension, but got "
+            f"dim({boundaries.ndim})"
+        )
+    return _search(boundaries, _like_boundaries(self, boundaries), right, out_int32)
+
+
+@op("isin.Tensor_Tensor")
+def isin(
+    elements: Array, test_elements: Array, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    return jnp.isin(elements, test_elements, invert=invert)
+
+
+@op("isin.Tensor_Scalar")
+def isin_scalar(
+    elements: Array, test_element: Any, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    return (elements != test_element) if invert else (elements == test_element)
+
+
+@op("isin.Scalar_Tensor")
+def scalar_isin(
+    element: Any, test_elements: Array, assume_unique: bool = False, invert: bool = False
+) -> Array:
+    found = jnp.any(test_elements == element)
+    return ~found if invert else found

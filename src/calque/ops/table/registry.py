@@ -1,0 +1,135 @@
+"""The op table: one pure JAX function for each operator, keyed by the operator's name.
+
+A rule has the ATen operator's own signature, over `jax.Array`s and Python values:
+
+- tensors are arrays (or Python numbers, where PyTorch accepts a number for a tensor);
+- dtypes are numpy dtypes; `device`, `layout` and `pin_memory` never reach a rule;
+- a random rule takes a JAX key before the operator's own arguments;
+- a rule that changes some of its arguments (`mutates`) returns its results followed by the new
+  values of those arguments.
+
+Nothing in a rule may depend on the values in an array (but see `Rule.data_dependent`). The in-place
+and `out=` forms of an operator follow from its functional rule and are never written.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import CO_VARARGS, CO_VARKEYWORDS, signature
+from keyword import iskeyword
+from typing import Any, TypeVar
+
+_VARIADIC = CO_VARARGS | CO_VARKEYWORDS
+
+F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one operator means, and how its arguments are passed.
+
+    Attributes:
+        name: `namespace::name.overload`; the overload `default` is left out.
+        function: the pure JAX function.
+        family: the module the rule was written in.
+        static: `Scalar` parameters that the rule needs as Python values.
+        dynamic: `int` or `float` parameters that change often and are passed as traced numbers,
+            so that a new value costs no new executable.
+        mutates: parameters whose new values follow the results.
+        random: whether the rule takes a JAX key first. Where that depends on the arguments that are
+            no tensors, a function of the arguments; the key is None where it says no (such rules
+            are called by `calque.device.kernels.composites`).
+        data_dependent: whether the shape of a result depends on values; such a rule runs on
+            concrete arrays only and cannot be part of a compiled program. Where that depends on
+            the arguments that are no tensors, a function of the arguments.
+        check: called before the rule with the arguments of the call by name, still as PyTorch
+            passed them; raises what PyTorch raises for bad values of `dynamic` parameters.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    family: str
+    static: frozenset[str] = frozenset()
+    dynamic: frozenset[str] = frozenset()
+    mutates: tuple[str, ...] = ()
+    random: bool | Callable[..., bool] = False
+    data_dependent: bool | Callable[..., bool] = False
+    check: Check | None = None
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the operator's own parameters, in order.
+
+        A name that is a keyword of Python is written with an underscore after it (`from_`).
+        """
+        code = getattr(self.function, "__code__", None)
+        if code is None or code.co_flags & _VARIADIC:
+            spelled: Any = signature(self.function).parameters
+        else:  # as signature() says, which costs a fifth of the import
+            spelled = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = tuple(name.removesuffix("_") for name in spelled)
+        return names[1:] if self.random else names
+
+    def keyword(self, name: str) -> str:
+        """How the rule's function spells a parameter of the operator."""
+        return f"{name}_" if iskeyword(name) else name
+
+
+RULES: dict[str, Rule] = {}
+
+
+def op(
+    *names: str,
+    static: tuple[str, ...] = (),
+    dynamic: tuple[str, ...] = (),
+    mutates: tuple[str, ...] = (),
+    random: bool | Callable[..., bool] = False,
+    data_dependent: bool | Callable[..., bool] = False,
+    check: Check | None = None,
+) -> Callable[[F], F]:
+    """Put a function into the table as the rule of each named operator.
+
+    >>> from calque.ops.table.registry import op
+    >>> @op("aten::add.Tensor")                                              # doctest: +SKIP
+    ... def add(x, y, *, alpha=1): ...
+
+    Args:
+        *names: the operators, as `add.Tensor` (namespace `aten`) or `namespace::name.overload`.
+        static: see `Rule.static`. Likewise the others.
+    """
+
+    def register(function: F) -> F:
+        family = function.__module__.rpartition(".")[2]
+        for name in names:
+            name = canonical(name)
+            RULES[name] = Rule(
+                name,
+                function,
+                family,
+                frozenset(static),
+                frozenset(dynamic),
+                mutates,
+                random,
+                data_dependent,
+                check,
+            )
+        return function
+
+    return register
+
+
+def canonical(name: str) -> str:
+    """`add.Tensor` -> `aten::add.Tensor`; `aten::relu.default` -> `aten::relu`."""
+    name = name if "::" in name else f"aten::{name}"
+    return name.removesuffix(".default")
+
+
+def find(name: str) -> Rule | None:
+    """The rule of an operator, or None."""
+    return RULES.get(canonical(name))
+
+
+def names() -> Iterator[str]:
+    """The names in the table, sorted."""
+    return iter(sorted(RULES))

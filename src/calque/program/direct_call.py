@@ -1,0 +1,101 @@
+"""Call a compiled program of `calque.jit` without JAX's own check of every argument.
+
+A program's guards have seen to the arguments already. With some hundred arrays of state JAX's check
+is a fifth of what a call costs the host.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax._src.interpreters.pxla import batched_device_put
+
+from calque.device.memory.cell import x64
+from calque.device.runtime.executable import debugging, execution
+from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
+
+Call = Callable[[list[Any]], list[Array]]
+
+
+class Direct(NamedTuple):
+    """A compiled program that can be called.
+
+    Attributes:
+        call: from all arguments to the results, both flat. The list belongs to the callee.
+        start: as `call`, but gives an iterator: the program runs when that is asked for the
+            results, its only item. Where JAX's call is not needed, no line of Python runs then.
+    """
+
+    call: Call
+    start: Callable[[list[Any]], Iterator[list[Array]]]
+
+
+def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
+    """A compiled program, to be called with what is known to be right.
+
+    JAX's own call is used where `calque.device.runtime.executable` has no other.
+
+    Args:
+        compiled: the program, its arguments and results flat.
+        numbers: the indexes of the arguments that come as numpy values; the others are arrays on
+            the device. The list of arguments belongs to the callee.
+
+    Raises:
+        torch.OutOfMemoryError: a result alone is larger than the device's memory; when called, as
+            soon as XLA finds too little of it.
+    """
+    for result in jax.tree.leaves(compiled.out_info):
+        check_fits(result.shape, result.dtype.itemsize)
+
+    def by_jax(arguments: list[Any]) -> list[Array]:
+        with translated(), x64():
+            return compiled(*arguments)
+
+    run = execution(compiled)
+    if run is None:
+        return Direct(by_jax, lambda arguments: map(by_jax, (arguments,)))
+    execute, handlers = run
+    consume = methodcaller("consume_with_handlers", handlers)
+    placed = [(index, _Placed(compiled, index)) for index in numbers]
+
+    def call(arguments: list[Any]) -> list[Array]:
+        if debugging():
+            return by_jax(arguments)
+        for index, place in placed:
+            arguments[index] = place(arguments[index])
+        try:
+            return execute(arguments).consume_with_handlers(handlers)
+        except jax.errors.JaxRuntimeError as error:
+            raise as_out_of_memory(error) from None
+
+    def start(arguments: list[Any]) -> Iterator[list[Array]]:
+        if debugging():
+            return map(by_jax, (arguments,))
+        for index, place in placed:
+            arguments[index] = place(arguments[index])
+        return map(consume, map(execute, (arguments,)))
+
+    return Direct(call, start)
+
+
+class _Placed:
+    """Numpy values of one argument as arrays on the device; the last one is kept."""
+
+    def __init__(self, compiled: Any, index: int) -> None:
+        self._aval = compiled.in_avals[0][index]
+        self._sharding = compiled._executable.unsafe_call.in_handler.in_shardings[index]
+        self._devices = jax.devices()
+        self._bytes: bytes | None = None
+        self._array: Any = None
+
+    def __call__(self, value: np.ndarray | np.generic) -> Array:
+        data = value.tobytes()
+        if data != self._bytes:
+            values = [np.asarray(value)]
+            with x64():
+                self._array = batched_device_put(self._aval, self._sharding, values, self._devices)
+            self._bytes = data
+        return self._array

@@ -1,0 +1,34 @@
+"""Give a program the memory of the arrays that it replaces, where nobody else holds them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+import jax
+from jax import Array
+
+from calque.device.memory.cell import x64
+
+_ALONE = 3  # the cell, the list of arguments, and getrefcount's own argument
+
+
+def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
+    """A function that takes these items out of a list."""
+    return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
+
+
+def protect(arrays: list[Array], donated: Sequence[int], pick: Callable[..., tuple]) -> None:
+    """Replace those arguments that are to be donated, and that somebody else holds, by copies.
+
+    A clone, a view's base or a user of `calque.to_jax` may stand on the same array.
+
+    Args:
+        arrays: the arguments of a call; nothing but this list and the cells may hold them.
+        donated: the indexes of those the program is given the memory of.
+        pick: `picker(donated)`.
+    """
+    if max(map(sys.getrefcount, pick(arrays))) > _ALONE + 1:
+        for index in donated:
+            if sys.getrefcount(arrays[index]) > _ALONE:
+                with x64():
+                    arrays[index] = jax.numpy.array(arrays[index], copy=True)

@@ -1,0 +1,101 @@
+"""Start an executable so that an error of it loses nothing.
+
+A program that was given the memory of its arguments has deleted them when it fails. So programs
+that may raise (`jaxprs.may_raise`) are given nothing, and their results are waited for. Of a want
+of memory XLA tells late, and keeps nothing. Nearly always it is there at the first call, which
+therefore works on copies and is waited for; a program that needs more than there is at all (see
+`memory`) is not started.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from calque.device.memory.cell import x64
+from calque.device.runtime import callbacks
+from calque.device.runtime.sizes import as_out_of_memory
+from calque.program.direct_call import direct
+from calque.program.donation import picker, protect
+from calque.program.memory_need import Need
+
+_first = itemgetter(0)
+
+
+class Execution:
+    """A compiled program.
+
+    Args:
+        compiled: the program, its arguments and results flat.
+        numbers: the indexes of the arguments that come as numpy values.
+        donated: the indexes of those that it is given the memory of.
+        may_raise: whether it may fail by what it calls; it is given nothing then.
+
+    Attributes:
+        call: runs a program that changes nothing; see `direct_call`.
+    """
+
+    def __init__(
+        self,
+        compiled: jax.stages.Compiled,
+        numbers: list[int],
+        donated: Sequence[int],
+        may_raise: bool,
+    ) -> None:
+        program = direct(compiled, numbers)
+        self._start, self.call = program.start, program.call
+        self._may_raise = may_raise
+        self._donated = donated
+        self._pick = picker(donated)
+        self._need = Need(compiled)
+        self._is_tight = self._need.is_tight
+        self._proven = not donated
+        if self._need.is_too_large:
+            self._start = self.call = self._need.refuse
+
+    def started(self, arrays: list[Any]) -> tuple[Iterator[list[Array]], bool]:
+        """The program, ready to run.
+
+        Args:
+            arrays: the arguments; nothing but this list and the cells may hold those donated.
+
+        Returns:
+            An iterator that runs the program when it is asked for the results, its only item; and
+            whether it gives the arrays away, so that the results must not be lost.
+        """
+        if not self._donated:
+            return self._start(arrays), False
+        protect(arrays, self._donated, self._pick)
+        if self._proven and (self._is_tight is None or not self._is_tight()):
+            return self._start(arrays), True
+        held = self._hold(arrays)
+        return map(_first, zip(self._start(arrays), repeat(held))), False
+
+    def wait(self, outputs: list[Array]) -> None:
+        """Wait for the results of a program that may have failed.
+
+        Raises:
+            JaxRuntimeError: it has (see `told`).
+        """
+        if self._may_raise or not self._proven:
+            jax.block_until_ready(outputs)
+            self._proven = True
+
+    def _hold(self, arrays: list[Any]) -> Any:
+        """Have the program work on copies of what it is given."""
+        if jax.default_backend() == "cpu":  # XLA copies what is visible to others
+            return list(map(np.asarray, self._pick(arrays)))
+        originals = self._pick(arrays)
+        with x64():
+            for index in self._donated:
+                arrays[index] = jax.numpy.array(arrays[index], copy=True)
+        return originals
+
+
+def told(error: RuntimeError) -> BaseException:
+    """An error of a program as what it stands for: what a callback raised, or a want of memory."""
+    return callbacks.raised(error) or as_out_of_memory(error)

@@ -1,0 +1,202 @@
+"""Programs that carry gradients: a jitted forward whose backward is one XLA program too.
+
+When a traced function leaves tensors whose graph is still there, the backward is traced right
+behind the forward, by torch's own autograd, and the jaxpr is cut in two: what does not need the
+incoming gradients runs in the forward and leaves its values behind.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from jax import Array
+from torch.autograd.graph import GradientEdge
+
+from calque.device.memory.cell import read, wrap
+from calque.errors import CalqueError
+from calque.program.gradients.border import Border, Edge, blocked, is_leaf_node
+from calque.program.gradients.carrying import Carried, Carrier
+from calque.program.gradients.segments import Segment, segments
+from calque.program.lifting import Lifting
+from calque.program.results import Description
+
+logger = logging.getLogger("calque.jit")
+Tensor = torch.Tensor
+
+
+class Part:
+    """The traced backward of some of the tensors (see `segments`).
+
+    Attributes:
+        number: which segment it is.
+        results: which tensors, by index.
+        receivers: where each call finds the tensors that receive gradients.
+        by: for each of them, the results (by place) that it was used for.
+        gradients: their traced gradients; none after the trace.
+        watched: the tensors whose values it needs, as they are after the forward.
+    """
+
+    def __init__(self, number: int, results: list[int]) -> None:
+        self.number = number
+        self.results = results
+        self.receivers: list[Description] = []
+        self.by: list[frozenset[int]] = []
+        self.gradients: list[Array] = []
+        self.watched: list[Description] = []
+
+
+class Backward:
+    """The traced backward.
+
+    Attributes:
+        bare: what makes each tensor that carries gradients, without its graph.
+        forms: its shape and dtype.
+        errors: what a backward says, by index, for those whose graph is used up.
+        parts: the others; each behind those whose tensors it takes.
+    """
+
+    def __init__(self, carriers: Sequence[Carrier]) -> None:
+        self.bare = [carrier.bare for carrier in carriers]
+        self.forms = [(one.tensor.shape, one.tensor.dtype) for one in carriers]
+        self.errors: dict[int, str] = {}
+        self.parts: list[Part] = []
+
+    @property
+    def gradients(self) -> list[Array]:
+        """The traced gradients of all parts."""
+        return [gradient for part in self.parts for gradient in part.gradients]
+
+
+class Surroundings(NamedTuple):
+    """Where the graph of a trace ends.
+
+    Attributes:
+        border: the tensors from outside.
+        edges: the edges where it ends; it ends at leaves, too.
+        place: where each call finds the tensor of such an edge; None for one that nobody sees.
+    """
+
+    border: Border
+    edges: Collection[Edge]
+    place: Callable[[Edge], Description | None]
+
+
+def trace_backward(
+    lifting: Lifting, carriers: Sequence[Carrier], around: Surroundings
+) -> Backward | None:
+    """Trace the gradients of what a function leaves behind; None if nothing carries any.
+
+    Args:
+        lifting: the trace.
+        carriers: what has a graph behind it.
+        around: where that ends.
+    """
+    if not carriers:
+        return None
+    backward = Backward(carriers)
+    tensors = [carrier.tensor for carrier in carriers]
+    for number, segment in enumerate(segments(tensors, around.edges)):
+        slots = sorted(segment.results)
+        with cut(tensors, segment, around) as ends:
+            edges = [end.edge for end in ends]
+            found = _gradients(lifting, tensors, slots, edges, backward.errors)
+        part = Part(number, [slot for slot in slots if slot not in backward.errors])
+        for end, gradient in zip(ends, found, strict=True):
+            if gradient is not None:
+                part.receivers.append(end.place)
+                part.by.append(frozenset(i for i, s in enumerate(part.results) if s in end.by))
+                part.gradients.append(read(gradient))
+        if part.results:
+            backward.parts.append(part)
+    return backward
+
+
+class End(NamedTuple):
+    """An edge where a segment ends.
+
+    Attributes:
+        edge: it.
+        place: where each call finds its tensor.
+        by: the tensors of the segment that it was used for, by index.
+    """
+
+    edge: GradientEdge
+    place: Description
+    by: set[int]
+
+
+@contextmanager
+def cut(tensors: list[Tensor], segment: Segment, around: Surroundings) -> Iterator[list[End]]:
+    """Within, no gradient of a segment gets past its ends, which it gives."""
+    own: dict[Edge, int] = {}
+    for slot, tensor in enumerate(tensors):
+        own.setdefault((tensor.grad_fn, tensor.output_nr), slot)
+    ends: list[End] = []
+    for (node, number), by in segment.ends.items():
+        slot = own.get((node, number))
+        place = around.place((node, number)) if slot is None else Carried(slot)
+        if place is not None:
+            ends.append(End(GradientEdge(node, number), place, by))
+    others = [edge for edge, slot in own.items() if slot not in segment.results]
+    leaves = [node.variable for node, _ in segment.ends if is_leaf_node(node)]
+    ready = [tensors[own[edge]] for edge in others]
+    inner = [edge for edge in around.edges if not is_leaf_node(edge[0])]
+    with around.border.silent([*leaves, *ready]), blocked([*inner, *others]):
+        yield ends
+
+
+def _gradients(
+    lifting: Lifting,
+    tensors: list[Tensor],
+    slots: list[int],
+    edges: list[GradientEdge],
+    errors: dict[int, str],
+) -> Sequence[Tensor | None]:
+    """The gradients at some edges; takes note of the tensors whose graph is used up."""
+    if not edges:
+        return []
+    incoming = {slot: _incoming(lifting, slot, tensors[slot]) for slot in slots}
+
+    def run(slots: list[int]) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(
+            [tensors[slot] for slot in slots],
+            edges,
+            [incoming[slot] for slot in slots],
+            retain_graph=True,
+            allow_unused=True,
+        )
+
+    alive = list(slots)
+    while alive:
+        try:
+            return run(alive)
+        except CalqueError:
+            raise
+        except RuntimeError as error:
+            # The function used the graph up itself: a backward fails in eager mode, too.
+            logger.debug("some results carry no gradients: %s", error)
+            if len(alive) == 1:
+                errors[alive.pop()] = str(error)
+        for slot in list(alive):
+            try:
+                run([slot])
+            except CalqueError:
+                raise
+            except RuntimeError as error:
+                errors[slot] = str(error)
+                alive.remove(slot)
+    return [None] * len(edges)
+
+
+def gradients_of(
+    lifting: Lifting, outputs: list[Tensor], targets: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """The gradients of the targets, for incoming gradients that are inputs of the trace."""
+    incoming = [_incoming(lifting, index, output) for index, output in enumerate(outputs)]
+    return torch.autograd.grad(outputs, targets, incoming, allow_unused=True)
+
+
+def _incoming(lifting: Lifting, index: int, output: Tensor) -> Tensor:
+    return wrap(lifting.new_input("incoming", index, output.shape, read(output).dtype))

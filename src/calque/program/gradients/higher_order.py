@@ -1,0 +1,168 @@
+"""Programs of derivatives of gradients, made when they are asked for (see `derivatives`)."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax.extend.core import jaxpr_as_fun
+
+from calque.device.memory.cell import read, x64
+from calque.device.memory.host import host_array
+from calque.program.gradients.derivatives import Step
+from calque.program.gradients.replay import Carrying, carrying
+from calque.program.jaxprs import prune
+from calque.program.lifting import Input
+from calque.program.results import Outputs
+from calque.program.transposed_operands import materialized
+
+if TYPE_CHECKING:
+    from calque.jitting.tracing import Recording
+
+Tensor = torch.Tensor
+Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
+
+
+class Origin(NamedTuple):
+    """What a call of a program leaves for derivatives of its gradients.
+
+    Attributes:
+        higher: makes their programs.
+        arrays: the inputs of the call.
+        leaves: its arguments.
+        path: the gradients that the call gave, if it did not give the function's own results.
+        given: the gradients that came in on the way there.
+    """
+
+    higher: "Higher"
+    arrays: list[Array]
+    leaves: list[Any]
+    path: tuple[Step, ...] = ()
+    given: tuple[list[Array], ...] = ()
+
+    def differentiable(
+        self, step: Step, targets: list[Tensor], incoming: list[Tensor]
+    ) -> list[Tensor]:
+        """The gradients of one step, with a graph behind them.
+
+        Args:
+            step: which.
+            targets: the tensors that receive them.
+            incoming: the gradients that come in.
+
+        Raises:
+            RuntimeError: that cannot be done.
+        """
+        path = (*self.path, step)
+        derivative = self.higher.derivative(path, self.leaves)
+        given = (*self.given, [read(gradient) for gradient in incoming])
+        return derivative(self._replace(path=path, given=given), [*targets, *incoming])
+
+
+class Higher:
+    """The programs of derivatives of one program's gradients.
+
+    Args:
+        inputs: the inputs of the program.
+        recording: its trace.
+        retrace: traces the function again, for the arguments of a call and a path.
+    """
+
+    def __init__(self, inputs: list[Input], recording: "Recording", retrace: Retrace) -> None:
+        self._inputs = inputs
+        self._recording = recording
+        self._retrace = retrace
+        self._known: dict[tuple[Step, ...], _Derivative] = {}
+
+    def values(self, arrays: list[Array]) -> dict[Any, Array]:
+        """The inputs of a call, by where they come from."""
+        rows = zip(self._inputs, arrays, strict=True)
+        return {_key(one): array for one, array in rows}
+
+    def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
+        """The program that gives the gradients of a path.
+
+        Raises:
+            RuntimeError: the function is not what it was at the call.
+        """
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = _Derivative(self._traced(path, leaves))
+        return known
+
+    def _traced(self, path: tuple[Step, ...], leaves: list[Any]) -> "Recording":
+        recording = self._recording
+        _, inference, autocast, *_ = recording.ambient
+        if recording.rewritten:
+            raise RuntimeError(_SPOKEN.format("writes tensors from outside in place, and they get"))
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            stack.enter_context(torch.enable_grad())
+            cast = torch.autocast("jax", autocast or torch.bfloat16, enabled=bool(autocast))
+            stack.enter_context(cast)
+            for guard in recording.guards:
+                if hasattr(guard, "holding"):
+                    stack.enter_context(guard.holding())
+            for guard in recording.guards:
+                if hasattr(guard, "holds") and not guard.holds():
+                    raise RuntimeError(f"{_CHANGED}: {guard.why()}. {_REMEDY}")
+            return self._retrace(leaves[: recording.count], path)
+
+
+_CHANGED = (
+    "calque.jit cannot take the derivative of these gradients: the function is not what it was at "
+    "the call"
+)
+_REMEDY = "Take the gradients and their derivatives inside of the jitted function."
+_SPOKEN = "calque.jit cannot take the derivative of these gradients: the function {} a history"
+
+
+class _Derivative:
+    """A program that gives gradients, with what gives them their graph."""
+
+    def __init__(self, recording: "Recording") -> None:
+        backward = recording.backward
+        self._carrying: Carrying | None = None
+        if backward is None:
+            forward, kept = prune(recording.jaxpr)
+        else:
+            forward, self._carrying, kept = carrying(recording, backward)
+        self._inputs = [recording.inputs[i] for i in kept]
+        self._run = jax.jit(jaxpr_as_fun(materialized(forward)))
+        self._results = recording.results
+        self._count = recording.n_outputs
+
+    def __call__(self, origin: Origin, inputs: list[Tensor]) -> list[Tensor]:
+        """The gradients.
+
+        Args:
+            origin: the call, with all that came in.
+            inputs: the tensors that received the gradients, and those that came in.
+        """
+        values = origin.higher.values(origin.arrays)
+        for depth, row in enumerate(origin.given):
+            values |= {("given", (depth, place)): array for place, array in enumerate(row)}
+        with x64():
+            found = self._run(*[_value(one, values) for one in self._inputs])
+        outputs = Outputs(found[: self._count], inputs)
+        if self._carrying is not None:
+            self._carrying.carry(outputs, found[self._count :], origin)
+        return [result.build(outputs) for result in self._results]
+
+
+def _key(one: Input) -> Any:
+    return one.kind, one.source
+
+
+def _value(one: Input, values: dict[Any, Array]) -> Any:
+    known = values.get(_key(one))
+    if known is not None:
+        return known
+    if one.kind == "hyper":
+        return np.float64(one.source())
+    if one.kind == "host":
+        return host_array(one.source)
+    raise RuntimeError(f"{_CHANGED}. {_REMEDY}")

@@ -1,0 +1,251 @@
+"""The calls of a program that carries gradients, as nodes of PyTorch's graph."""
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jax import Array
+from jax.extend.core import ClosedJaxpr
+from torch.autograd.graph import get_gradient_edge
+
+from calque.device.memory.cell import read, wrap
+from calque.program.gradients.backward_program import LatePart
+from calque.program.gradients.derivatives import Step
+from calque.program.gradients.differentiable import Backward, Part
+from calque.program.jaxprs import split
+from calque.program.results import Outputs
+
+if TYPE_CHECKING:
+    from calque.jitting.tracing import Recording
+
+Tensor = torch.Tensor
+_empty = torch._C._acc.create_empty_tensor
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+class Carrying:
+    """What gives the tensors of each call their graph.
+
+    Args:
+        backward: what the trace found.
+        late: the gradients' program of each part; None for those without gradients.
+    """
+
+    def __init__(self, backward: Backward, late: list[LatePart | None]) -> None:
+        self.gives_gradients = any(late)
+        self._bare = backward.bare
+        self._nodes = [
+            Node(part, one, [backward.forms[slot] for slot in part.results])
+            for part, one in zip(backward.parts, late, strict=True)
+        ]
+        self._spent = [
+            (slot, torch._C._functions.DelayedError(message, 1))
+            for slot, message in backward.errors.items()
+        ]
+
+    def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
+        """Make the tensors of one call that have a graph behind them.
+
+        Args:
+            outputs: the call.
+            residuals: what the forward leaves.
+            origin: what derivatives of the gradients need (see `higher_order.Origin`).
+        """
+        carried = outputs.carried = [bare.bare(outputs) for bare in self._bare]
+        for slot, error in self._spent:
+            carried[slot] = error(carried[slot].requires_grad_())
+        for node in self._nodes:
+            node.carry(outputs, residuals, origin)
+
+
+def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, Carrying, list[int]]:
+    """Cut the jaxpr of a trace.
+
+    Returns:
+        The forward; what gives its tensors their graph; and the positions of its inputs.
+    """
+    inputs = recording.inputs
+    slots = {one.source: place for place, one in enumerate(inputs) if one.kind == "incoming"}
+    parts = [part for part in backward.parts if part.gradients]
+    incoming = [[slot for slot in part.results if slot in slots] for part in parts]
+    rows = [
+        ([slots[slot] for slot in own], len(part.gradients))
+        for own, part in zip(incoming, parts, strict=True)
+    ]
+    forward, lates, kept = split(recording.jaxpr, rows, recording.n_outputs)
+    found = map(LatePart, lates, incoming, parts)
+    late = [next(found) if part.gradients else None for part in backward.parts]
+    for part in parts:
+        part.gradients = []
+    return forward, Carrying(backward, late), kept
+
+
+class Node:
+    """The node of one part of the tensors."""
+
+    def __init__(
+        self, part: Part, late: LatePart | None, forms: list[tuple[Any, torch.dtype]]
+    ) -> None:
+        self.step = Step(part.number, tuple(part.results))
+        self.late = late
+        self._receivers = part.receivers
+        self._watched = part.watched
+        self.forms = forms
+
+    def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
+        """Give its tensors their graph."""
+        carried, late, slots = outputs.carried, self.late, self.step.results
+        targets = [one.build(outputs) for one in self._receivers] or [_anchor()]
+        results = [carried[slot] for slot in slots]
+        watched = [one.build(outputs) for one in self._watched]
+        own = [] if late is None else late.needed(residuals)
+        call = Call(self, results, Kept(own, targets, origin), watched)
+        for slot, tensor in zip(slots, _apply(call, *targets), strict=True):
+            carried[slot] = tensor
+
+
+class Kept(NamedTuple):
+    """What one call keeps for the backward of a node.
+
+    Attributes:
+        residuals: what the forward leaves.
+        targets: the tensors that receive gradients.
+        origin: what derivatives of the gradients need.
+    """
+
+    residuals: list[Array]
+    targets: list[Tensor]
+    origin: Any
+
+
+class Call:
+    """One call of a node.
+
+    Args:
+        node: the node.
+        results: its results.
+        kept: what it keeps.
+        watched: tensors that must not be written before the backward.
+    """
+
+    def __init__(
+        self, node: Node, results: list[Tensor], kept: Kept, watched: list[Tensor]
+    ) -> None:
+        self._node = node
+        self._results = results
+        self._kept: Kept | None = kept
+        self._watched = watched
+        self._is_seen = False
+
+    def begin(self, ctx: Any) -> tuple[Tensor, ...]:
+        """Hand what is kept to PyTorch, and the results to the caller."""
+        results, self._results = self._results, []
+        watched, self._watched = self._watched, []
+        kept = self._kept
+        assert kept is not None
+        if _hooks(False) is not None:
+            # The user's hooks are to see what is kept, each tensor for itself.
+            self._is_seen = True
+            self._kept = None
+            ctx.save_for_backward(*map(wrap, kept.residuals))
+        elif kept.residuals:
+            self._kept = None
+            ctx.save_for_backward(_boxed(kept), *watched)
+        return tuple(results)
+
+    def _found(self, ctx: Any) -> Kept:
+        saved = ctx.saved_tensors
+        if self._is_seen:
+            return Kept([read(tensor) for tensor in saved], [], None)
+        return self._kept or _unboxed(saved[0])
+
+    def gradients(self, ctx: Any, incoming: tuple[Tensor | None, ...]) -> list[Any]:
+        """The gradients of the node's inputs.
+
+        Raises:
+            RuntimeError: what is kept has been given up, or a tensor that is needed was written.
+        """
+        late = self._node.late
+        if late is None:
+            return [None]
+        kept = self._found(ctx)
+        if not torch.is_grad_enabled():
+            return late(kept.residuals, incoming)
+        try:
+            _check_unchanged(ctx, kept)
+            found = self._differentiable(kept, incoming)
+        except RuntimeError as error:
+            with torch.no_grad():
+                plain = late(kept.residuals, incoming)
+            # As a function of all that it could be one of, so that nobody misses the error.
+            others = [t for t in (*kept.targets, *incoming) if t is not None and t.requires_grad]
+            return [
+                None if g is None else _failing(str(error), g.requires_grad_(), others)
+                for g in plain
+            ]
+        return late.reached(found, incoming)
+
+    def _differentiable(self, kept: Kept, incoming: tuple[Tensor | None, ...]) -> list[Tensor]:
+        given = [
+            torch.zeros(shape, dtype=dtype, device="jax") if gradient is None else gradient
+            for gradient, (shape, dtype) in zip(incoming, self._node.forms, strict=True)
+        ]
+        return kept.origin.differentiable(self._node.step, kept.targets, given)
+
+
+class Replay(torch.autograd.Function):
+    """The node."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *targets: Tensor) -> Any:
+        """Give the tensors that a call carries out their graph."""
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        return call.begin(ctx)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> Any:
+        """Run the backward on the residuals."""
+        return None, *ctx.call.gradients(ctx, incoming)
+
+
+# As `Replay.apply`, which looks for transformations of `torch.func`: within those no program runs.
+_apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
+
+
+def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
+    """A gradient whose derivatives, by any of some tensors, raise an error."""
+    error = torch._C._functions.DelayedError(message, 1 + len(others))
+    found = error(gradient, *others)
+    return found[0] if others else found
+
+
+def _check_unchanged(ctx: Any, kept: Kept) -> None:
+    """Raise RuntimeError where derivatives of gradients would go another way than gradients."""
+    if kept.origin is None:
+        raise RuntimeError(
+            "calque.jit cannot take the derivative of gradients under hooks for saved tensors"
+        )
+    for target, edge in zip(kept.targets, ctx.next_functions, strict=True):
+        if edge[0] is not None and get_gradient_edge(target)[:2] != edge:
+            raise RuntimeError(
+                "calque.jit cannot take the derivative of gradients of a tensor of shape "
+                f"{tuple(target.shape)} that was written in place since the call"
+            )
+
+
+def _boxed(kept: Kept) -> Tensor:
+    """A tensor that holds what is kept: PyTorch lets go of it as of what it keeps for a node."""
+    box = _empty((), torch.float32)
+    box.untyped_storage().kept = kept
+    return box
+
+
+def _unboxed(box: Tensor) -> Kept:
+    return box.untyped_storage().kept  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _anchor() -> Tensor:
+    """A leaf for nodes that no tensor of the caller's lies behind."""
+    return torch.empty(0, device="jax", requires_grad=True)

@@ -1,0 +1,69 @@
+"""The tensors whose values the backward of a program needs, as they are after the forward.
+
+A program keeps the arrays that it needs, so that nothing can change them. But eager PyTorch raises
+where a tensor that it keeps is written before the backward, and so does a program.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jax.extend.core import Literal
+
+from calque.device.memory.cell import Cell, cell_of
+from calque.program.jaxprs import live, variables
+from calque.program.results import Argument, Description, Existing, Made
+
+if TYPE_CHECKING:
+    from calque.jitting.tracing import Recording
+
+_TENSORS = ("cell", "argument", "repeated", "handed")
+
+
+def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:
+    """Find the tensors that the parts of the backward read.
+
+    Those from outside that get a new history are not among them.
+
+    Args:
+        recording: the trace, with its jaxpr and its backward.
+        late: where in the jaxpr the equations of the backward begin.
+        made: what was made in the trace, by its place among the outputs.
+    """
+    backward = recording.backward
+    assert backward is not None
+    inner = recording.jaxpr.jaxpr
+    sources = _sources(recording, made)
+    first = recording.n_outputs
+    for part in backward.parts:
+        gradients = inner.outvars[first : first + len(part.gradients)]
+        first += len(part.gradients)
+        read = variables(live(inner.eqns[late:], gradients))
+        part.watched = [place for variable, place in sources if variable in read]
+        for place in part.watched:
+            if isinstance(place, Made):
+                place.shared = True
+
+
+def _sources(
+    recording: "Recording", made: Mapping[int, Description]
+) -> list[tuple[Any, Description]]:
+    """The variables that tensors have after the call, and the tensors."""
+    inner = recording.jaxpr.jaxpr
+    targets = [one.target for one in recording.rewritten]
+    rewritten = {cell_of(t.tensor) if isinstance(t, Existing) else t.index for t in targets}
+    rows: dict[Any, Any] = {}
+    for one, variable in zip(recording.inputs, inner.invars, strict=True):
+        if one.kind in _TENSORS:
+            rows[variable] = one.source
+    rows.update(zip(inner.outvars, recording.written, strict=False))
+    found: list[tuple[Any, Description]] = []
+    for variable, source in rows.items():
+        if isinstance(variable, Literal) or source in rewritten:
+            continue
+        if isinstance(source, Cell):
+            if source in recording.handles:
+                found.append((variable, Existing(recording.handles[source])))
+        elif source < recording.count:
+            found.append((variable, Argument(source)))
+    behind = inner.outvars[len(recording.written) :]
+    return found + [(v, made[i]) for i, v in enumerate(behind) if i in made]

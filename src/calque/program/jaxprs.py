@@ -1,0 +1,186 @@
+"""Surgery on jaxprs: drop what the outputs do not need, cut a forward from its backward."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax._src.core import jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Literal
+
+from calque.device.memory.cell import x64
+
+
+def live(equations: list[Any], outputs: list[Any]) -> list[Any]:
+    """The equations that the outputs need, and those with effects."""
+    wanted = {v for v in outputs if not isinstance(v, Literal)}
+    kept = []
+    for equation in reversed(equations):
+        if equation.effects or any(v in wanted for v in equation.outvars):
+            wanted.update(v for v in equation.invars if not isinstance(v, Literal))
+            kept.append(equation)
+    return kept[::-1]
+
+
+def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations: Any) -> Any:
+    """A closed jaxpr over the same constants with other inputs, outputs and equations."""
+    inner = closed.jaxpr.replace(
+        invars=inputs,
+        outvars=outputs,
+        eqns=equations,
+        debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+    )
+    return ClosedJaxpr(inner, closed.consts)
+
+
+def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
+    """The jaxpr without unneeded equations and inputs, and the positions of the inputs kept."""
+    inner = closed.jaxpr
+    equations = live(inner.eqns, inner.outvars)
+    used = {v for e in equations for v in e.invars if not isinstance(v, Literal)}
+    used.update(v for v in inner.outvars if not isinstance(v, Literal))
+    kept = [i for i, v in enumerate(inner.invars) if v in used]
+    return build(closed, [inner.invars[i] for i in kept], inner.outvars, equations), kept
+
+
+class Late(NamedTuple):
+    """A backward that was cut from its forward.
+
+    Attributes:
+        closed: takes the residuals and the incoming gradients, and gives the gradients.
+        residuals: which residuals of the forward it takes.
+    """
+
+    closed: ClosedJaxpr
+    residuals: list[int]
+
+
+def constant(closed: ClosedJaxpr) -> list[int]:
+    """The indexes of the outputs that depend on no input."""
+    inner = closed.jaxpr
+    varying = set(inner.invars)
+    for equation in inner.eqns:
+        if equation.effects or any(_is_variable(v) and v in varying for v in equation.invars):
+            varying.update(equation.outvars)
+    return [i for i, v in enumerate(inner.outvars) if not (_is_variable(v) and v in varying)]
+
+
+def split(
+    closed: ClosedJaxpr, parts: Sequence[tuple[list[int], int]], n_forward: int
+) -> tuple[ClosedJaxpr, list[Late], list[int]]:
+    """Cut a jaxpr into a forward and backwards.
+
+    Args:
+        closed: computes `n_forward` results, then the gradients of each part.
+        parts: for each, the inputs that only its gradients depend on (the incoming gradients), and
+            how many gradients it has.
+        n_forward: how many results there are.
+
+    Returns:
+        The forward, which gives the results and the residuals; the backwards; and the positions of
+        the forward's inputs. What depends on no input is computed in all of them.
+    """
+    inner = closed.jaxpr
+    slots = {slot for part, _ in parts for slot in part}
+    late = {inner.invars[slot] for slot in slots}
+    constant: set[Any] = set(inner.constvars)
+    early_equations, late_equations = [], []
+    for equation in inner.eqns:
+        used = set(filter(_is_variable, equation.invars))
+        if not late.isdisjoint(used):
+            late.update(equation.outvars)
+            late_equations.append(equation)
+            continue
+        early_equations.append(equation)
+        if used <= constant and not equation.effects:
+            constant.update(equation.outvars)
+            late_equations.append(equation)
+    outside = late | constant
+    residuals: dict[Any, int] = {}
+    backwards, first = [], n_forward
+    for own, count in parts:
+        gradients = inner.outvars[first : first + count]
+        first += count
+        equations = live(late_equations, gradients)
+        read = [v for e in equations for v in e.invars] + list(gradients)
+        needed = dict.fromkeys(v for v in read if _is_variable(v) and v not in outside)
+        for variable in needed:
+            residuals.setdefault(variable, len(residuals))
+        inputs = [*needed, *(inner.invars[slot] for slot in own)]
+        backward = build(closed, inputs, list(gradients), equations)
+        backwards.append(Late(backward, [residuals[v] for v in needed]))
+    positions = [i for i in range(len(inner.invars)) if i not in slots]
+    results = [*inner.outvars[:n_forward], *residuals]
+    early = [inner.invars[i] for i in positions]
+    pruned, kept = prune(build(closed, early, results, early_equations))
+    return pruned, backwards, [positions[i] for i in kept]
+
+
+def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> ClosedJaxpr:
+    """A backward for incoming gradients of which some are nothing, which is not the same as zero.
+
+    A zero times an infinite slope is NaN. So the equations that only what is missing reaches are
+    left out; where it is added to something else, it is zero.
+
+    Args:
+        closed: takes residuals and incoming gradients.
+        n_residuals: how many residuals.
+        missing: the incoming gradients that are nothing; they stay inputs.
+    """
+    inner = closed.jaxpr
+    incoming = inner.invars[n_residuals:]
+    nothing = {incoming[index] for index in missing}
+    some = set(incoming) - nothing
+    equations: list[Any] = []
+    zeros: dict[Any, Any] = {}
+
+    def value(variable: Any) -> Any:
+        if not _is_variable(variable) or variable not in nothing:
+            return variable
+        if variable not in zeros:
+            made, zeros[variable] = _zeros(variable)
+            equations.extend(made)
+        return zeros[variable]
+
+    for equation in inner.eqns:
+        used = set(filter(_is_variable, equation.invars))
+        if not some.isdisjoint(used):
+            some.update(equation.outvars)
+        elif not nothing.isdisjoint(used):
+            nothing.update(equation.outvars)
+            continue
+        operands = [value(v) for v in equation.invars]
+        equations.append(equation.replace(invars=operands))
+    outputs = [value(v) for v in inner.outvars]
+    return build(closed, inner.invars, outputs, live(equations, outputs))
+
+
+def variables(equations: list[Any]) -> set[Any]:
+    """The variables that some equations read."""
+    return {v for e in equations for v in e.invars if _is_variable(v)}
+
+
+def _zeros(variable: Any) -> tuple[list[Any], Any]:
+    """The equations, if it takes any, of zeros like a variable, and these zeros."""
+    aval = variable.aval
+    with x64():
+        traced = jax.make_jaxpr(lambda: lax.full(aval.shape, 0, aval.dtype))()
+    made = traced.jaxpr.outvars[0]
+    if isinstance(made, Literal):
+        return [], made
+    zeros = type(variable)(aval)
+    return [e.replace(outvars=[zeros]) for e in traced.jaxpr.eqns], zeros
+
+
+def may_raise(jaxpr: Any) -> bool:
+    """Whether a program may fail by what it calls: Python, or another library by JAX's FFI."""
+    return any(
+        equation.primitive.name.endswith("_callback")
+        or equation.primitive.name == "ffi_call"
+        or any(map(may_raise, jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def _is_variable(value: Any) -> bool:
+    return not isinstance(value, Literal)

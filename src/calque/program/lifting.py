@@ -1,0 +1,317 @@
+"""Lift state: the cells, CPU tensors and random state that a traced function reads and writes.
+
+While a `Lifting` is active on a thread, every read of a cell that existed before becomes an input
+of the program, and every write to one stays in the trace. Nothing outside is changed, so a trace
+that fails leaves every tensor as it was.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax._src.core import eval_context
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from calque.device.kernels.trace_checks import Failure
+from calque.device.memory.cell import Cell, active, read, x64
+from calque.device.memory.host import host_array
+from calque.device.memory.host_reads import AssumesValues
+from calque.device.memory.rng import pack
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.interrupts import settles
+from calque.errors import TraceError
+from calque.program.compile_flags import announced_as_compiling
+from calque.program.jaxprs import build
+
+_SEGMENT_MARK = 0xCA10_0000_0000_0000
+
+input_p = Primitive("calque_input")
+"""Stands in a jaxpr for an input of the program until the trace has found them all."""
+
+
+@input_p.def_abstract_eval
+def _input_aval(*, slot: int, shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> Any:
+    return jax.core.ShapedArray(shape, dtype, weak_type=weak)
+
+
+class Input:
+    """Where one input of a program comes from at each call.
+
+    Attributes:
+        kind: "cell", "argument", "repeated" (an argument, its repetitions left out), "handed" (an
+            argument's whole storage), "host" (a CPU tensor), "host argument", "hyper" (a number in
+            an optimizer's param group), "random", or "incoming" (a gradient of a result).
+        source: the cell, the index of an argument, the CPU tensor, or a function that gives the
+            number.
+        shape, dtype, weak: of the array.
+        name: how the user's program names it, if it does.
+    """
+
+    __slots__ = ("dtype", "kind", "name", "shape", "source", "weak")
+
+    def __init__(
+        self, kind: str, source: Any, shape: tuple[int, ...], dtype: np.dtype, weak: bool
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.shape = shape
+        self.dtype = dtype
+        self.weak = weak
+        self.name = ""
+
+    @property
+    def aval(self) -> Any:
+        """The abstract value of the array."""
+        return jax.core.ShapedArray(self.shape, self.dtype, weak_type=self.weak)
+
+
+class Lifting:
+    """One trace's view of the world (see the module); implements `device.memory.cell.Trace`."""
+
+    def __init__(
+        self, checks: bool | None = None, assumptions: AssumesValues | None = None
+    ) -> None:
+        self.assumptions = assumptions
+        self.failures: list[Failure] | None = None if checks is None else []
+        self.looking = checks is True
+        self.callbacks = True
+        self.inputs: list[Input] = []
+        self.values: dict[Cell, Array] = {}
+        self.cell_slots: dict[Cell, int] = {}
+        self.written: dict[Cell, None] = {}
+        self.fresh: dict[int, weakref.ref[Cell]] = {}
+        self.host_slots: dict[int, Array] = {}
+        self.host_born: dict[int, torch.Tensor] = {}
+        self._segments: list[Any] = []
+        self._segment, self._drawn = 0, 0
+        self.draws = 0
+        self.random_source: Callable[[], Array] = self._device_state
+        self.lend_number: Callable[[Array], Any] | None = None
+
+    # The cells ------------------------------------------------------------------------------------
+
+    def is_fresh(self, cell: Cell) -> bool:
+        """Whether a cell was made in this trace."""
+        reference = self.fresh.get(id(cell))
+        return reference is not None and reference() is cell
+
+    def read(self, cell: Cell) -> Array:
+        """The value of a cell at this point of the trace."""
+        value = self.values.get(cell)
+        if value is not None:
+            return value
+        if self.is_fresh(cell):
+            return cell.array
+        value = self.values[cell] = self._lift(cell)
+        return value
+
+    def _lift(self, cell: Cell) -> Array:
+        array = cell.array
+        if isinstance(array, jax.core.Tracer):
+            raise TraceError(
+                f"a tensor of shape {array.shape} from another jitted function, which has ended or "
+                "is still being traced, is used here: return it from that function instead"
+            )
+        self.cell_slots[cell] = len(self.inputs)
+        return self.new_input("cell", cell, array.shape, array.dtype)
+
+    def write(self, cell: Cell, array: Array) -> None:
+        """Give a cell a new value from this point on."""
+        if self.is_fresh(cell):
+            cell.array = array
+            return
+        if array.shape != cell.array.shape or array.dtype != cell.array.dtype:
+            raise TraceError(
+                f"a tensor made outside of calque.jit is resized inside it, from "
+                f"{cell.array.shape} to {array.shape}; resize it before the call"
+            )
+        self.values[cell] = array
+        self.written[cell] = None
+
+    def created(self, cell: Cell, storage: torch.UntypedStorage) -> None:
+        """Take note of a cell made in the trace."""
+        self.fresh[id(cell)] = weakref.ref(cell)
+
+    def new_input(
+        self, kind: str, source: Any, shape: Any, dtype: Any, weak: bool = False
+    ) -> Array:
+        """A new input of the program, as a traced array (weakly typed for Python numbers)."""
+        slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
+        self.inputs.append(Input(kind, source, shape, dtype, weak))
+        return input_p.bind(slot=slot, shape=shape, dtype=dtype, weak=weak)
+
+    # CPU tensors ----------------------------------------------------------------------------------
+
+    def constant(self, tensor: torch.Tensor) -> Array:
+        """A CPU tensor's value: a constant if it was made in the trace, else an input."""
+        if id(tensor) in self.host_born:
+            return self._host_constant(tensor)
+        known = self.host_slots.get(id(tensor))
+        if known is None:
+            dtype = to_numpy(tensor.dtype)
+            known = self.new_input("host", tensor, tensor.shape, dtype)
+            self.host_slots[id(tensor)] = known
+        return known
+
+    def _host_constant(self, tensor: torch.Tensor) -> Array:
+        with self.suspended():
+            array = host_array(tensor)
+        with x64():
+            return jax.numpy.asarray(array)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """A traced tensor as a traced Python number; None where numbers must be known."""
+        return self.lend_number(read(tensor)) if self.lend_number is not None else None
+
+    def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
+        """A value that the host asks for, if it may be assumed."""
+        return None if self.assumptions is None else self.assumptions.value(array, use, error)
+
+    @contextmanager
+    def unassuming(self) -> Iterator[None]:
+        """Within, no value is assumed."""
+        before, self.assumptions = self.assumptions, None
+        try:
+            yield
+        finally:
+            self.assumptions = before
+
+    def refused(self, error: TraceError) -> BaseException:
+        """What to raise for a step that no program can repeat."""
+        return error if self.assumptions is None else self.assumptions.refused(error)
+
+    # Random state ---------------------------------------------------------------------------------
+
+    def _device_state(self) -> Array:
+        """The device's random state, as an input of the program."""
+        return self.new_input("random", None, (2,), np.uint64)
+
+    def draw(self) -> Array:
+        """The packed key of the next draw."""
+        if not self._segments:
+            self._segments.append(self.random_source())
+        base = self._segments[self._segment]
+        offset = self._drawn
+        self._drawn += 1
+        if self._segment == 0:
+            self.draws = max(self.draws, self._drawn)
+        with x64():
+            return jax.numpy.asarray(base) + np.array([0, offset], np.uint64)
+
+    def peek(self) -> Array:
+        """The packed key of the next draw, which is not drawn."""
+        segment, drawn, draws = self._segment, self._drawn, self.draws
+        packed = self.draw()
+        self._segment, self._drawn, self.draws = segment, drawn, draws
+        return packed
+
+    @contextmanager
+    def drawing_from(self, packed: Array) -> Iterator[None]:
+        """Draw again what was drawn after `peek` gave a key; the trace's own state stays."""
+        before = self._segments, self._segment, self._drawn
+        self._segments, self._segment, self._drawn = [None, packed], 1, 0
+        try:
+            yield
+        finally:
+            self._segments, self._segment, self._drawn = before
+
+    def set_random(self, packed: np.ndarray) -> None:
+        """`manual_seed` in the trace: later draws count from a constant."""
+        if not self._segments:
+            self._segments.append(self.random_source())
+        self._segments.append(packed)
+        self._segment, self._drawn = len(self._segments) - 1, 0
+
+    def get_random(self) -> tuple[int, int]:
+        """A token of the random state at this point, for `restore_random` in the same trace."""
+        return _SEGMENT_MARK + self._segment, self._drawn
+
+    def restore_random(self, seed: int, offset: int) -> None:
+        """Go back to the point at which `get_random` gave the token.
+
+        Raises:
+            TraceError: the state was not taken in this trace.
+        """
+        segment = seed - _SEGMENT_MARK
+        if not 0 <= segment <= len(self._segments):
+            self.set_random(pack(seed, offset))
+            return
+        self._segment, self._drawn = segment, offset
+
+    def final_random(self) -> tuple[int, int] | None:
+        """The (seed, offset) the trace ends with, if it seeded the device; None otherwise."""
+        if self._segment == 0:
+            return None
+        packed = self._segments[self._segment]
+        return int(packed[0]), int(packed[1]) + self._drawn
+
+    # Being active ---------------------------------------------------------------------------------
+
+    @contextmanager
+    @settles
+    def activated(self) -> Iterator[None]:
+        """Make this the trace of the thread."""
+        previous, active.trace = active.trace, self
+        inlining, active.inlining = active.inlining, True
+        try:
+            with (
+                x64(),
+                torch.autograd.set_multithreading_enabled(False),
+                announced_as_compiling(),
+            ):
+                yield
+        finally:
+            active.trace, active.inlining = previous, inlining
+
+    @contextmanager
+    def unchecked(self) -> Iterator[None]:
+        """Collect no checks: within control flow of JAX's, whose values are not the program's."""
+        failures, looking = self.failures, self.looking
+        self.failures, self.looking = None, False
+        try:
+            yield
+        finally:
+            self.failures, self.looking = failures, looking
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Run eagerly in the middle of the trace: what is made here exists before the program."""
+        active.trace = None
+        try:
+            with eval_context():  # ensure_compile_time_eval would fold into what jit caches
+                yield
+        finally:
+            active.trace = self
+
+
+def close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
+    """The traced jaxpr with the trace's inputs as its own in place of `input_p`, and those inputs.
+
+    JAX drops equations that nothing needs, and with them inputs.
+    """
+    variables: dict[int, Any] = {}
+    equations = []
+    for equation in traced.jaxpr.eqns:
+        if equation.primitive is input_p:
+            variables[equation.params["slot"]] = equation.outvars[0]
+        else:
+            equations.append(equation)
+    slots = sorted(variables)
+    closed = build(traced, [variables[s] for s in slots], traced.jaxpr.outvars, equations)
+    return closed, [inputs[slot] for slot in slots]
+
+
+def late_equations(traced: Any, inputs: list[Input]) -> int:
+    """Where, among the equations of `close`, those of the backward begin."""
+    count = 0
+    for equation in traced.jaxpr.eqns:
+        if equation.primitive is not input_p:
+            count += 1
+        elif inputs[equation.params["slot"]].kind == "incoming":
+            break
+    return count

@@ -1,0 +1,108 @@
+"""Indices of 32 bits, in a program that other people's JAX transforms and compiles.
+
+A program is traced in JAX's 64-bit mode. Its transformations, `jax.vmap` of a slice that is written
+for one, make new indices of the type of the old ones, in the mode that the caller is in: without
+64 bits they come out as int32 and do not fit. Indices into an axis shorter than 2**31 need no more.
+The same holds for the positions that `argmax` gives.
+"""
+
+from typing import Any
+
+import jax
+from jax import ShapeDtypeStruct, lax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.numpy import dtype, int32
+
+from calque.device.memory.cell import x64
+from calque.program.jaxprs import build
+
+_LONGEST = 2**31
+
+
+def with_narrow_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program; what it indexes with is int32, wherever an array's axes allow it."""
+    if not _has_wide(closed.jaxpr):
+        return closed
+    equations = []
+    for equation in closed.jaxpr.eqns:
+        given = list(equation.invars)
+        if _is_wide(equation):
+            for i in _positions(equation):
+                conversion = _conversion(given[i])
+                equations.append(conversion)
+                given[i] = conversion.outvars[0]
+        params = {name: _narrowed(value) for name, value in equation.params.items()}
+        equation = equation.replace(invars=given, params=params)
+        equations += _positions_found(equation) if _finds_wide(equation) else [equation]
+    return build(closed, closed.jaxpr.invars, closed.jaxpr.outvars, equations)
+
+
+def _conversion(index: Any) -> Any:
+    """An equation that makes an index int32, with a new variable for it."""
+    like = ShapeDtypeStruct(index.aval.shape, index.aval.dtype, weak_type=index.aval.weak_type)
+    with x64():
+        traced = jax.make_jaxpr(lambda i: lax.convert_element_type(i, int32))(like)
+    return traced.jaxpr.eqns[0].replace(invars=[index])
+
+
+def _positions(equation: Any) -> range:
+    """Which operands of an equation are indices into its first one."""
+    name = equation.primitive.name
+    if name.startswith(("gather", "scatter")):
+        return range(1, 2)
+    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
+    return range(0) if first is None else range(first, len(equation.invars))
+
+
+def _finds_wide(equation: Any) -> bool:
+    wide = dtype(equation.params.get("index_dtype", int32)).itemsize == 8
+    return wide and max(equation.invars[0].aval.shape, default=0) < _LONGEST
+
+
+def _positions_found(equation: Any) -> list[Any]:
+    """An `argmax` that counts in 32 bits, and the conversion of what it finds."""
+    (wide,) = equation.outvars
+    like = ShapeDtypeStruct(wide.aval.shape, int32)
+    with x64():
+        traced = jax.make_jaxpr(lambda i: lax.convert_element_type(i, wide.aval.dtype))(like)
+    (narrow,) = traced.jaxpr.invars
+    params = {**equation.params, "index_dtype": dtype(int32)}
+    found = equation.replace(outvars=[narrow], params=params)
+    return [found, traced.jaxpr.eqns[0].replace(outvars=[wide])]
+
+
+def _is_wide(equation: Any) -> bool:
+    positions = _positions(equation)
+    if not positions or max(equation.invars[0].aval.shape, default=0) >= _LONGEST:
+        return False
+    return any(dtype(equation.invars[i].aval.dtype).itemsize == 8 for i in positions)
+
+
+def _has_wide(jaxpr: Jaxpr) -> bool:
+    return any(
+        _is_wide(equation) or _finds_wide(equation) or any(map(_has_wide, _inner(equation)))
+        for equation in jaxpr.eqns
+    )
+
+
+def _inner(equation: Any) -> list[Jaxpr]:
+    """The programs within an equation."""
+    found = []
+    for value in equation.params.values():
+        for part in value if type(value) in (tuple, list) else (value,):
+            if isinstance(part, ClosedJaxpr):
+                found.append(part.jaxpr)
+            elif isinstance(part, Jaxpr):
+                found.append(part)
+    return found
+
+
+def _narrowed(value: Any) -> Any:
+    """A parameter of an equation, with the programs in it rewritten."""
+    if type(value) in (tuple, list):  # not dimension numbers
+        return type(value)(map(_narrowed, value))
+    if isinstance(value, ClosedJaxpr):
+        return with_narrow_indices(value)
+    if isinstance(value, Jaxpr) and not value.constvars:
+        return with_narrow_indices(ClosedJaxpr(value, ())).jaxpr
+    return value

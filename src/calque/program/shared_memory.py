@@ -1,0 +1,111 @@
+"""Memory of CPU tensors as arrays, and the other way round: shared where it can be.
+
+JAX's and PyTorch's own functions for DLPack look at every argument anew, which takes longer than a
+small program does to run: where the device is the CPU, the capsules are handed over directly.
+"""
+
+import weakref
+from functools import cache
+from typing import Any
+
+import jax
+import torch
+from jax import Array
+from jax._src.lib import _jax
+
+from calque.device.memory.cell import x64
+from calque.device.memory.geometry import Ints
+from calque.device.memory.host import host_array
+
+_ALIGNMENT = 64
+_CPU = 1  # DLPack's number
+
+
+def array_over(tensor: torch.Tensor) -> Array:
+    """A CPU tensor's array, without a copy where its memory can be shared."""
+    tensor = tensor.detach()
+    shareable = (
+        tensor.is_contiguous()
+        and tensor.numel()
+        and tensor.data_ptr() % _ALIGNMENT == 0
+        and not (tensor.is_conj() or tensor.is_neg())
+        and tensor.dtype != torch.bool
+    )
+    if not shareable:
+        return host_array(tensor)
+    device = _direct()
+    if device is not None:
+        capsule = torch._C._to_dlpack(tensor)
+        return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
+    with x64():
+        return jax.dlpack.from_dlpack(tensor)
+
+
+def tensor_over(array: Array) -> torch.Tensor:
+    """An array as a CPU tensor over the same memory; the array may be used no more."""
+    if _direct() is None:
+        return torch.from_dlpack(array)
+    return torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+
+
+def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A copy of a CPU tensor with other strides, which may repeat elements."""
+    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
+    once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
+    copy.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
+    return copy
+
+
+@cache
+def _direct() -> Any:
+    """JAX's device, if capsules can be handed over directly; else None."""
+    device = jax.devices()[0]
+    if device.platform != "cpu" or jax.device_count() != 1:
+        return None
+    memory = torch.zeros(_ALIGNMENT)
+    try:
+        capsule = torch._C._to_dlpack(memory)
+        array = _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
+        back = torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+    except (AttributeError, TypeError):  # releases of JAX and PyTorch that do it in another way
+        return None
+    return device if isinstance(array, Array) and torch.equal(back, memory) else None
+
+
+class Kept:
+    """The array over a parameter's memory, kept from call to call.
+
+    An array over shared memory has the values that the memory has when a program runs. It is kept
+    as long as the parameter lives and stands on that memory.
+
+    Args:
+        order: the order of the array's axes, if it is not the tensor's.
+    """
+
+    __slots__ = ("_array", "_of", "_order", "_pointer")
+
+    def __init__(self, order: Ints | None = None) -> None:
+        self._order = order
+        self._of: Any = None
+        self._array: Array | None = None
+        self._pointer = 0
+
+    def __call__(self, tensor: torch.Tensor) -> Array:
+        """The array of a CPU tensor."""
+        pointer = tensor.data_ptr()
+        array = self._array
+        if array is not None and self._of() is tensor and pointer == self._pointer:
+            return array
+        array = array_over(tensor if self._order is None else tensor.permute(self._order))
+        if type(tensor) is torch.nn.Parameter and _address(array) == pointer:
+            self._array, self._pointer = array, pointer
+            self._of = weakref.ref(tensor, self._drop)
+        return array
+
+    def _drop(self, of: Any) -> None:
+        if of is self._of:
+            self._array = None
+
+
+def _address(array: Array) -> int:
+    return array.unsafe_buffer_pointer() if array.size else 0

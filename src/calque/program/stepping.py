@@ -1,0 +1,132 @@
+"""One call of a program is one step: everything that it changes is changed, or nothing.
+
+A signal's handler waits for the end of a step (`device.runtime.interrupts`); other threads that read or
+change the same state wait, too (`turns`); an error of the program leaves all as it was
+(`execution`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, Generic, TypeVar
+
+from jax import Array
+from jax.errors import JaxRuntimeError
+
+from calque.device.memory import rng
+from calque.device.memory.cell import Cell
+from calque.device.runtime import threads
+from calque.device.runtime.interrupts import settles
+from calque.program.execution import Execution, told
+from calque.program.turns import Turn, set_array
+
+Call = TypeVar("Call")
+_nowhere: deque[None] = deque(maxlen=0)
+_SLOTS = repeat("array")
+_turn, _present = threads.turn, threads.present
+
+
+class Stepping(Generic[Call]):
+    """A compiled program that changes state. What it reads and changes its subclasses say.
+
+    Attributes:
+        execution: the compiled program.
+        may_raise: whether it may fail by what it calls.
+        donating: whether it is given the memory of what it replaces.
+        gather: gives the arguments of the program for a call.
+        draws: how many random numbers it draws.
+        random: the indexes of its arguments that are the random state.
+        fixed_targets: the cells that the first outputs belong into, if that is always the same.
+        traced: whether its calls depend on Python state that the trace of a function may change.
+    """
+
+    execution: Execution
+    may_raise: bool
+    donating: bool
+    gather: Callable[[Call], list[Any]]
+    draws: int
+    random: Sequence[int]
+    fixed_targets: Sequence[Cell] = ()
+    traced: bool
+
+    def reads(self, call: Call) -> Sequence[Cell]:
+        """The cells that they come from."""
+        raise NotImplementedError
+
+    def changes(self, call: Call) -> Sequence[Cell]:
+        """The cells that the call changes, each once."""
+        raise NotImplementedError
+
+    def check(self, call: Call) -> None:
+        """Raise `Stale` where others have changed what was known of the call."""
+
+    def look(self, call: Call, outputs: list[Array]) -> None:
+        """Raise what the program's own checks say."""
+        raise NotImplementedError
+
+    def targets(self, call: Call) -> Sequence[Cell]:
+        """The cells that the first outputs belong into; a new one for what `finish` writes."""
+        raise NotImplementedError
+
+    def finish(self, call: Call, outputs: list[Array]) -> Any:
+        """Change what is not whole cells, and Python's objects; gives the call's result."""
+        raise NotImplementedError
+
+    def failed(self, error: RuntimeError) -> BaseException:
+        """What to raise for an error of the program."""
+        return told(error)
+
+    @settles
+    def step(self, call: Call) -> Any:
+        """Run the program for a call, and change what the call changes."""
+        done: list[list[Array]] = []
+        turn = random = result = None
+        try:
+            if self.draws:
+                random = rng.state.take(self.draws)
+            with _turn:
+                # What the program calls may be in another thread, and wait for this one.
+                if len(_present) < 2 and not self.may_raise:
+                    self._run(call, self.gather(call), random, done, None)
+            if not done:
+                turn = Turn(self.changes(call))
+                arrays = turn.take(
+                    self.reads(call), self.donating, self.traced, partial(self.gather, call)
+                )
+                self.check(call)
+                self._run(call, arrays, random, done, turn)
+        finally:
+            try:
+                if done:
+                    result = self.finish(call, done[0])
+                elif random is not None:
+                    rng.state.give_back(random, self.draws)
+            finally:
+                if turn is not None:
+                    turn.give_back()
+        return result
+
+    def _run(
+        self, call: Call, arrays: list[Any], random: Any, done: list[Any], turn: Turn | None
+    ) -> None:
+        if random is not None:
+            for place in self.random:
+                arrays[place] = rng.pack(*random)
+        cells = self.fixed_targets or self.targets(call)
+        put = map(setattr, cells, _SLOTS, chain.from_iterable(done))
+        if turn is not None:
+            put = map(set_array, cells, chain.from_iterable(done))
+        try:
+            results, gives_away = self.execution.started(arrays)
+            if not gives_away:
+                results = [*results]
+                self.execution.wait(results[0])
+                self.look(call, results[0])
+                if turn is not None:
+                    turn.close()
+            # One call of C code runs the program, keeps its results and writes them, so that an
+            # exception that another thread sets is raised before or after all of it.
+            _nowhere.extend(chain(map(done.append, results), put))
+        except JaxRuntimeError as error:
+            raise self.failed(error) from None

@@ -1,0 +1,206 @@
+"""Python numbers that are inputs of a program: a learning rate that a scheduler changes.
+
+A `TracedFloat` is a `torch.SymFloat`, so PyTorch carries it through its own C++ code into an
+operator's `Scalar` arguments, where a rule receives the traced number behind it. Arithmetic on
+one is traced. A comparison is answered with the value it has now and watched: the program serves
+only calls in which the answer is the same.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax._src.lax import lax as lax_internal
+
+from calque.errors import TraceError
+
+
+class Watch:
+    """The comparisons made with traced numbers, for the guards of a program."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Callable[[], bool], bool]] = []
+
+    def holds(self) -> bool:
+        """Whether every comparison would be answered as it was."""
+        return all(ask() == answer for ask, answer in self.answers)
+
+
+class _Node:
+    """What PyTorch's C++ code holds of a traced number, and what it computes with one."""
+
+    def __init__(self, traced: Any, compute: Callable[[], Any], watch: Watch) -> None:
+        self.traced = traced
+        self.compute = compute
+        self.watch = watch
+
+    def wrap_int(self, number: int) -> "_Node":
+        return _Node(number, lambda: number, self.watch)
+
+    wrap_float = wrap_int
+
+    def neg(self) -> "_Node":
+        return _Node(-self.traced, lambda: -self.compute(), self.watch)
+
+    def pin(self) -> float:
+        """The value now; the program serves only calls in which it is the same."""
+        value = self.compute()
+        self.watch.answers.append((lambda: self.compute() == value, True))
+        return value
+
+    def has_hint(self) -> bool:
+        return False
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return True
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def guard_float(self, file: str, line: int) -> float:
+        raise TraceError(
+            "a hyper-parameter that is an input of the jitted program is turned into a Python "
+            "float; pass it as a tensor, or keep it constant"
+        )
+
+    def _graph_repr(self) -> str:
+        return f"TracedFloat({self.compute()})"
+
+    def str(self) -> str:
+        return self._graph_repr()
+
+
+class TracedFloat(torch.SymFloat):
+    """A float whose value is an input of the program being traced (see the module)."""
+
+    def __init__(self, traced: Array, compute: Callable[[], float], watch: Watch) -> None:
+        super().__init__(_Node(traced, compute, watch))
+
+    def __float__(self) -> float:
+        return self.node.guard_float("", 0)
+
+    def __bool__(self) -> bool:
+        return _ask(self, operator.ne, 0.0)
+
+    def __hash__(self) -> int:
+        return id(self.node)
+
+    def __neg__(self) -> Any:
+        return _unary(operator.neg, jnp.negative, self)
+
+    def __abs__(self) -> Any:
+        return _unary(operator.abs, jnp.abs, self)
+
+    def __repr__(self) -> str:
+        return self.node._graph_repr()
+
+
+def _unary(python: Any, traced: Any, x: TracedFloat) -> TracedFloat:
+    node = x.node
+    return TracedFloat(traced(node.traced), lambda: python(node.compute()), node.watch)
+
+
+def _operands(x: Any) -> tuple[Any, Callable[[], Any]] | None:
+    if isinstance(x, torch.SymFloat):
+        return x.node.traced, x.node.compute
+    if isinstance(x, int | float):
+        return x, lambda: x
+    return None
+
+
+def _binary(python: Any, left: Any, right: Any, watch: Watch) -> Any:
+    a, b = _operands(left), _operands(right)
+    if a is None or b is None:
+        return NotImplemented
+    (traced_a, value_a), (traced_b, value_b) = a, b
+    traced = jax.numpy.asarray(python(traced_a, traced_b))
+    return TracedFloat(traced, lambda: python(value_a(), value_b()), watch)
+
+
+def _as_float(node: _Node) -> "TracedFloat":
+    return TracedFloat(node.traced, node.compute, node.watch)
+
+
+def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
+    operand = _operands(other)
+    if operand is None:
+        return NotImplemented
+    compute, value = x.node.compute, operand[1]
+
+    def ask() -> bool:
+        return bool(compare(compute(), value()))
+
+    answer = ask()
+    x.node.watch.answers.append((ask, answer))
+    return answer
+
+
+def _unknown() -> float:
+    raise TraceError(
+        "the value of a tensor is read as a Python number and compared inside calque.jit, where "
+        "it has none yet.\nUse torch.where or torch.cond."
+    )
+
+
+def number_of(array: Array, watch: Watch) -> torch.SymFloat:
+    """A 0-d traced array as a number whose value nobody can ask for."""
+    wide = lax_internal._convert_element_type(array, np.dtype("float64"), weak_type=True)
+    return TracedFloat(wide, _unknown, watch)
+
+
+def _install() -> None:
+    arithmetic = {
+        "add": operator.add,
+        "sub": operator.sub,
+        "mul": operator.mul,
+        "truediv": operator.truediv,
+        "pow": operator.pow,
+    }
+    for name, function in arithmetic.items():
+
+        def forward(self: Any, other: Any, function: Any = function) -> Any:
+            return _binary(function, self, other, self.node.watch)
+
+        def reflected(self: Any, other: Any, function: Any = function) -> Any:
+            return _binary(function, other, self, self.node.watch)
+
+        def of_node(self: Any, other: Any, function: Any = function) -> Any:
+            return _binary(function, _as_float(self), _as_float(other), self.watch).node
+
+        for spelling in (name, f"float_{name}"):
+            setattr(_Node, spelling, of_node)
+        setattr(TracedFloat, f"__{name}__", forward)
+        setattr(TracedFloat, f"__r{name}__", reflected)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+
+        def compare(self: Any, other: Any, function: Any = getattr(operator, name)) -> Any:
+            return _ask(self, function, other)
+
+        def compare_node(self: Any, other: Any) -> Any:
+            _unknown()
+
+        setattr(_Node, name, compare_node)
+        setattr(TracedFloat, f"__{name}__", compare)
+
+
+_install()

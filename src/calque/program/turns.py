@@ -1,0 +1,200 @@
+"""Calls that change the same state take turns, and nobody reads an array that is given away.
+
+A program that donates deletes the arrays that it replaces a moment before the new ones are in their
+cells. A thread alone on the device (`device.runtime.threads`) need not care. Where there are several, a
+call says by the class of the cells what is going on in them, which costs their readers nothing:
+
+- `Claimed`: another array will be written. Other calls that change the cell wait; a read finds the
+  array before.
+- `Donated`: the array may be gone already. A read waits for the next one.
+
+All cells of a call are claimed at once, so that no two calls wait for each other. A function is
+traced when no other thread runs a program: a trace changes attributes and gradients for its time,
+and takes what else changes for the function's doing.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any, TypeVar
+
+from jax import Array
+
+from calque.device.memory.cell import Cell, active
+from calque.device.runtime import threads
+
+_Result = TypeVar("_Result")
+_free = threading.Condition(threads.turn)
+_array: Any = Cell.array  # type: ignore[misc]  # the slot
+set_array = _array.__set__
+"""Sets a cell's array, whatever is going on in the cell."""
+
+
+class Claimed(Cell):
+    """A cell that a call is going to change."""
+
+    __slots__ = ()
+
+
+class Donated(Cell):
+    """A cell whose array a call gives away."""
+
+    __slots__ = ()
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        """The array, once there is one again."""
+        _settled(self)
+        return _array.__get__(self)
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        _settled(self)
+        set_array(self, array)
+
+
+def _settled(cell: Cell) -> None:
+    """Wait until no other thread gives a cell's array away."""
+    if active.settling:
+        return
+    with _free:
+        while type(cell) is Donated:
+            _free.wait()
+
+
+def _mark(cells: Sequence[Cell], kind: type[Cell]) -> None:
+    # One call of C code: no other thread sees some of them marked.
+    deque(map(setattr, cells, repeat("__class__"), repeat(kind)), 0)
+
+
+class Stale(Exception):
+    """What was found before a turn holds no longer: look again."""
+
+
+class _Past:
+    """What has happened so far.
+
+    Attributes:
+        tracer: the thread that traces.
+        changes: how many turns and traces have ended.
+    """
+
+    tracer: int | None = None
+    changes = 0
+
+
+past = _Past()
+
+PYTHON = Cell(None)  # type: ignore[arg-type]
+"""Stands for attributes and containers: a call that assigns any changes this cell."""
+
+_traces = threading.RLock()
+_running: list[int] = []  # the threads that have a turn, each as often as it has
+_queue: "list[Turn]" = []
+
+
+class Turn:
+    """One call's right to change some cells, where there are other threads.
+
+    Attributes:
+        changed: the cells.
+    """
+
+    __slots__ = ("_taken", "changed")
+
+    def __init__(self, changed: Sequence[Cell]) -> None:
+        self.changed = changed
+        self._taken = False
+
+    def take(
+        self, read: Sequence[Cell], donating: bool, traced: bool, gather: Callable[[], _Result]
+    ) -> _Result:
+        """Wait for the cells, and give what `gather` finds at that moment.
+
+        Args:
+            read: cells whose arrays are read.
+            donating: whether the arrays of the changed ones are given away.
+            traced: whether the call depends on Python state, which a trace may change.
+            gather: reads the arrays.
+
+        Raises:
+            Stale: another thread traces.
+        """
+        if active.settling:  # what the garbage collector calls in the middle of a turn
+            return gather()
+        me = threading.get_ident()
+        with _free:
+            _queue.append(self)
+            try:
+                while True:
+                    if traced and past.tracer not in (None, me):
+                        raise Stale
+                    if not self._has_to_wait(read):
+                        break
+                    _free.wait()
+                gathered = gather()
+            finally:
+                _queue.remove(self)
+            self._taken = active.settling = True
+            _running.append(me)
+            _mark(self.changed, Donated if donating else Claimed)
+        return gathered
+
+    def _has_to_wait(self, read: Sequence[Cell]) -> bool:
+        kinds = set(map(type, self.changed))
+        if kinds - {Cell} or Donated in map(type, read):
+            return True
+        return _queue[0] is not self and any(map(self._is_after, _queue[: _queue.index(self)]))
+
+    def _is_after(self, other: "Turn") -> bool:
+        return not set(self.changed).isdisjoint(other.changed)
+
+    def close(self) -> None:
+        """From here on reads wait, too: the cells are being written."""
+        if self._taken:
+            _mark(self.changed, Donated)
+
+    def give_back(self) -> None:
+        """Let the others go on; does nothing if the turn was not taken."""
+        if not self._taken:
+            return
+        with _free:
+            _mark(self.changed, Cell)
+            self._taken = active.settling = False
+            _running.remove(threading.get_ident())
+            past.changes += 1
+            _free.notify_all()
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Within, no other thread runs a program that depends on Python state, or traces."""
+    me = threading.get_ident()
+    with _traces:
+        before, past.tracer = past.tracer, me
+        try:
+            with _free:
+                _free.notify_all()  # those who wait for cells see that they have to look again
+                while any(thread != me for thread in _running):
+                    _free.wait()
+            yield
+        finally:
+            past.tracer = before
+            past.changes += 1
+
+
+def at_once(read: Sequence[Cell], gather: Callable[[], _Result]) -> _Result:
+    """What `gather` finds in cells while no other thread changes any of them."""
+    turn = Turn(())
+    try:
+        return turn.take(read, False, False, gather)
+    finally:
+        turn.give_back()
+
+
+def wait_for_traces() -> None:
+    """Wait until no other thread traces."""
+    with _traces:
+        pass

@@ -1,0 +1,61 @@
+"""The checks of values in a program: outputs that are looked at before anything is written."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.device.kernels.trace_checks import Failure
+from calque.program.lifting import Lifting
+
+
+class Outputs(Protocol):
+    """Collects the outputs of a program."""
+
+    def add(self, array: Array) -> int:
+        """The index of the array among them."""
+        ...
+
+
+@dataclass
+class Checks:
+    """What may fail in a program, in the order in which the function would have raised.
+
+    Attributes:
+        failures: the checks; their traced arrays are gone.
+        flags, values: the outputs (after those that are written) that say which failed and with
+            which value.
+    """
+
+    failures: list[Failure] = field(default_factory=list)
+    flags: int = 0
+    values: int = 0
+
+    @classmethod
+    def of(cls, lifting: Lifting, outputs: Outputs) -> "Checks":
+        """The checks that a trace has collected so far; it collects no more."""
+        failures, lifting.failures = lifting.failures, None
+        if not failures:
+            return cls()
+        return cls(
+            [Failure(None, None, f.error, f.origin) for f in failures],
+            outputs.add(jnp.stack([f.failed for f in failures])),
+            outputs.add(jnp.stack([f.value for f in failures])),
+        )
+
+    @property
+    def looks(self) -> bool:
+        """Whether outputs are looked at before anything is written."""
+        return bool(self.failures)
+
+    def look(self, outputs: list[Array], first: int) -> None:
+        """Raise what the first check that failed says; `first` is the index of output 0."""
+        if not self.failures:
+            return
+        failed = np.asarray(outputs[first + self.flags])
+        if failed.any():
+            index = int(failed.argmax())
+            value = int(np.asarray(outputs[first + self.values])[index])
+            raise self.failures[index].exception(value)

@@ -1,0 +1,179 @@
+"""Windows: views that are arguments of a traced function, without the rest of their memory.
+
+A program takes a view as an array of the view's own elements, so that the windows of a sliding
+slice share one program. The tensor that stands for it in the trace has the view's strides, and
+begins where its storage begins. A function that asks for more than that (where the view lies,
+what lies around it) is found out here, and traced again with the whole storage as the input.
+"""
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from jax import Array
+from torch.overrides import TorchFunctionMode
+
+from calque.device.memory.cell import Cell, alias, layout_of, wrap_nested, wrap_strided
+from calque.device.memory.geometry import extent, is_dense, is_nested
+
+_aten = torch.ops.aten
+_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_Tensor = torch.Tensor
+_ASKING = frozenset(
+    (
+        _Tensor.storage_offset,
+        _Tensor.untyped_storage,
+        _Tensor.storage,
+        _Tensor.data_ptr,
+        _Tensor.is_set_to,
+    )
+)
+RESTRIDING = {
+    _aten.as_strided.default: 3,
+    _aten.as_strided_.default: 3,
+    _aten.as_strided_copy.default: 3,
+    _aten.as_strided_copy.out: 3,
+    _aten.as_strided_scatter.default: 4,
+    _aten.as_strided_scatter.out: 4,
+}
+"""The operators that reach into a storage at will, and which argument is their offset."""
+
+
+def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements, each once: the first along every axis of stride 0."""
+    if 0 in tensor.stride():
+        tensor = tensor.detach()
+        for axis, step in enumerate(tensor.stride()):
+            if step == 0 and tensor.shape[axis] > 1:
+                tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
+    """A fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
+
+    None where other strides than those of 0 make elements coincide.
+    """
+    size, stride, own = tuple(tensor.shape), tensor.stride(), array.shape
+    if is_dense(own, stride):
+        window = wrap_strided(array, stride)
+    elif is_nested(own, stride):
+        window = wrap_nested(array, stride)
+    else:
+        return None
+    if own == size:
+        return window
+    return alias(_aten.as_strided.default, window, size, stride, 0)
+
+
+class Unseen(BaseException):
+    """A function asks for what a window does not show; not for its own `except` clauses."""
+
+
+class Windows:
+    """The windows of one trace.
+
+    Attributes:
+        indexes: which argument each window's cell stands for.
+        asked: the arguments that the function asked more of.
+    """
+
+    def __init__(self) -> None:
+        self.indexes: dict[Cell, int] = {}
+        self.asked: set[int] = set()
+
+    def watch(self, stack: ExitStack) -> None:
+        """See what is asked until the stack is left; costs nothing where there are no windows."""
+        if self.indexes:
+            stack.enter_context(_Watch(self.see))
+
+    def see(self, tensor: Any) -> None:
+        """A tensor is asked where it lies.
+
+        Raises:
+            Unseen: it lies in a window.
+        """
+        index = self.indexes.get(_cell_of(tensor))
+        if index is not None:
+            self.asked.add(index)
+            raise Unseen
+
+    def see_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An operator is about to run.
+
+        Raises:
+            Unseen: it reaches out of a window.
+        """
+        place = RESTRIDING.get(func)
+        if place is None or not self.indexes:
+            return
+        tensor = args[0] if args else kwargs["self"]
+        cell = _cell_of(tensor)
+        if cell not in self.indexes:
+            return
+        given = kwargs.get("storage_offset", args[place] if len(args) > place else None)
+        size = kwargs.get("size", args[place - 2] if len(args) > place - 2 else None)
+        stride = kwargs.get("stride", args[place - 1] if len(args) > place - 1 else None)
+        layout = layout_of(cell)
+        inside = tensor.storage_offset() + extent(size, stride) <= layout.length
+        if given is not None or not inside or not is_dense(*layout):
+            self.see(tensor)
+
+
+class _Watch(TorchFunctionMode):
+    """Sees the questions that are no operators."""
+
+    def __init__(self, see: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ASKING:
+            if not sys._getframe(1).f_code.co_filename.startswith(_CALQUE):
+                for tensor in args:
+                    self._see(tensor)
+        elif func in _RUNNING:
+            with self:
+                return _RUNNING[func](*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _backward(
+    tensor: torch.Tensor,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """`Tensor.backward`, as a method of no tensor."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _unasked(function: Any) -> Any:
+    """One of PyTorch's own functions, but for its first step: to ask the modes and be done."""
+    assert "has_torch_function" in function.__globals__
+    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_RUNNING = {
+    _Tensor.backward: _backward,
+    torch.autograd.backward: _unasked(torch.autograd.backward),
+    torch.autograd.grad: _unasked(torch.autograd.grad),
+}
+"""What runs code of the user's (hooks, backwards of custom functions) where no mode would see."""
+
+
+def _cell_of(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type != "jax":
+        return None
+    return getattr(value.untyped_storage(), "cell", None)

@@ -1,0 +1,29 @@
+"""Symbolic tracing: a program is run on proxies, and what it does becomes a graph.
+
+`calque.trace` and `calque.symbolic_trace` are the ways in; here are the classes to extend.
+
+`calque.tracing.fx` has the names of torch.fx, and follows it to the letter.
+"""
+
+from calque.tracing import fx
+from calque.tracing.api import symbolic_trace, trace
+from calque.tracing.lower.lowering import lower
+from calque.tracing.paths.decisions import max_paths
+from calque.tracing.proxies.proxy import Attribute, ParameterProxy, Proxy
+from calque.tracing.proxies.wrapping import wrap
+from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
+from calque.tracing.tracer.tracer import Tracer
+
+__all__ = [
+    "Attribute",
+    "ParameterProxy",
+    "Proxy",
+    "SymbolicTracer",
+    "Tracer",
+    "fx",
+    "lower",
+    "max_paths",
+    "symbolic_trace",
+    "trace",
+    "wrap",
+]

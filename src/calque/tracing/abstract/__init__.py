@@ -1,0 +1,1 @@
+"""What is known of a value before it is computed: shapes, dtypes, answers to questions."""

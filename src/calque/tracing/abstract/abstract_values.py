@@ -1,0 +1,263 @@
+"""Abstract values: what is known of a node's value before it is computed.
+
+A FakeTensor has a shape, a dtype and a device but no data; PyTorch's own kernels for it say what
+an operation gives, and refuse what does not fit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.node import Node, map_arg
+from torch.utils import _pytree as pytree
+
+from calque.state import call_watched
+from calque.tracing.abstract.interning import Uncertain, geometry, key_of_call, key_of_module
+from calque.tracing.abstract.memory import remembered
+from calque.tracing.core.active import suspended
+from calque.tracing.graph.purity import has_effect
+
+UNKNOWN = object()
+_UNKNOWABLE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    NotImplementedError,
+)
+_FROM_ELEMENTS = frozenset(("tensor", "as_tensor", "asarray", "new_tensor", "new"))
+_RUNNABLE = ("torch", "_operator", "operator", "math")
+
+
+class AbstractValues:
+    """Computes `node.meta["val"]` from those of the node's inputs.
+
+    Args:
+        resolve: finds what a `get_attr` or `call_module` names.
+    """
+
+    def __init__(self, resolve: Callable[[str], Any]) -> None:
+        known = remembered()
+        self.mode = known.mode
+        self._resolve = resolve
+        self._modules: dict[torch.nn.Module, torch.nn.Module] = {}
+        self._members, self._results, self._known = known.members, known.results, known.calls
+        self._module_keys: dict[torch.nn.Module, Any] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The abstract value of a tensor that exists."""
+        with torch._C.DisableTorchFunction(), suspended():
+            return self.mode.from_tensor(tensor, static_shapes=True)
+
+    def of_member(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The abstract value of a parameter or buffer; members of one geometry share it."""
+        try:
+            with torch._C.DisableTorchFunction():
+                key = geometry(tensor)
+        except Uncertain:
+            return self.of(tensor)
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = self._like(tensor) if tensor.is_leaf else self.of(tensor)
+        return found
+
+    def _like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As `of`, of a leaf with no more to it than its geometry: several times as fast."""
+        with torch._C.DisableTorchFunction(), suspended():
+            meta = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            found = FakeTensor(self.mode, meta, tensor.device)
+            found.requires_grad = tensor.requires_grad
+        if isinstance(tensor, torch.nn.Parameter):
+            found._is_param = True
+        return found
+
+    def compute(self, node: Node) -> Any:
+        """What the node gives: a FakeTensor, a container of them, a Python value, or UNKNOWN.
+
+        Equal calls share one result, which is why nothing may change it: whatever has an effect
+        is given abstract values of its own.
+
+        Raises:
+            Exception: whatever PyTorch says to these shapes and dtypes.
+        """
+        sources = node.all_input_nodes
+        for source in sources:
+            if "val" not in source.meta:
+                return UNKNOWN
+        if node.op != "call_module" and has_effect(node):
+            with torch._C.DisableTorchFunction(), suspended(), self.mode:
+                for source in sources:
+                    source.meta["val"] = pytree.tree_map_only(
+                        torch.Tensor, _private, source.meta["val"]
+                    )
+            return self._compute(node)
+        key = self._key(node)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            return known[0]
+        value = self._compute(node)
+        if key is not None and value is not UNKNOWN and not _has_data(value):
+            inputs = [source.meta["val"] for source in sources]
+            value = self._shared(value, inputs)
+            # The inputs are kept as well: their identities are part of the key.
+            self._known[key] = value, inputs
+        return value
+
+    def _shared(self, value: Any, inputs: list[Any]) -> Any:
+        """The one abstract value for new tensors of this geometry, unless it is a view."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        with torch._C.DisableTorchFunction():
+            storage = value.untyped_storage()._cdata
+            for leaf in pytree.tree_leaves(inputs):
+                if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata == storage:
+                    return value
+            if value._is_view() or (value.is_leaf and value.requires_grad):
+                return value
+            try:
+                key = geometry(value)
+            except Uncertain:
+                return value
+        return self._results.setdefault(key, value)
+
+    def _key(self, node: Node) -> Any:
+        """What the value depends on; None where that is not known."""
+        target: Any = node.target
+        if torch._C._is_any_autocast_enabled():
+            return None
+        try:
+            if node.op != "call_module":
+                return None if hasattr(target, "runs_abstractly") else key_of_call(node, None)
+            module = self._resolve(target)
+            key = self._module_keys.get(module)
+            if key is None:
+                with torch._C.DisableTorchFunction():
+                    key = _has_hooks(module) or key_of_module(module)
+                self._module_keys[module] = key
+            if key is True:
+                return None
+            return key_of_call(node, key)
+        except TypeError:
+            return None
+
+    def _compute(self, node: Node) -> Any:
+        run = self._runner(node)
+        if run is None:
+            return UNKNOWN
+        args = map_arg(node.args, _value)
+        kwargs = map_arg(node.kwargs, _value)
+        if _name(node) in _FROM_ELEMENTS and _elements(args):
+            return self._from_elements(run, args, dict(kwargs))
+        try:
+            with torch._C.DisableTorchFunction(), suspended(), self.mode:
+                if hasattr(run, "runs_abstractly"):
+                    return call_watched(run, *args, **kwargs)
+                return run(*args, **kwargs)
+        except _UNKNOWABLE:
+            return UNKNOWN
+
+    def _from_elements(self, run: Callable[..., Any], args: tuple, kwargs: Any) -> Any:
+        """A new tensor of which other tensors are the elements: PyTorch reads those."""
+        device = kwargs.pop("device", None)
+        if device is None and isinstance(args[0], torch.Tensor):
+            device = args[0].device
+        with torch._C.DisableTorchFunction(), suspended():
+            made = run(*pytree.tree_map_only(torch.Tensor, _zeros_like, args), **kwargs)
+        found = self.of(made)
+        with torch._C.DisableTorchFunction(), suspended(), self.mode:
+            return found if device is None else found.to(device)
+
+    def _runner(self, node: Node) -> Callable[..., Any] | None:
+        target: Any = node.target
+        if node.op == "call_method":
+            return lambda self, *args, **kwargs: getattr(self, target)(*args, **kwargs)
+        if node.op == "call_module":
+            module = self._resolve(target)
+            known = type(module).__module__.startswith("torch.nn") and not _has_hooks(module)
+            return self._without_data(module) if known else None
+        if target is torch.autograd.grad:
+            return _gradients
+        if node.op == "call_function":
+            home = getattr(target, "__module__", None) or "torch"
+            known = target is getattr or home.split(".")[0] in _RUNNABLE
+            return target if known or hasattr(target, "runs_abstractly") else None
+        return None
+
+    def _without_data(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A copy whose tensors are abstract: the module's own buffers must not change."""
+        copied = self._modules.get(module)
+        if copied is None:
+            copied = self._modules[module] = module.__new__(type(module))
+            attributes = {name: self._lists(value) for name, value in vars(module).items()}
+            for kind in ("_parameters", "_buffers"):
+                tensors = attributes[kind].items()
+                attributes[kind] = {n: t if t is None else self.of_member(t) for n, t in tensors}
+            inner = attributes["_modules"].items()
+            attributes["_modules"] = {
+                n: m if m is None else self._without_data(m) for n, m in inner
+            }
+            vars(copied).update(attributes)
+        return copied
+
+    def _lists(self, value: Any) -> Any:
+        """Recurrent layers keep a list of their weights."""
+        if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
+            return [self.of_member(t) for t in value]
+        return value
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _elements(args: tuple) -> bool:
+    """Whether tensors are among the elements that a tensor is made from, inside of sequences."""
+    data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data))
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape and dtype that has elements."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+    """As `torch.autograd.grad`; autograd would not find its way among values that are shared."""
+    if args or options.get("is_grads_batched") or options.get("allow_unused"):
+        return UNKNOWN
+    wanted = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    again = bool(options.get("create_graph"))
+    return tuple(torch.empty_like(tensor, requires_grad=again) for tensor in wanted)
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    return any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
+def _has_data(value: Any) -> bool:
+    """Whether PyTorch knows the elements too, as of `torch.tensor(3)`: no geometry tells them."""
+    leaves = pytree.tree_leaves(value)
+    return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
+
+
+def _private(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same storage, geometry and place in autograd, but an object of its own."""
+    copied = value.detach()
+    if not value.requires_grad:
+        return copied
+    copied.requires_grad_()
+    # Of all functions of autograd, this one gives a tensor that is neither a leaf nor a view.
+    return copied if value.is_leaf else torch._C._functions.DelayedError("", 1)(copied)
+
+
+def _value(node: Node) -> Any:
+    return node.meta["val"]

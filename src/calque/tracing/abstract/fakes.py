@@ -1,0 +1,64 @@
+"""The mode in which abstract values are computed."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from calque.tracing.core.active import has_trace
+from calque.tracing.core.patching import Patches
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, *args: Any, out_dtype: Any = None, **kwargs: Any
+) -> torch.Tensor:
+    low = torch.bfloat16
+    found = torch.ops.aten._grouped_mm.default(a.to(low), b.to(low), *args, **kwargs)
+    return found.to(out_dtype or a.dtype)
+
+
+# Operators whose kernels take what PyTorch's shape functions for them refuse.
+_WIDER: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
+
+
+def hold_log(patches: Patches) -> None:
+    """Shapes that do not fit are an error, which PyTorch would write to its log as well."""
+    patches.hold(fake_tensor, "log", _Quiet)
+
+
+class _Quiet:
+    """A log that says nothing of what a trace runs into, in the thread of the trace."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+
+    def exception(self, *args: Any, **kwargs: Any) -> None:
+        if not has_trace():
+            self._log.exception(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class AbstractMode(FakeTensorMode):
+    """As FakeTensorMode, which also computes beside FakeTensors with tensors that have data.
+
+    >>> with AbstractMode():
+    ...     torch.ones(2, 3) @ torch.ones(3, 4)
+    FakeTensor(..., size=(2, 4))
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        wider = _WIDER.get(func)
+        if wider is not None and args[0].dtype != torch.bfloat16:
+            with self:
+                return wider(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)

@@ -1,0 +1,50 @@
+"""Abstract values that a thread's earlier traces have computed.
+
+Layers of one geometry are asked of PyTorch once, in whichever model they occur.
+"""
+
+import threading
+from typing import Any
+
+import torch
+
+from calque.tracing.abstract.fakes import AbstractMode
+
+_MOST = 4096
+"""How many calls are remembered before all are forgotten."""
+
+
+class Memory:
+    """What is known of calls on abstract values of one mode.
+
+    Attributes:
+        members: the abstract value of parameters and buffers, by geometry.
+        results: that of results, by geometry.
+        calls: what a call gives, and the abstract values that its key names by identity.
+    """
+
+    def __init__(self) -> None:
+        self.mode = AbstractMode()
+        self.members: dict[Any, torch.Tensor] = {}
+        self.results: dict[Any, torch.Tensor] = {}
+        self.calls: dict[Any, tuple[Any, Any]] = {}
+
+
+class _OfThread(threading.local):
+    memory: Memory | None = None
+
+
+_here = _OfThread()
+
+
+def remembered() -> Memory:
+    """The memory of the thread; a new one if it is full."""
+    known = _here.memory
+    if known is None or len(known.calls) > _MOST:
+        known = _here.memory = Memory()
+    return known
+
+
+def forget() -> None:
+    """Let the thread's next trace remember nothing."""
+    _here.memory = None

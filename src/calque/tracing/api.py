@@ -1,0 +1,137 @@
+"""`calque.trace(...)` and `calque.symbolic_trace(...)`."""
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx._lazy_graph_module import _make_graph_module
+from torch.fx.graph_module import GraphModule, _copy_attr
+
+from calque.errors import tidy
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.branching import Branch
+from calque.tracing.paths import decisions
+from calque.tracing.symbolic.capture import Capture
+from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
+
+
+def trace(
+    root: torch.nn.Module | Callable[..., Any],
+    /,
+    *args: Any,
+    max_paths: int | None = None,
+    **kwargs: Any,
+) -> GraphModule:
+    """The graph of what a program does, found by running it on proxies.
+
+    As `torch.fx.symbolic_trace`, but with example inputs what depends on shapes and dtypes is
+    decided while tracing, and what a graph cannot repeat raises instead of being frozen.
+
+    Args:
+        root: a module, a method of a module, or a function.
+        *args: an example call. Tensors of it become inputs of the graph, of which only the
+            shape, dtype and device are looked at; other values are checked when the graph runs.
+            No arguments at all: nothing is known of the inputs, as in torch.fx.
+        max_paths: how many ways through a program that decides by tensors are followed; 64 if it
+            is not said.
+        **kwargs: the example call's keywords.
+
+    Returns:
+        A `torch.fx.GraphModule` that shares the parameters of `root`. The nodes have `origin`,
+        `nn_module_stack` and, where it is known, `val` in their `meta`.
+
+    Raises:
+        TraceError: the program does something that no graph can repeat; names its line.
+
+    >>> import calque, torch
+    >>> graph = calque.trace(lambda x: x.view(x.shape[0], -1).relu(), torch.ones(2, 3, 4))
+    >>> graph(-torch.ones(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
+    examples = (args, kwargs) if args or kwargs else None
+    limit = contextlib.nullcontext() if max_paths is None else decisions.max_paths(max_paths)
+    try:
+        with limit:
+            return _graph_module(lambda: SymbolicTracer(examples), root, None)
+    except Exception as error:
+        tidy(error).__cause__ = None
+        raise  # which adds no frame, unlike `raise error`
+
+
+def symbolic_trace(
+    root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
+) -> GraphModule:
+    """As `calque.trace` without examples; takes the arguments of `torch.fx.symbolic_trace`.
+
+    Args:
+        root: a module, a method of a module, or a function.
+        concrete_args: values for some parameters; `calque.tracing.fx.PH` stands for a proxy
+            inside a container.
+
+    Raises:
+        TraceError: the program does something that no graph can repeat; names its line.
+
+    >>> import calque, torch
+    >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))
+    tensor([2., 2.])
+    """
+    try:
+        return _graph_module(SymbolicTracer, root, concrete_args)
+    except Exception as error:
+        tidy(error).__cause__ = None
+        raise  # which adds no frame, unlike `raise error`
+
+
+def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:
+    root = _uncompiled(root)
+    name = type(root).__name__ if isinstance(root, torch.nn.Module) else _name(root)
+    method = "forward"
+    if isinstance(root, types.MethodType) and isinstance(root.__self__, torch.nn.Module):
+        method = root.__name__
+        root = root.__self__
+    elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
+        raise SymbolicTraceError(
+            f"{root!r} is neither a module nor a function.\n"
+            "Define a function that calls it, and trace that."
+        )
+
+    def tracer_of_method() -> SymbolicTracer:
+        tracer = make()
+        tracer.traced_func_name = method
+        return tracer
+
+    capture = Capture(tracer_of_method, root, concrete_args)
+    graph = capture.graph()
+    home = _home(capture.tracer)
+    module = _make_graph_module(home, graph, name)
+    for branch in capture.tracer.kept.values():
+        for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
+            _copy_attr(home, module, node.target)
+    return module
+
+
+def _uncompiled(root: Any) -> Any:
+    """What `calque.jit` or `torch.compile` made a module of; a function that was jitted."""
+    if isinstance(root, torch.nn.Module):
+        return root._modules.get("_orig_mod", root)
+    if isinstance(root, types.FunctionType | types.MethodType):
+        return root
+    return getattr(root, "__wrapped__", root)
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "Traced"
+
+
+def _home(tracer: SymbolicTracer) -> torch.nn.Module:
+    """A module with the members of the root and the constants; the user's own is not touched."""
+    home = torch.nn.Module()
+    vars(home).update(vars(tracer.root))
+    for members in ("_parameters", "_buffers", "_modules"):
+        vars(home)[members] = dict(vars(tracer.root)[members])
+    for name, value in tracer.kept.items():
+        setattr(home, name, value)
+    return home

@@ -1,0 +1,4 @@
+"""What every tracer stands on.
+
+Which trace runs, where in the program it is, what it refuses and patches.
+"""

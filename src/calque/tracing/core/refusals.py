@@ -1,0 +1,103 @@
+"""The words with which a trace refuses what it cannot keep."""
+
+from typing import Any, NoReturn
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.origins import NodeOrigin, origin_here, program_frame
+
+_EXAMPLES = "Give example inputs, calque.trace(f, x), and what depends on shapes is known."
+_GRADIENT = "Use torch.autograd.grad(result, inputs), which is captured."
+_REASONS = {
+    "bool": (
+        "decides which way the program goes",
+        "Use torch.where(condition, a, b) or torch.cond(condition, f, g, inputs). " + _EXAMPLES,
+    ),
+    "int()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
+    "float()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
+    "complex()": ("is turned into a number", "Keep it a tensor, or pass it as an argument."),
+    "index": (
+        "is used as a Python integer, in range(), a list index or a shape",
+        _EXAMPLES + " Of tensors, index with the tensor itself.",
+    ),
+    "in": ("is searched with `in`", "Use (x == value).any(), and torch.where on the result."),
+    "str()": (
+        "is printed or formatted; the text would show the trace, and only once",
+        "Print its shape, or use repr() to look at the proxy while tracing.",
+    ),
+    "pickle": ("is pickled", "Return it, and pickle the result."),
+    "numpy": (
+        "is handed to numpy, which a graph cannot hold",
+        "Use the torch function of that name, or calque.tracing.wrap the function that uses numpy.",
+    ),
+    "grad": ("is asked for its gradient", _GRADIENT),
+    "grad_fn": ("is asked how it was computed", _GRADIENT),
+    "backward": ("is differentiated into .grad", _GRADIENT),
+    "register_hook": (
+        "gets a hook, a function that a graph cannot hold",
+        "Define a torch.autograd.Function that does it in its backward.",
+    ),
+    "iterate": (
+        "is iterated, and its length is not known",
+        _EXAMPLES + " Or use x.unbind() and index the result.",
+    ),
+    "len": ("is asked for its length", _EXAMPLES + " Or use x.shape[0] in arithmetic."),
+}
+
+
+def refuse(proxy: Any, question: str) -> NoReturn:
+    """Raise the error for a question that only a value could answer.
+
+    Args:
+        proxy: what was asked.
+        question: a row of the table above.
+
+    Raises:
+        TraceError: always.
+    """
+    why, remedy = _REASONS[question]
+    if getattr(proxy.tracer, "examples", None) is not None:
+        remedy = remedy.replace(_EXAMPLES, "It depends on values.")
+    refuse_because(proxy.tracer, f"{describe(proxy)} {why}", remedy)
+
+
+def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
+    """Raise the error for a step of the program, at its line.
+
+    The tracer remembers it, for the program may catch it: what it does then is not what it does
+    when it gets an answer.
+
+    Raises:
+        TraceError: always.
+    """
+    tracer.refused_at = current_step()
+    tracer.refusal = SymbolicTraceError(f"{here(tracer)}{what}.\n{remedy}")
+    raise tracer.refusal
+
+
+def current_step() -> tuple[int, int] | None:
+    """What tells one instruction of the running program from the others."""
+    frame = program_frame(2)
+    return None if frame is None else (id(frame), frame.f_lasti)
+
+
+def here(tracer: Any) -> str:
+    """The line of the program that runs now, as the beginning of a message."""
+    origin = origin_here(tracer.scope.module_path, 0)
+    return f"{origin}: " if origin is not None else ""
+
+
+def describe(proxy: Any) -> str:
+    """A value as an error names it: what made it, of which dtype and shape, and where."""
+    node = proxy.node
+    if node.op == "placeholder":
+        name = f"the argument {node.target}"
+    else:
+        target = node.target
+        name = f"the result of {target if isinstance(target, str) else target.__name__}"
+    value = node.meta.get("val")
+    if hasattr(value, "dtype"):
+        name += f" ({str(value.dtype).removeprefix('torch.')}{list(value.shape)})"
+    origin: NodeOrigin | None = node.meta.get("origin")
+    if origin is not None and node.op != "placeholder":
+        name += f", made at line {origin.line},"
+    return name

@@ -1,0 +1,221 @@
+"""What a branch of the traced program becomes in a graph: a call of `cond`."""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.fx.graph import Graph
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import recorded
+
+_RANDOM = (
+    "rand", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "bernoulli",
+    "normal", "multinomial", "uniform", "poisson", "exponential", "geometric", "cauchy",
+    "log_normal", "rrelu", "scaled_dot_product_attention", "gumbel_softmax", "binomial", "random",
+)  # fmt: skip
+
+Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple]
+implementations: dict[str, Implementation] = {}
+"""What runs `cond` where the condition is a tensor of a device that needs a way of its own."""
+
+
+class Branch(GraphModule):
+    """One way of a choice.
+
+    The modules it calls belong to the graph module around it, which has them in its state under
+    their own names; here they are left out.
+    """
+
+    draws: bool = False
+
+    @classmethod
+    def of(cls, graph: Graph, resolve: Callable[[str], Any]) -> "Branch":
+        """The module that runs a graph.
+
+        Args:
+            resolve: finds what the graph names.
+        """
+        named = [str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")]
+        branch = cls({name: resolve(name) for name in named}, graph, "Branch")
+        branch.graph.eliminate_dead_code()
+        branch.recompile()
+        branch.draws = any(map(_draws, branch.graph.nodes))
+        return branch
+
+    def is_random(self) -> bool:
+        """Whether the branch may draw random numbers, in the mode its modules are in."""
+        return any(
+            module.training if isinstance(module, _DropoutNd) else getattr(module, "draws", False)
+            for module in self.modules()
+            if isinstance(module, (_DropoutNd, Branch))
+        )
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, super().__reduce__()[:2]
+
+    def is_like(self, other: "Branch") -> bool:
+        """Whether another branch does the same with the same modules and tensors."""
+        return self.code == other.code and all(map(_is_same, self._named(), other._named()))
+
+    def _named(self) -> Iterator[Any]:
+        for node in self.graph.nodes:
+            if node.op in ("call_module", "get_attr"):
+                yield operator.attrgetter(str(node.target))(self)
+
+    def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
+        """Nothing; see the class."""
+        return {} if destination is None else destination
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        for members in (self.named_parameters, self.named_buffers):
+            for name, member in members():
+                state_dict.setdefault(prefix + name, member.detach())
+
+
+def _rebuilt(function: Callable[..., GraphModule], args: tuple) -> Branch:
+    module = function(*args)
+    return Branch.of(module.graph, lambda name: operator.attrgetter(name)(module))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b))
+
+
+@recorded
+def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:
+    """The results of `true` or of `false`, called with the operands.
+
+    As `torch.cond`, but outside of a compiler just one of the two runs, as Python would run it:
+    with autograd's own graph, on the operands themselves, with effects.
+
+    Args:
+        condition: a tensor of one element, or a Python value, whose truth decides.
+        true, false: take the operands, and return tuples of one structure.
+        operands: the values that either of them uses.
+
+    Raises:
+        RuntimeError: the condition is a tensor that has not one element.
+    """
+    if isinstance(condition, torch.Tensor):
+        staged = torch.compiler.is_dynamo_compiling() or _is_staged(condition)
+        if staged and (true.is_random() or false.is_random()) and torch._C.is_grad_enabled():
+            _leave_compiler()
+        elif staged:
+            return _staged(condition, true, false, operands)
+        own = implementations.get(condition.device.type)
+        if own is not None:
+            return own(condition, true, false, operands)
+    return (true if condition else false)(*operands)
+
+
+def _leave_compiler() -> None:
+    """PyTorch's operator would draw other random numbers in the backward than in the forward.
+
+    Raises:
+        TraceError: this is no torch.compile, which can run a call as Python does.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break()
+        return
+    raise SymbolicTraceError(
+        "a branch draws random numbers, and torch.cond would draw others for its gradient.\n"
+        "Call this under torch.no_grad(), put the model into evaluation mode, or draw the numbers "
+        "before the `if`."
+    )
+
+
+def _draws(node: Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    if not node.op.startswith("call_") or node.op == "call_module":
+        return False
+    return name.startswith(_RANDOM) and node.kwargs.get("training") is not False
+
+
+def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:
+    """For a compiler: PyTorch's own operator, which takes tensors and gives new ones."""
+    flag = condition.reshape(()).bool()
+    tensors = tuple(o for o in operands if isinstance(o, torch.Tensor))
+
+    def call(branch: Branch, members: dict[str, torch.Tensor] | None, given: Any) -> tuple:
+        rest = iter(given)
+        args = tuple(next(rest) if isinstance(o, torch.Tensor) else o for o in operands)
+        results = branch(*args) if members is None else functional_call(branch, members, args)
+        return tuple(r.clone() if isinstance(r, torch.Tensor) else r for r in results)
+
+    if torch.compiler.is_dynamo_compiling():
+        return torch.cond(
+            flag, lambda *g: call(true, None, g), lambda *g: call(false, None, g), tensors
+        )
+    names = [dict(_members(branch)) for branch in (true, false)]
+    members = [list(found) for found in names]
+    extra = tuple(tensor for found in names for tensor in found.values())
+    first, last = len(tensors), len(tensors) + len(members[0])
+    return torch.ops.higher_order.cond(
+        flag,
+        lambda *g: call(true, dict(zip(members[0], g[first:last])), g[:first]),
+        lambda *g: call(false, dict(zip(members[1], g[last:])), g[:first]),
+        (*tensors, *extra),
+    )
+
+
+Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple]
+loop_implementations: dict[str, Loop] = {}
+"""What runs `while_loop` where the carried tensors are of a device that needs a way of its own."""
+
+
+@recorded
+def while_loop(
+    test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
+) -> tuple:
+    """The carried values after as many turns of the body as the test says.
+
+    As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
+
+    Args:
+        test: takes the carried and the captured values; returns one truth, in a tuple.
+        body: takes the same; returns the next carried values.
+    """
+    first = next((c for c in carried if isinstance(c, torch.Tensor)), None)
+    if torch.compiler.is_dynamo_compiling():
+        return torch.while_loop(
+            lambda *c: test(*c, *captured)[0].reshape(()).bool(),
+            lambda *c: tuple(r.clone() for r in body(*c, *captured)),
+            tuple(carried),
+        )
+    if first is not None and _is_staged(first):
+        return torch.ops.higher_order.while_loop(
+            lambda *c: test(*c)[0].reshape(()).bool(),
+            lambda *c: tuple(r.clone() for r in body(*c)),
+            tuple(carried),
+            tuple(captured),
+        )
+    own = loop_implementations.get(first.device.type) if first is not None else None
+    if own is not None:
+        return own(test, body, carried, captured)
+    values = tuple(carried)
+    while test(*values, *captured)[0]:
+        values = body(*values, *captured)
+    return values
+
+
+def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from branch.named_parameters()
+    yield from branch.named_buffers()
+
+
+def _is_staged(condition: torch.Tensor) -> bool:
+    """Whether the program is looked at by a compiler, rather than run."""
+    modes = _get_current_dispatch_mode_stack()
+    if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
+        return True
+    return isinstance(condition, (FakeTensor, FunctionalTensor))

@@ -1,0 +1,209 @@
+"""What a graph checks when it runs: the facts that its trace took for granted.
+
+Each of these is a node of the graph, so that it survives copies, transforms and serialization.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from calque.tracing.core.active import current_trace
+from calque.tracing.core.errors import SymbolicTraceError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def recorded(function: F) -> F:
+    """`function`, which stays a node when its graph is traced again, by whatever tracer."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, torch.fx.Proxy):
+                return arg.tracer.create_proxy("call_function", call, args, {})
+        return function(*args)
+
+    return call  # pyright: ignore[reportReturnType]
+
+
+@recorded
+def expect_value(value: Any, expected: Any, name: str) -> None:
+    """The input `name` has the value that the program was traced with.
+
+    Raises:
+        TraceError: it has another.
+    """
+    same = value is expected or (type(value) is type(expected) and value == expected)
+    if not same:
+        found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+        raise SymbolicTraceError(
+            f"traced with {name}={expected!r}, called with {name}={found}.\n"
+            "Trace again with the new value; a graph follows one value of what is no tensor."
+        )
+
+
+LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "shape": lambda tensor: tuple(tensor.shape),
+    "ndim": lambda tensor: tensor.ndim,
+    "dtype": lambda tensor: tensor.dtype,
+    "device": lambda tensor: tensor.device.type,
+    "stride": lambda tensor: tuple(tensor.stride()),
+    "storage_offset": lambda tensor: tensor.storage_offset(),
+    "requires_grad": lambda tensor: tensor.requires_grad,
+    "is_leaf": lambda tensor: tensor.is_leaf,
+}
+"""What a program may ask of a tensor without its values."""
+
+
+@recorded
+def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
+    """The tensor `name` looks as it did to a trace that decided something by it.
+
+    Args:
+        looks: for some rows of `LOOKS`, what it was then.
+
+    Raises:
+        TraceError: it differs.
+    """
+    for what, expected in looks.items():
+        found = LOOKS[what](value)
+        if found != (tuple(expected) if isinstance(expected, list) else expected):
+            raise SymbolicTraceError(
+                f"traced with {name}.{what} = {expected}, called with {found}; the program has "
+                f"read it.\nTrace again with an example of that {what}."
+            )
+
+
+def expect_setting(name: str, args: tuple, answer: Any) -> None:
+    """`torch.name(*args)`, which the program has asked, gives what it gave then.
+
+    Raises:
+        TraceError: it gives something else.
+    """
+    trace = current_trace()
+    if trace is not None and trace.tracer.keep_setting(name, tuple(args), answer):
+        return
+    found = getattr(torch, name)(*args)
+    if found != answer:
+        raise SymbolicTraceError(
+            f"traced where torch.{name}() was {answer}, called where it is {found}; the program "
+            "has read it.\nTrace again where it is that, or keep one graph for each."
+        )
+
+
+@recorded
+def expect_length(value: Any, length: int, name: str) -> None:
+    """A container among the inputs has as many parts as in the example.
+
+    Raises:
+        TraceError: it has more or fewer.
+    """
+    if len(value) != length:
+        raise SymbolicTraceError(
+            f"traced with {length} parts in {name}, called with {len(value)}.\n"
+            "Trace again with an example of that length."
+        )
+
+
+def expect_mode(training: bool, traced: bool, path: str) -> None:
+    """A module whose code reads `self.training` is in the mode it was traced in.
+
+    Where a graph with this check is traced again, the new graph gets the check, with the mode of
+    the first trace: what was decided by it is in the code.
+
+    Raises:
+        TraceError: `train()` or `eval()` was called since.
+    """
+    trace = current_trace()
+    if trace is not None and trace.tracer.keep_mode(path, traced):
+        return
+    if training != traced:
+        mode, other = ("training", "evaluation") if traced else ("evaluation", "training")
+        raise SymbolicTraceError(
+            f"{path or 'the module'} was traced in {mode} mode and reads self.training.\n"
+            f"Trace it again in {other} mode, or keep one graph for each."
+        )
+
+
+@recorded
+def unpack(value: Any, length: int) -> tuple:
+    """The `length` parts of a value that the program unpacked into that many names.
+
+    Raises:
+        ValueError: it has another number of parts, as Python's own unpacking says.
+    """
+    parts = tuple(value)
+    if len(parts) != length:
+        few = "not enough values" if len(parts) < length else "too many values"
+        raise ValueError(f"{few} to unpack (expected {length}, got {len(parts)})")
+    return parts
+
+
+@recorded
+def in_place(name: str, left: Any, right: Any) -> Any:
+    """`left += right` and the like, where it is not known whether `left` is changed by it.
+
+    Args:
+        name: the name of the function in `operator`, such as `"iadd"`.
+    """
+    return getattr(operator, name)(left, right)
+
+
+@recorded
+def manual_seed(seed: Any) -> Any:
+    """`torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
+    return torch.manual_seed(seed)
+
+
+@recorded
+def assign(owner: Any, name: str, value: Any) -> None:
+    """Assign an attribute of a module, as the program does.
+
+    Args:
+        owner: the module, or what has it as its `module`.
+    """
+    setattr(owner if isinstance(owner, torch.nn.Module) else owner.module, name, value)
+
+
+@recorded
+def given_or(value: Any, default: torch.Tensor) -> Any:
+    """What the caller gives for a parameter whose default is a tensor; `...` where it does not."""
+    return default if value is ... else value
+
+
+@recorded
+def fresh(constant: torch.Tensor) -> torch.Tensor:
+    """A copy for this run, so that nothing written to it is there at the next."""
+    return constant.clone()
+
+
+def assert_later(condition: torch.Tensor, truth: bool, raised: Any) -> None:
+    """As `raise_when`, as an operator, which raises a RuntimeError with the message."""
+    fine = condition.reshape(()).bool() != truth
+    torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+
+
+@recorded
+def raise_when(condition: Any, truth: bool, raised: Any) -> None:
+    """Raise what the program raises when it goes this way.
+
+    Args:
+        condition: a tensor of one element, or a Python value.
+        truth: what the condition is when the program goes this way.
+        raised: has the `error`.
+
+    Raises:
+        Exception: the error, when the condition says so.
+    """
+    if torch.compiler.is_dynamo_compiling() and isinstance(condition, torch.Tensor):
+        assert_later(condition, truth, raised)
+    elif bool(condition) == truth:
+        raise raised.error.with_traceback(None)
+
+
+CHECKS = frozenset(
+    (expect_value, expect_tensor, expect_length, expect_mode, expect_setting, raise_when)
+)

@@ -1,0 +1,231 @@
+"""Code for graphs that computes what their interpreter computes.
+
+torch.fx prints `-2.0 ** x` for a power of a negative number, `nanj` for a complex nan, and refers
+to `inf` or `device` where a parameter has that name. Here each literal is printed so that Python
+reads back the same value, by names that no parameter hides.
+"""
+
+import ast
+import cmath
+import enum
+import keyword
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.graph import CodeGen, PythonCode, _PyTreeCodeGen, inplace_methods, magic_methods
+from torch.fx.node import Node, _get_qualified_name
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import in_place
+
+_ATOMS = (bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, Node)
+_NUMBERS = (int, float, complex, np.generic)
+
+
+class _Code:
+    """An argument as the source that gives it; its `repr` is what torch.fx prints."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __repr__(self) -> str:
+        return self._source
+
+
+class _Writer:
+    """Writes literals, and remembers the globals that they refer to.
+
+    Args:
+        namespace: gives each object a name, in one generated function.
+    """
+
+    def __init__(self, namespace: Any) -> None:
+        self._namespace = namespace
+        self.globals: dict[str, Any] = {}
+
+    def reserve(self, nodes: Sequence[Node]) -> None:
+        """Keep the names of parameters; torch.fx forgets those that it gives a second one.
+
+        Raises:
+            TraceError: a parameter hides the name of PyTorch itself.
+        """
+        parameters = [node for node in nodes if node.op == "placeholder"]
+        names = {str(node.target).lstrip("*") for node in parameters}
+        if "torch" in names:
+            raise SymbolicTraceError(
+                "a parameter is called torch, so that no code can name a function of PyTorch.\n"
+                "Call the parameter something else."
+            )
+        self._namespace._used_names |= names - set(map(repr, parameters))
+
+    def name(self, hint: str, value: Any) -> str:
+        """The name that means a class or a function."""
+        name = self._namespace.create_name(hint, value)
+        self.globals[name] = value
+        return name
+
+    def argument(self, value: Any) -> Any:
+        """The value, or its code where torch.fx would print something else."""
+        kind = type(value)
+        if kind in _ATOMS or (kind in (int, float, complex) and _reads_back(value)):
+            return value
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            if not isinstance(value, torch.Size):
+                parts = [self.argument(part) for part in value]
+                same = all(map(_is, parts, value))
+                return value if same else (parts if isinstance(value, list) else tuple(parts))
+        return _Code(self.source(value))
+
+    def operand(self, value: Any) -> Any:
+        """As `argument`, for an operator: a sign binds less than a power does."""
+        if isinstance(value, _NUMBERS):
+            source = self.source(value)
+            return _Code(f"({source})") if source[0] in "+-" else _Code(source)
+        return self.argument(value)
+
+    def owner(self, value: Any) -> Any:
+        """As `argument`, in front of a dot."""
+        if isinstance(value, _NUMBERS):
+            return _Code(f"({self.source(value)})")
+        return self.argument(value)
+
+    def source(self, value: Any) -> str:
+        """An expression whose value it is."""
+        if isinstance(value, enum.Enum):
+            return self._member(value)
+        if isinstance(value, np.generic):
+            return f"{self.name(type(value).__name__, type(value))}({self.source(value.item())})"
+        if isinstance(value, float):
+            return self._float(value)
+        if isinstance(value, complex):
+            if _reads_back(value):
+                return repr(value)
+            parts = f"{self._float(value.real)}, {self._float(value.imag)}"
+            return f"{self.name('complex', complex)}({parts})"
+        if isinstance(value, slice):
+            return self._call(slice, value.start, value.stop, value.step)
+        if isinstance(value, range):
+            return self._call(range, value.start, value.stop, value.step)
+        if isinstance(value, torch.device):
+            index = "" if value.index is None else f", {value.index}"
+            return f"{self.name('device', torch.device)}({value.type!r}{index})"
+        if isinstance(value, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+            return _get_qualified_name(value)
+        if isinstance(value, dict):
+            pairs = (f"{self.source(key)}: {self.source(part)}" for key, part in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        if isinstance(value, (tuple, list)):
+            return self._sequence(value)
+        return "..." if value is ... else repr(value)
+
+    def _sequence(self, value: Any) -> str:
+        parts = ", ".join(self.source(part) for part in value)
+        if isinstance(value, torch.Size):
+            return f"torch.Size([{parts}])"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return f"{self.name(type(value).__name__, type(value))}({parts})"
+        if isinstance(value, list):
+            return f"[{parts}]"
+        return f"({parts},)" if len(value) == 1 else f"({parts})"
+
+    def _call(self, kind: type, *args: Any) -> str:
+        return f"{self.name(kind.__name__, kind)}({', '.join(map(self.source, args))})"
+
+    def _float(self, value: float) -> str:
+        if math.isfinite(value):
+            return float.__repr__(value)
+        sign = "-" if math.copysign(1, value) < 0 else ""
+        text = "nan" if math.isnan(value) else "inf"
+        if text not in self._namespace._used_names:
+            return sign + text
+        return f"{sign}{self.name('float', float)}('{text}')"
+
+    def _member(self, value: enum.Enum) -> str:
+        kind = type(value)
+        owner = self.name(kind.__name__, kind)
+        if kind.__members__.get(value.name or "") is value:
+            return f"{owner}.{value.name}"
+        return f"{owner}({self.source(value.value)})"  # several flags
+
+
+class _Written:
+    """A node as it is printed: with other arguments."""
+
+    def __init__(self, node: Node, target: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._node = node
+        self.target, self.args, self.kwargs = target, args, kwargs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def __repr__(self) -> str:
+        return repr(self._node)
+
+
+def _written(node: Node, writer: _Writer) -> Any:
+    """The node itself where torch.fx prints what it does."""
+    if not node.kwargs and all(type(arg) is Node for arg in node.args):
+        return node
+    target, args, kwargs = node.target, node.args, dict(node.kwargs)
+    name = getattr(target, "__name__", "")
+    write = [writer.argument] * len(args)
+    if node.op == "call_function" and getattr(target, "__module__", "") == "_operator":
+        if name in inplace_methods and name != "setitem" and not isinstance(args[0], Node):
+            target, args = in_place, (name, *args)  # no statement assigns to a literal
+            write = [writer.argument] * len(args)
+        elif name in magic_methods or name == "setitem":
+            write = [writer.operand] * len(args)
+    elif write and (node.op == "call_method" or target is getattr):
+        write[0] = writer.owner
+    made = tuple(apply(arg) for apply, arg in zip(write, args))
+    named = {key: writer.argument(value) for key, value in kwargs.items()}
+    if not all(map(_is_name, kwargs)):
+        made, named = (*made, _Code(f"**{writer.source(kwargs)}")), {}
+    if target is node.target and all(map(_is, made, node.args)) and len(made) == len(node.args):
+        if all(map(_is, named.values(), node.kwargs.values())) and len(named) == len(node.kwargs):
+            return node
+    return _Written(node, target, made, named)
+
+
+class Faithful(CodeGen):
+    """Code generation of torch.fx, with literals that Python reads back as they were."""
+
+    def _gen_python_code(
+        self, nodes: Any, root_module: str, namespace: Any, **options: Any
+    ) -> PythonCode:
+        writer = _Writer(namespace)
+        listed = list(nodes)
+        writer.reserve(listed)
+        written: Any = [_written(node, writer) for node in listed]
+        code = super()._gen_python_code(written, root_module, namespace, **options)
+        for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:
+            del code.globals[name]
+        code.globals.update(writer.globals)
+        return code
+
+
+class FaithfulPyTree(Faithful, _PyTreeCodeGen):
+    """The same for graphs whose inputs were containers."""
+
+
+def _is_hidden(name: str, value: Any) -> bool:
+    """Whether torch.fx has named one of its numbers anew because of a parameter, in vain."""
+    return isinstance(value, float) and name not in ("inf", "nan")
+
+
+def _reads_back(value: complex) -> bool:
+    """Whether the `repr` of a number is an expression that gives it, with the sign of each zero."""
+    if not cmath.isfinite(value):
+        return False
+    return not isinstance(value, complex) or repr(ast.literal_eval(repr(value))) == repr(value)
+
+
+def _is_name(key: str) -> bool:
+    return key.isidentifier() and not keyword.iskeyword(key)
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b

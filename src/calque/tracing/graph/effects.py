@@ -1,0 +1,87 @@
+"""What a step does to tensors that others can see, and which tensors share memory."""
+
+import functools
+import operator
+from typing import Any
+
+import torch
+
+from calque.tracing.graph.checks import CHECKS, unpack
+from calque.tracing.graph.ir import Choice, Step, Value
+from calque.tracing.graph.purity import has_effect
+from calque.tracing.proxies.proxy import assert_fn
+
+_HARMLESS = CHECKS | {unpack, assert_fn, torch._C._set_grad_enabled}
+_HARMLESS |= {torch.amp._enter_autocast, torch.amp._exit_autocast}
+_VIEWS = frozenset((operator.getitem, getattr))
+
+
+def step_has_effect(step: Step | Choice, resolve: Any) -> bool:
+    """Whether a step does more than give its value.
+
+    Args:
+        resolve: finds what a `call_module` names.
+    """
+    if isinstance(step, Choice):
+        steps = (*step.true.steps, *step.false.steps)
+        return any(step_has_effect(inner, resolve) for inner in steps)
+    if step.op in ("placeholder", "output") or step.node is None:
+        return True
+    if step.op == "call_module":
+        module = resolve(step.target)
+        return not _is_pure_module(module)
+    return has_effect(step.node)
+
+
+def _is_pure_module(module: torch.nn.Module) -> bool:
+    own = type(module).__module__.startswith("torch.nn")
+    return own and not any(True for _ in module.buffers()) and not writes_to_input(module)
+
+
+def writes_to_input(module: torch.nn.Module) -> bool:
+    """Whether a module of PyTorch's is one that works in place."""
+    return any(getattr(m, "inplace", False) for m in module.modules())
+
+
+def writes(step: Step | Choice, resolve: Any) -> bool:
+    """Whether a step may write to a tensor that came from an earlier one."""
+    if isinstance(step, Choice):
+        steps = (*step.true.steps, *step.false.steps)
+        return any(writes(inner, resolve) for inner in steps)
+    if step.op == "call_module":
+        module = resolve(step.target)
+        return writes_to_input(module) or not type(module).__module__.startswith("torch.nn")
+    if step.op == "call_function" and step.target in _HARMLESS:
+        return False
+    return step.op.startswith("call") and (step.node is None or has_effect(step.node))
+
+
+def may_share_memory(value: Value) -> bool:
+    """Whether a value may be a view of, or the same as, one that the step was given."""
+    if not isinstance(value, Step):
+        return True
+    if value.op == "call_method":
+        return _may_return_view(str(value.target))
+    if value.op == "call_function" and value.target not in _VIEWS:
+        module = getattr(value.target, "__module__", None) or ""
+        if module.startswith(("torch", "_operator", "operator")):
+            return _may_return_view(getattr(value.target, "__name__", "").strip("_"))
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_return_view(name: str) -> bool:
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    schemas = [s for s in schemas if any("Tensor" in str(a.type) for a in s.arguments)]
+    written = any(a.alias_info is not None for schema in schemas for a in schema.returns)
+    if written and not _only_out(schemas):
+        return True
+    return not schemas
+
+
+def _only_out(schemas: list[Any]) -> bool:
+    return all(
+        all(a.alias_info is None for a in schema.returns)
+        or any(a.name.startswith("out") for a in schema.arguments)
+        for schema in schemas
+    )

@@ -1,0 +1,217 @@
+"""Programs with branches, before they become a graph.
+
+A `Step` is a node of a run; a `Choice` has two blocks of which one runs. Where two do the same,
+`Join` makes one step of two, and notes which values the one way and the other hand over to it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.tracing.core.origins import NodeOrigin
+
+
+class Value:
+    """What a step gives to later ones.
+
+    Attributes:
+        val: the abstract value, where it is known; else None.
+        origin: the line that made it.
+    """
+
+    val: Any
+    origin: NodeOrigin | None
+
+
+class Step(Value):
+    """One operation.
+
+    Attributes:
+        op, target, args, kwargs: as those of a node, with values in the place of nodes.
+        node: what a run recorded; None for what no run has done.
+        optional: recorded in case it would be used; it has no effect of its own.
+    """
+
+    def __init__(
+        self, op: str, target: Any, args: Any, kwargs: Any, node: Node | None = None
+    ) -> None:
+        self.op, self.target, self.args, self.kwargs, self.node = op, target, args, kwargs, node
+        meta = node.meta if node is not None else {}
+        self.val = meta.get("val")
+        self.origin = meta.get("origin")
+        self.optional = False
+
+
+class Result(Value):
+    """A value that comes from whichever block of a choice has run."""
+
+    def __init__(self, true: Value, false: Value) -> None:
+        self.val = true.val if false.val is not None else None
+        self.origin = true.origin
+
+
+@dataclass(eq=False)
+class Block:
+    """Steps, and the values they hand on."""
+
+    steps: list["Step | Choice"]
+    results: list[Value] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Choice:
+    """Two blocks, of which the condition picks one.
+
+    Attributes:
+        origin: the line that decides.
+        results: for each pair of results of the blocks, the value that later steps see.
+    """
+
+    condition: Value
+    origin: NodeOrigin | None
+    true: Block
+    false: Block
+    results: list[Result]
+
+
+class Mismatch(Exception):
+    """Two things are not the same."""
+
+
+def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
+    """Two arguments as one.
+
+    Args:
+        values: makes one of two values.
+
+    Raises:
+        Mismatch: they differ by more than their values.
+    """
+    if isinstance(a, Value) and isinstance(b, Value):
+        return values(a, b)
+    if type(a) is not type(b):
+        raise Mismatch
+    if isinstance(a, (tuple, list)):
+        if len(a) != len(b):
+            raise Mismatch
+        parts = [unified(x, y, values) for x, y in zip(a, b)]
+        return type(a)(*parts) if hasattr(a, "_fields") else type(a)(parts)
+    if isinstance(a, dict):
+        if list(a) != list(b):
+            raise Mismatch
+        return type(a)((key, unified(a[key], b[key], values)) for key in a)
+    if isinstance(a, slice):
+        ends = [(a.start, b.start), (a.stop, b.stop), (a.step, b.step)]
+        return slice(*(unified(x, y, values) for x, y in ends))
+    if not same(a, b):
+        raise Mismatch
+    return a
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two constants are equal, and of one type; nan is equal to itself."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return equal_constants(a, b)
+    if isinstance(a, (float, complex)):
+        return repr(a) == repr(b)
+    return bool(a == b)
+
+
+def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two constant tensors, each of its own run, hold the same."""
+    if isinstance(a, torch.nn.Parameter) or a.requires_grad or b.requires_grad:
+        return False
+    alike = (a.shape, a.dtype, a.device, a.layout) == (b.shape, b.dtype, b.device, b.layout)
+    if not alike or a.device.type == "meta":
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def values_in(argument: Any) -> Iterator[Value]:
+    """The values inside an argument."""
+    if isinstance(argument, Value):
+        yield argument
+    elif isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from values_in(part)
+    elif isinstance(argument, dict):
+        yield from values_in(tuple(argument.values()))
+    elif isinstance(argument, slice):
+        yield from values_in((argument.start, argument.stop, argument.step))
+
+
+class Join:
+    """Makes one of the ends of two blocks, step by step.
+
+    Attributes:
+        steps: those made so far.
+        pairs: for the values from before, the one of either block, what the steps see instead.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step | Choice] = []
+        self.pairs: dict[tuple[Value, Value], Result] = {}
+        self._made: dict[Value, tuple[Value, Value]] = {}
+        self._false: set[Value] = set()
+
+    def add(self, true: Step | Choice, false: Step | Choice) -> None:
+        """Join the next step of the one block with the next of the other.
+
+        Raises:
+            Mismatch: they do different things.
+        """
+        self.steps.append(self._joined(true, false))
+
+    def _joined(self, true: Step | Choice, false: Step | Choice) -> Step | Choice:
+        if isinstance(true, Step) and isinstance(false, Step):
+            return self._step(true, false)
+        if isinstance(true, Choice) and isinstance(false, Choice):
+            return self._choice(true, false)
+        raise Mismatch
+
+    def _note(self, true: Value, false: Value, made: Value) -> None:
+        self._made[true] = (false, made)
+        self._false.add(false)
+
+    def _step(self, true: Step, false: Step) -> Step:
+        if true.op != false.op or not same(true.target, false.target):
+            raise Mismatch
+        args = unified(true.args, false.args, self._value)
+        kwargs = unified(true.kwargs, false.kwargs, self._value)
+        step = Step(true.op, true.target, args, kwargs, true.node)
+        step.optional = true.optional
+        self._note(true, false, step)
+        return step
+
+    def _choice(self, true: Choice, false: Choice) -> Choice:
+        if true.origin != false.origin or len(true.results) != len(false.results):
+            raise Mismatch
+        condition = self._value(true.condition, false.condition)
+        blocks = [self._block(true.true, false.true), self._block(true.false, false.false)]
+        results = [Result(*pair) for pair in zip(blocks[0].results, blocks[1].results)]
+        for old, other, made in zip(true.results, false.results, results):
+            self._note(old, other, made)
+        return Choice(condition, true.origin, blocks[0], blocks[1], results)
+
+    def _block(self, true: Block, false: Block) -> Block:
+        if len(true.steps) != len(false.steps):
+            raise Mismatch
+        steps = [self._joined(a, b) for a, b in zip(true.steps, false.steps)]
+        return Block(steps, [self._value(a, b) for a, b in zip(true.results, false.results)])
+
+    def _value(self, true: Value, false: Value) -> Value:
+        made = self._made.get(true)
+        if made is not None and made[0] is false:
+            return made[1]
+        if made is not None or false in self._false:
+            raise Mismatch
+        if true is false:
+            return true
+        return self.pairs.setdefault((true, false), Result(true, false))

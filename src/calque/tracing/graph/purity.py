@@ -1,0 +1,103 @@
+"""A graph whose dead code elimination keeps what changes something.
+
+torch.fx takes calls of methods for pure, so that a dead `x.add_(1)` is removed and the caller's
+tensor keeps its value. Here a node with an effect is no dead code.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+
+from calque.tracing.graph.branching import cond
+from calque.tracing.graph.checks import CHECKS, assign, in_place, manual_seed, unpack
+from calque.tracing.graph.codegen import Faithful
+from calque.tracing.proxies.proxy import assert_fn
+
+_IN_PLACE = frozenset(
+    getattr(operator, name)
+    for name in dir(operator)
+    if name.startswith("i")
+    and not name.startswith(("is", "in"))
+    and callable(getattr(operator, name))
+    if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
+)
+_EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
+_EFFECTS |= {manual_seed, assign}
+
+
+@functools.lru_cache(maxsize=4096)
+def _name_mutates(name: str) -> bool:
+    """Whether PyTorch's naming says that a method or function changes its first argument."""
+    if name in ("__setitem__", "__delitem__", "__set__", "backward", "set_data"):
+        return True
+    if name.startswith("__"):
+        return name.startswith("__i") and name not in (
+            "__invert__",
+            "__index__",
+            "__int__",
+            "__iter__",
+        )
+    return name.endswith("_") and not name.startswith("_")
+
+
+def has_effect(node: Node) -> bool:
+    """Whether running a node does more than give its value.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> has_effect(graph.call_method("add_", (x, 1))), has_effect(graph.call_method("add", (x, 1)))
+    (True, False)
+    """
+    if node.op == "call_method":
+        return _name_mutates(str(node.target))
+    if node.op == "call_module":
+        return node.is_impure() or _module_mutates(node)
+    if node.op == "call_function":
+        target: Any = node.target
+        if target in _EFFECTS or "out" in node.kwargs or node.kwargs.get("inplace") is True:
+            return True
+        if target is cond:
+            return any(map(_branch_mutates, node.args[1:3]))
+        module = getattr(target, "__module__", None) or ""
+        if module.startswith(("torch", "_")) and _name_mutates(getattr(target, "__name__", "")):
+            return True
+    return node.is_impure()
+
+
+def _module_mutates(node: Node) -> bool:
+    """A module may write to its input or to its buffers: batch normalization does, in training."""
+    module = node.graph.owning_module.get_submodule(str(node.target))  # pyright: ignore[reportOptionalMemberAccess]
+    if any(getattr(m, "inplace", False) for m in module.modules()):
+        return True
+    return any(True for _ in module.buffers())
+
+
+def _branch_mutates(branch: Any) -> bool:
+    owner = branch.graph.owning_module
+    if owner is None:
+        return True
+    graph = owner.get_submodule(branch.target).graph
+    return any(has_effect(node) for node in graph.nodes if node.op.startswith("call"))
+
+
+class TracedGraph(Graph):
+    """As `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect, and the
+    code computes what the nodes say.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._codegen = Faithful()
+
+    def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
+        """Remove what is neither used nor has an effect; returns whether anything was."""
+        return super().eliminate_dead_code(is_impure_node or has_effect)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "TracedGraph":
+        copied = super().__deepcopy__(memo)
+        copied.__class__ = TracedGraph
+        return copied  # pyright: ignore[reportReturnType]

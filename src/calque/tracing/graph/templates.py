@@ -1,0 +1,204 @@
+"""Objects with tensors somewhere inside, taken apart and put together again.
+
+A graph gives tensors in tuples, lists and dictionaries. What else a program returns, such as an
+output class of transformers or its cache, is rebuilt when the graph runs: the object is pickled
+with its tensors left out, and each run loads a new one around the tensors of that run.
+"""
+
+import dataclasses
+import enum
+import io
+import pickle
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.fx
+from torch.fx.node import Argument, base_types
+
+from calque.state import ATOMIC
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.origins import origin_of_code
+from calque.tracing.graph.checks import recorded
+
+
+class Template(NamedTuple):
+    """An object without its tensors.
+
+    Attributes:
+        data: the pickled object; in the place of each tensor its index.
+        kind: the name of the object's class.
+    """
+
+    data: bytes
+    kind: str
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
+
+
+def take_apart(value: Any) -> tuple[Template, list[Any]]:
+    """The object without its tensors and proxies, and those.
+
+    Raises:
+        TraceError: the object cannot be pickled, so that no run could have a new one.
+
+    >>> template, parts = take_apart({"a": torch.ones(2), "b": 3})
+    >>> rebuilt(template, *parts)
+    {'a': tensor([1., 1.]), 'b': 3}
+    """
+    parts: list[Any] = []
+    known: dict[int, int] = {}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> int | None:
+            if not isinstance(obj, (torch.Tensor, torch.fx.Proxy)):
+                return None
+            if id(obj) not in known:
+                known[id(obj)] = len(parts)
+                parts.append(obj)
+            return known[id(obj)]
+
+    file = io.BytesIO()
+    try:
+        Pickler(file).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise SymbolicTraceError(
+            f"the program returns a {type(value).__name__}, which cannot be pickled ({error}).\n"
+            "Return the tensors in a tuple, a dictionary or a data class."
+        ) from error
+    return Template(file.getvalue(), type(value).__name__), parts
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a graph can hold a container as it is: no class is lost, and keys are strings."""
+    kind = type(value)
+    if isinstance(value, dict):
+        plain = kind is dict or kind.__module__ == "torch.fx.immutable_collections"
+        return plain and all(isinstance(key, str) for key in value)
+    plain = kind in (tuple, list) or kind.__module__ == "torch.fx.immutable_collections"
+    return plain and isinstance(value, (tuple, list))
+
+
+@recorded
+def rebuilt(template: Template, *parts: Any) -> Any:
+    """A new object like the one that was taken apart, around other tensors."""
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, pid: int) -> Any:
+            return parts[pid]
+
+    return Unpickler(io.BytesIO(template.data)).load()
+
+
+class Outside:
+    """An object that was there before the program ran, which each run returns as it is.
+
+    It is wrapped so that a module is no submodule of the graph.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def is_like(self, other: "Outside") -> bool:
+        """Whether another one is of the same object."""
+        return self.value is other.value
+
+
+@recorded
+def outside(held: Outside) -> Any:
+    """The object itself."""
+    return held.value
+
+
+@recorded
+def one_object(value: Any) -> Any:
+    """A container that the result holds in several places."""
+    return value
+
+
+class Results:
+    """What the program returns, in the form in which a graph holds it.
+
+    Args:
+        tracer: whose `given` says which node an argument is, by id, and `outside` which objects
+            were there before.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._made: dict[int, tuple[Any, Argument]] = {}
+        self._shared: set[int] = set()
+
+    def argument(self, value: Any) -> Argument:
+        """The form of one result; objects that a graph has no form for are rebuilt."""
+        self._count(value, set())
+        return self._of(value)
+
+    def _count(self, value: Any, seen: set[int]) -> None:
+        """Find the containers that stand in several places."""
+        if not is_plain(value) or not value:
+            return
+        if id(value) in seen:
+            self._shared.add(id(value))
+            return
+        seen.add(id(value))
+        for part in value.values() if isinstance(value, dict) else value:
+            self._count(part, seen)
+
+    def _of(self, value: Any) -> Argument:
+        tracer, known = self._tracer, self._made.get(id(value))
+        if known is not None:
+            return known[1]
+        given = tracer.nodes_of.get(id(value))
+        if given is not None:
+            return given[0]
+        if _is_mutable(value) and id(value) in tracer.outside:
+            return self._keep(outside, Outside(value))
+        if type(value) is torch.Size or hasattr(type(value), "n_sequence_fields"):
+            return tracer.create_node("call_function", type(value), (self._parts(value),), {})
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return tracer.create_node("call_function", type(value), self._parts(value), {})
+        if dataclasses.is_dataclass(value) and not isinstance(value, (type, dict)):
+            fields = {f.name: self._of(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return tracer.create_node("call_function", type(value), (), fields)
+        if not is_plain(value):
+            return self._of_object(value)
+        if isinstance(value, dict):
+            found: Any = {key: self._of(part) for key, part in value.items()}
+        else:
+            found = type(value)(self._parts(value))  # pyright: ignore[reportCallIssue]
+        if id(value) in self._shared:
+            found = tracer.create_node("call_function", one_object, (found,), {})
+            self._made[id(value)] = value, found
+        return found
+
+    def _parts(self, value: Any) -> tuple[Argument, ...]:
+        return tuple([self._of(part) for part in value])
+
+    def _of_object(self, value: Any) -> Argument:
+        tracer = self._tracer
+        if isinstance(value, (torch.Tensor, torch.fx.Proxy, tuple, *base_types)):
+            return tracer.create_arg(value)
+        if value is None or hasattr(value, "__fx_create_arg__"):
+            return tracer.create_arg(value)
+        try:
+            template, parts = take_apart(value)
+        except SymbolicTraceError as error:
+            place = origin_of_code(tracer.graph._co_fields)
+            raise SymbolicTraceError(f"{place}: {error}") from error
+        return self._keep(rebuilt, template, *(tracer.create_arg(part) for part in parts))
+
+    def _keep(self, function: Any, value: Any, *rest: Argument) -> Argument:
+        tracer = self._tracer
+        name = tracer.get_fresh_qualname(f"_{type(value).__name__.lower()}")
+        tracer.keep(name, value)
+        constant = tracer.create_node("get_attr", name, (), {})
+        return tracer.create_node("call_function", function, (constant, *rest), {})
+
+
+def _is_mutable(value: Any) -> bool:
+    if type(value) in ATOMIC or isinstance(value, (torch.Tensor, torch.fx.Proxy, *base_types)):
+        return False
+    return not isinstance(value, (tuple, frozenset, type, FunctionType, enum.Enum, np.generic))

@@ -1,0 +1,1 @@
+"""`calque.lower`: a graph of calls becomes one of ATen operators."""

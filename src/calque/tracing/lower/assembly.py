@@ -1,0 +1,193 @@
+"""The lowered graph, put together from what `make_fx` found and what it does not know.
+
+`make_fx` gives a flat graph whose inputs are all tensors, members of the module included, and
+leaves no node that is no operator. Here the inputs get back their containers and their checks, the
+members their names, the result its structure, and each node its place in the program.
+"""
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node, base_types
+
+from calque.tracing.graph import checks
+from calque.tracing.graph.branching import cond
+from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
+from calque.tracing.graph.training_modes import depends_on_mode
+from calque.tracing.lower.bindings import Inputs
+
+_PLACE = ("origin", "nn_module_stack", "stack_trace")
+_CONTAINERS = (tuple, list, dict)
+
+
+class Assembly:
+    """Builds the graph module that `lower` gives.
+
+    Args:
+        old: the graph that was lowered.
+        found: what `make_fx` found: first the members, then the tensors of the inputs.
+        names: of the members.
+        inputs: the example call.
+        source: from each node of `found` to the node of `old` that it is part of.
+        result: what `old` returned, of which the tensors are the results of `found`, in order.
+        functional: whether nothing writes to a view, so that a copy would do for it.
+    """
+
+    def __init__(
+        self,
+        old: GraphModule,
+        found: GraphModule,
+        names: list[str],
+        inputs: Inputs,
+        source: Callable[[Node], Node | None],
+        result: Any,
+        functional: bool,
+    ) -> None:
+        self._old, self._found, self._inputs = old, found, inputs
+        self._source, self._functional = source, functional
+        self._graph = TracedGraph()
+        self._graph._codegen = old.graph._codegen
+        (self._end,) = old.graph.find_nodes(op="output")
+        self._members: dict[str, Any] = {}
+        self._nodes: dict[Node, Node] = {}
+        leaves: list[Node] = found.graph.find_nodes(op="placeholder")
+        self._add_inputs(leaves[len(names) :])
+        self._add_modes()
+        for name, leaf in zip(names, leaves):
+            if leaf.users:
+                self._nodes[leaf] = self._member(name, _member(old, name), leaf)
+        for node in found.graph.nodes:
+            self._add(node)
+        self._add_output(result)
+        self._graph.eliminate_dead_code()
+
+    def module(self) -> GraphModule:
+        """The graph with the members that it names."""
+        module = GraphModule(self._members, self._graph, self._old._get_name())
+        module.training = self._old.training
+        return module
+
+    # Inputs
+
+    def _add_inputs(self, leaves: list[Node]) -> None:
+        rest = iter(leaves)
+        pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
+        # All placeholders come first.
+        made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]
+        for node, (placeholder, value) in zip(made, pairs):
+            self._take(node, value, str(placeholder.target), rest)
+
+    def _take(self, node: Node, value: Any, name: str, rest: Iterator[Node]) -> None:
+        """Check an input, and find the tensors in it."""
+        if isinstance(value, torch.Tensor):
+            self._nodes[next(rest)] = node
+            node.meta["val"] = value
+            looks = {"shape": tuple(value.shape), "dtype": value.dtype}
+            self._check(checks.expect_tensor, node, name, looks)
+        elif isinstance(value, _CONTAINERS):
+            self._check(checks.expect_length, node, len(value), name)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in items:
+                child = self._graph.call_function(operator.getitem, (node, key))
+                child.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
+                self._take(child, part, f"{name}[{key!r}]", rest)
+        else:
+            self._check(checks.expect_value, node, value, name)
+
+    def _check(self, target: Callable[..., Any], node: Node, *args: Any) -> None:
+        check = self._graph.call_function(target, (node, *args))
+        check.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
+
+    def _add_modes(self) -> None:
+        if depends_on_mode(self._old):
+            mode = self._member("training", self._old.training)
+            self._check(checks.expect_mode, mode, self._old.training, "")
+        for node in self._old.graph.find_nodes(op="call_function", target=checks.expect_setting):
+            self._graph.node_copy(node)
+        asked = self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled)
+        if any(user.target is cond for node in asked for user in node.users):
+            setting = ("is_grad_enabled", (), torch._C.is_grad_enabled())
+            self._graph.call_function(checks.expect_setting, setting)
+
+    # Operators
+
+    def _member(self, name: str, value: Any, leaf: Node | None = None) -> Node:
+        self._members[name] = value
+        node = self._graph.create_node("get_attr", name)
+        if leaf is not None:
+            node.meta["val"] = leaf.meta.get("val")
+        user = next(iter(leaf.users)) if leaf is not None else None
+        self._place(node, self._source(user) if user is not None else self._end)
+        return node
+
+    def _add(self, node: Node) -> None:
+        if node.op in ("placeholder", "output"):
+            return
+        if node.op == "get_attr":
+            value = _member(self._found, str(node.target))
+            copied = self._member(self._fresh(str(node.target)), value)
+        else:
+            copied = self._graph.node_copy(node, self._nodes.__getitem__)
+            if self._functional and node.target is torch.ops.aten.view.default:
+                # FakeTensors are wrong about the strides that some kernels give.
+                copied.target = torch.ops.aten.reshape.default
+        self._nodes[node] = copied
+        self._place(copied, self._source(node))
+
+    def _fresh(self, name: str) -> str:
+        while name in self._members or hasattr(self._old, name):
+            name += "_"
+        return name
+
+    def _place(self, node: Node, source: Node | None) -> None:
+        for key in _PLACE if source is not None else ():
+            if key in source.meta:  # pyright: ignore[reportOptionalMemberAccess]
+                node.meta[key] = source.meta[key]  # pyright: ignore[reportOptionalMemberAccess]
+
+    # The result
+
+    def _add_output(self, result: Any) -> None:
+        (found,) = self._found.graph.find_nodes(op="output")
+        rest = iter(found.args[0])
+        structure = self._structured(result, lambda: self._nodes[next(rest)])
+        output = self._graph.output(structure)
+        self._place(output, self._end)
+
+    def _structured(self, value: Any, tensor: Callable[[], Node]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return tensor()
+        if isinstance(value, base_types) or value is None:
+            return value
+        if is_plain(value):
+            parts = value.values() if isinstance(value, dict) else value
+            nodes = [self._structured(part, tensor) for part in parts]
+            if isinstance(value, dict):
+                return dict(zip(value, nodes))
+            return tuple(nodes) if isinstance(value, tuple) else nodes
+        template, parts = take_apart(value)
+        nodes = [tensor() for _ in parts]
+        constant = self._member(self._fresh("_template"), template)
+        return self._graph.call_function(rebuilt, (constant, *nodes))
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result, in the order in which `Assembly` asks for them."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, base_types) or result is None:
+        return []
+    if is_plain(result):
+        parts = result.values() if isinstance(result, dict) else result
+        return [tensor for part in parts for tensor in tensors_in(part)]
+    return take_apart(result)[1]
+
+
+def _member(root: Any, target: str) -> Any:
+    for part in target.split("."):
+        root = getattr(root, part)
+    return root

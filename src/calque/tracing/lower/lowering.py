@@ -1,0 +1,327 @@
+"""`lower`: a graph of the calls that a program made becomes one of ATen operators.
+
+The graph is run by `_Replay` on FakeTensors, under `make_fx`, which records the operators that
+reach PyTorch's dispatcher below autograd. Parameters, buffers and constants are inputs of that run,
+so that what the program writes to them is seen; afterwards each is a `get_attr` again.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+from torch.nn.utils import stateless
+from torch.utils import _pytree as pytree
+
+from calque.errors import tidy
+from calque.tracing.abstract.fakes import AbstractMode
+from calque.tracing.core.active import suspended
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.patching import Patches
+from calque.tracing.graph import checks
+from calque.tracing.graph.purity import has_effect
+from calque.tracing.lower.assembly import Assembly, tensors_in
+from calque.tracing.lower.bindings import Inputs
+from calque.tracing.proxies.modules import hold_modules
+from calque.tracing.proxies.wrapping import LeafFunctions
+
+
+def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
+    """The graph with each call replaced by the ATen operators that it runs.
+
+    As `torch.export`'s, the operators are those below autograd and have no writes among them; but
+    the parameters and buffers stay where they are, the new graph has the signature of the old, and
+    each node has the `origin` of the node that it is part of.
+
+    Args:
+        graph: of `calque.trace`, `calque.symbolic_trace` or any other tracer.
+        *args: an example call, of which the shapes, dtypes and devices count. No arguments at all:
+            the abstract values that the graph was traced with are taken.
+        **kwargs: the example call's keywords.
+        functional: leave out operators that write; what was written to inputs, parameters and
+            buffers is copied to them at the end, by `aten.copy_`. Otherwise they stay as they are.
+
+    Returns:
+        A `torch.fx.GraphModule` that shares the parameters of `graph`. The nodes have `val`,
+        `origin`, `nn_module_stack` and `stack_trace` in their `meta`. It checks that its inputs
+        have the shapes and dtypes, and the module the mode, that it was lowered with.
+
+    Raises:
+        TraceError: a call of the graph depends on values of tensors, or defines a gradient that
+            the operators do not have (an `autograd.Function`, while gradients are enabled).
+
+    >>> import calque, torch
+    >>> graph = calque.trace(lambda x: torch.nn.functional.silu(x) * 2, torch.ones(3))
+    >>> print(calque.lower(graph).code)
+    <BLANKLINE>
+    ...
+        silu = torch.ops.aten.silu.default(x);  x = None
+        mul = torch.ops.aten.mul.Tensor(silu, 2);  silu = None
+        return mul
+    <BLANKLINE>
+    """
+    mode = AbstractMode()
+    inputs = Inputs(graph, args, kwargs, mode)
+    state = State(graph, mode)
+    replay = _Replay(graph, state)
+
+    def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
+        count = len(state.names)
+        held = dict(zip(state.names, leaves[:count]))
+        return replay.flat(held, inputs.filled(leaves[count:]), leaves)
+
+    table = FUNCTIONAL if functional else {}
+    traced = torch.func.functionalize(run, remove="mutations") if functional else run
+    try:
+        with _alone(), fx_traceback.preserve_node_meta(), _quiet():
+            found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
+                *state.values, *inputs.tensors
+            )
+    except Exception as error:
+        raise tidy(replay.located(error)) from None
+    source = replay.source_in(found)
+    built = Assembly(graph, found, state.names, inputs, source, replay.result, functional)
+    return built.module()
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    if not training or mean is None:
+        return NotImplemented
+    run = torch.ops.aten._native_batch_norm_legit_functional.default
+    # Of what autograd keeps for the backward pass, nothing may be written to.
+    old = mean.clone(), var.clone()
+    *results, new_mean, new_var = run(x, weight, bias, *old, training, momentum, eps)
+    mean.copy_(new_mean)
+    var.copy_(new_var)
+    return tuple(results)
+
+
+# Operators that write without saying so in their schema.
+FUNCTIONAL = {torch.ops.aten.native_batch_norm.default: _batch_norm}
+
+
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """`make_fx` is for one thread at a time, and replaces names for all of them.
+
+    It puts back what it found; that must not be what a trace of ours, in another thread, has put
+    there meanwhile. So ours are there before it begins and until it ends.
+    """
+    with _lock, suspended(), Patches() as patches:
+        hold_modules(patches)
+        LeafFunctions(patches, ()).hold_registered()
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Random numbers drawn and modes set by the replay are none of the caller's."""
+    grad = torch._C.is_grad_enabled()
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+
+
+class State:
+    """The tensors that a graph refers to by name: parameters, buffers and constants.
+
+    Attributes:
+        names: one for each tensor; a tensor with two names has the first.
+        values: their abstract values.
+        aliases: every name, with the one of `names` that means the same tensor.
+    """
+
+    def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
+        self.names: list[str] = []
+        self.values: list[torch.Tensor] = []
+        self.aliases: dict[str, str] = {}
+        first: dict[int, str] = {}
+        for name, tensor in _members(graph):
+            known = first.setdefault(id(tensor), name)
+            self.aliases[name] = known
+            if known == name:
+                self.names.append(name)
+                self.values.append(mode.from_tensor(tensor, static_shapes=True))
+
+
+def _writes_to(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to, counted from anywhere."""
+    if torch._is_functional_tensor(tensor):
+        return torch._functionalize_mutation_counter(tensor)
+    return tensor._version
+
+
+def _members(graph: GraphModule) -> Any:
+    yield from graph.named_parameters(remove_duplicate=False)
+    yield from graph.named_buffers(remove_duplicate=False)
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = _resolve(graph, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield str(node.target), value
+
+
+def _resolve(root: Any, target: str) -> Any:
+    for part in target.split("."):
+        root = getattr(root, part)
+    return root
+
+
+def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What an `autograd.Function` computes, as operators, where no gradient is asked for."""
+    if torch._C.is_grad_enabled():
+        raise SymbolicTraceError(
+            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
+            "Lower within torch.no_grad() for a graph that is not differentiated."
+        )
+    if kind.setup_context is not torch.autograd.Function.setup_context:
+        result = kind.forward(*args, **kwargs)
+    else:
+        context: Any = torch.autograd.function.FunctionCtx()
+        context.needs_input_grad = (False,) * len(args)
+        result = kind.forward(context, *args, **kwargs)
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+
+def _new(value: Any) -> Any:
+    """Containers of a node as containers of Python's own."""
+    if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
+        return {key: _new(part) for key, part in value.items()}
+    if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
+        return [_new(part) for part in value]
+    return tuple(map(_new, value)) if type(value) is tuple else value
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs the graph for `make_fx`, and knows which node is running.
+
+    Attributes:
+        source: for each node that `make_fx` made, the node that was running.
+        writers: for each leaf that was written to, the node that did it last.
+        result: what the graph returned, with its containers.
+    """
+
+    def __init__(self, graph: GraphModule, state: State) -> None:
+        super().__init__(graph, garbage_collect_values=True)
+        self.extra_traceback = False
+        self.source: dict[Node, Node] = {}
+        self.writers: dict[int, Node] = {}
+        self.result: Any = None
+        self._state = state
+        self._held: dict[str, torch.Tensor] = {}
+        self._given: dict[str, Any] = {}
+        self._leaves: tuple[torch.Tensor, ...] = ()
+        self._running: Node | None = None
+        self._seen: Node | None = None
+        self._gradient = True
+
+    def flat(
+        self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
+    ) -> list[torch.Tensor]:
+        """The tensors among what the graph returns for `args`, with `held` for its members."""
+        self._held = {name: held[first] for name, first in self._state.aliases.items()}
+        self._leaves = leaves
+        self._gradient = torch._C.is_grad_enabled()
+        own = self._parameters_and_buffers()
+        members = {name: tensor for name, tensor in self._held.items() if name in own}
+        module: Any = self.module
+        with stateless._reparametrize_module(module, members):
+            names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
+            self._given = dict(zip(names, args, strict=True))
+            self.result = self.run(enable_io_processing=False)
+        return tensors_in(self.result)
+
+    def _parameters_and_buffers(self) -> set[str]:
+        module: Any = self.module
+        return {
+            *dict(module.named_parameters(remove_duplicate=False)),
+            *dict(module.named_buffers(remove_duplicate=False)),
+        }
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node; what `make_fx` records meanwhile comes from it."""
+        self._running = n
+        writes = n.op.startswith("call") and has_effect(n)
+        before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
+        result = super().run_node(n)
+        if self._gradient and n.op.startswith("call") and not torch._C.is_grad_enabled():
+            # The operators know of no mode; this is how no gradient gets through the block.
+            result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+        for index, count in enumerate(before):
+            if _writes_to(self._leaves[index]) != count:
+                self.writers[index] = n
+        self._claim(n)
+        return result
+
+    def _claim(self, n: Node) -> None:
+        """Note that the nodes made since the last call come from `n`."""
+        mode = get_proxy_mode()
+        if mode is None:
+            return
+        made = next(iter(reversed(mode.tracer.graph.nodes)), None)
+        last = made
+        while made is not None and made is not self._seen and made.op != "root":
+            self.source.setdefault(made, n)
+            made = made.prev
+        self._seen = last
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
+        """As the generated code: a list is a new one, which the function may change."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return _new(args), _new(kwargs)
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An input, in its containers."""
+        return self._given[target]
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A member of the graph: the tensor that stands for it in this run."""
+        return self._held[target] if target in self._held else _resolve(self.module, target)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A function of the graph."""
+        if target is checks.manual_seed:
+            raise SymbolicTraceError(
+                "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+            )
+        if target is checks.raise_when and isinstance(args[0], torch.Tensor):
+            return checks.assert_later(*args)
+        if target is checks.assign:
+            return None  # operators do not assign attributes
+        kind = getattr(target, "differentiates", None)
+        return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
+
+    def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
+        """From a node that `make_fx` found to the one it comes from.
+
+        What was written to a leaf is copied there behind the last node, for the one that wrote.
+        """
+        leaves = {node: i for i, node in enumerate(found.graph.find_nodes(op="placeholder"))}
+
+        def source(node: Node) -> Node | None:
+            if node in self.source:
+                return self.source[node]
+            target = node.args[0] if node.args else None
+            return self.writers.get(leaves.get(target, -1)) if isinstance(target, Node) else None
+
+        return source
+
+    def located(self, error: Exception) -> Exception:
+        """The error, with the line of the program that it comes from."""
+        origin = self._running.meta.get("origin") if self._running is not None else None
+        if origin is not None:
+            error.add_note(f"while lowering {origin}: {origin.text}")
+        return error

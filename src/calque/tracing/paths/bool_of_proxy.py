@@ -1,0 +1,43 @@
+"""What `if proxy:` does, when every way through the program is followed."""
+
+import textwrap
+from typing import Any
+
+import torch
+
+from calque.tracing.core.bytecode import is_assertion
+from calque.tracing.core.origins import program_frame
+from calque.tracing.core.refusals import describe, refuse_because
+from calque.tracing.paths.decisions import Path
+from calque.tracing.paths.while_loops import while_loop
+
+
+def truth(tracer: Any, path: Path, obj: Any) -> bool:
+    """The answer of this run.
+
+    Args:
+        tracer: a SymbolicTracer.
+        path: decides.
+        obj: the proxy that is asked.
+
+    Raises:
+        RuntimeError: it is known to have more than one element, or none, as PyTorch says.
+        TraceError: the answer decides how often a loop runs, or there are too many ways.
+    """
+    node = obj.node
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        amount = "more than one value" if value.numel() else "no values"
+        raise RuntimeError(f"Boolean value of Tensor with {amount} is ambiguous")
+    frame = program_frame(2)
+    loop = while_loop(frame) if frame is not None else None
+    if loop is not None:
+        refuse_because(
+            tracer,
+            f"`while {loop.condition}:` goes on as long as {describe(obj)} says, which is known "
+            "only when the graph runs. Write it as torch.while_loop, with tensors for all that "
+            "changes",
+            textwrap.indent(loop.remedy, "    "),
+        )
+    asserts = frame is not None and is_assertion(frame)
+    return path.decide(tracer, node, asserts)

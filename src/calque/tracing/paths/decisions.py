@@ -1,0 +1,127 @@
+"""The answers that one run of a program gets where it asks a tensor for its truth.
+
+A program that asks is run once for each way through it. A run repeats the answers it is given, and
+beyond them goes the way of "yes"; the ways of "no" are left for later runs.
+"""
+
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch.fx.node import Node
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.origins import NodeOrigin, origin_here
+from calque.tracing.graph.purity import has_effect
+
+_limit = contextvars.ContextVar("limit", default=64)
+
+
+@contextmanager
+def max_paths(limit: int) -> Iterator[None]:
+    """How many ways through a program `calque.trace` follows, inside the block; otherwise 64.
+
+    >>> import calque
+    >>> with calque.tracing.max_paths(1):
+    ...     graph = calque.trace(lambda x: x + 1)
+    """
+    token = _limit.set(limit)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+class Decision(NamedTuple):
+    """A place at which the program goes one way or the other.
+
+    Attributes:
+        condition: the node whose truth decides.
+        position: how many nodes the graph had then.
+        answer: the way this run went.
+        origin: the line that asked.
+        asserts: whether an `assert` statement asked.
+    """
+
+    condition: Node
+    position: int
+    answer: bool
+    origin: NodeOrigin | None
+    asserts: bool
+
+
+class Path:
+    """One way through a program.
+
+    Args:
+        answers: those of the first decisions.
+    """
+
+    def __init__(self, answers: tuple[bool, ...] = ()) -> None:
+        self._answers = answers
+        self.decisions: list[Decision] = []
+
+    def decide(self, tracer: Any, condition: Node, asserts: bool) -> bool:
+        """The answer for a condition; the same one as before while nothing is written.
+
+        Args:
+            asserts: an `assert` statement asks.
+
+        Raises:
+            TraceError: the program asks more often than there may be paths.
+        """
+        known = self._known(condition)
+        if known is not None:
+            return known
+        number = len(self.decisions)
+        answer = self._answers[number] if number < len(self._answers) else True
+        origin = origin_here(tracer.scope.module_path, 0)
+        position = len(condition.graph.nodes)
+        self.decisions.append(Decision(condition, position, answer, origin, asserts))
+        if number >= _limit.get():
+            raise too_many(self.decisions)
+        return answer
+
+    def _known(self, condition: Node) -> bool | None:
+        for decision in self.decisions:
+            if decision.condition is condition:
+                since = list(condition.graph.nodes)[decision.position :]
+                return None if any(map(has_effect_on_values, since)) else decision.answer
+        return None
+
+
+def has_effect_on_values(node: Node) -> bool:
+    """As `has_effect`; where that cannot be told before the graph is complete, yes."""
+    return node.op == "call_module" or has_effect(node)
+
+
+class Budget:
+    """Counts the runs of one program."""
+
+    def __init__(self) -> None:
+        self._spent = 0
+
+    def spend(self, decisions: list[Decision]) -> None:
+        """One more run, for the sake of the last of these decisions.
+
+        Raises:
+            TraceError: there were too many.
+        """
+        self._spent += 1
+        if self._spent >= _limit.get():
+            raise too_many(decisions)
+
+
+def too_many(decisions: list[Decision]) -> SymbolicTraceError:
+    """The error for a program with more ways through it than may be followed."""
+    places = list(dict.fromkeys(str(d.origin) for d in decisions if d.origin is not None))
+    shown = places if len(places) <= 4 else [*places[:2], f"... {len(places) - 4} more",
+                                             *places[-2:]]  # fmt: skip
+    lines = "".join(f"\n    {place}" for place in shown)
+    return SymbolicTraceError(
+        f"the program decides by tensors in more than {_limit.get()} ways, at{lines}\n"
+        "Use torch.where(condition, a, b) in some of these places; or raise the limit, "
+        "`calque.trace(..., max_paths=256)`. A loop that ends when a tensor says so is a "
+        "torch.while_loop."
+    )

@@ -1,0 +1,194 @@
+"""The ways through a program, joined into one with choices.
+
+Where a program goes one way or the other, both ways do the whole rest of it, for Python cannot be
+resumed in the middle. What the two rests end with in common stands behind the choice, once; what is
+left of them becomes the blocks of the choice.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import raise_when
+from calque.tracing.graph.effects import may_share_memory, step_has_effect, writes
+from calque.tracing.graph.ir import Block, Choice, Join, Mismatch, Step, Value, values_in
+from calque.tracing.paths.decisions import Decision
+
+Steps = list[Step | Choice]
+
+
+@dataclass
+class Fork:
+    """Where a program goes two ways."""
+
+    decision: Decision
+    condition: Value
+    true: "Way"
+    false: "Way"
+
+
+@dataclass
+class Way:
+    """A stretch of a program, from one decision to the next or to the end.
+
+    Attributes:
+        steps: what it does; the last is the output, unless there is a fork or an error.
+        end: how it goes on; None for the output; a step that gives the error it raises.
+    """
+
+    steps: Steps
+    end: Fork | Step | None
+
+
+class Joiner:
+    """Turns the ways through a program into one list of steps.
+
+    Args:
+        resolve: finds what a `call_module` names.
+    """
+
+    def __init__(self, resolve: Any) -> None:
+        self._resolve = resolve
+
+    def join(self, way: Way) -> tuple[Steps, Step | None]:
+        """The steps, and the error that they end with, if they do.
+
+        Raises:
+            TraceError: two ways return what is not of one structure, shape and dtype.
+        """
+        fork = way.end
+        if not isinstance(fork, Fork):
+            return way.steps, fork
+        true, true_error = self.join(fork.true)
+        false, false_error = self.join(fork.false)
+        if true_error is not None:
+            return [*way.steps, *self._raising(fork, True, true, true_error), *false], false_error
+        if false_error is not None:
+            return [*way.steps, *self._raising(fork, False, false, false_error), *true], None
+        return [*way.steps, *self._choose(fork, true, false)], None
+
+    def _raising(self, fork: Fork, truth: bool, steps: Steps, error: Step) -> Steps:
+        before: Steps = []
+        if any(step_has_effect(step, self._resolve) for step in steps):
+            blocks = (Block(steps), Block([])) if truth else (Block([]), Block(steps))
+            before.append(Choice(fork.condition, fork.decision.origin, *blocks, []))
+        check = Step("call_function", raise_when, (fork.condition, truth, error), {})
+        check.origin = fork.decision.origin
+        return [*before, error, check]
+
+    def _choose(self, fork: Fork, true: Steps, false: Steps) -> Steps:
+        shared = min(len(true), len(false))
+        while True:
+            join, shared = _longest(true, false, shared)
+            if shared == 0:
+                raise _disagreement(fork, true[-1], false[-1], None)
+            bad = next((pair for pair in join.pairs if not _compatible(*pair)), None)
+            if bad is not None:
+                if _uses(join.steps[-1], join.pairs[bad]):
+                    raise _disagreement(fork, true[-1], false[-1], bad)
+                shared -= 1 + max(i for i, s in enumerate(join.steps) if _uses(s, join.pairs[bad]))
+                continue
+            if any(may_share_memory(value) for pair in join.pairs for value in pair):
+                write = [i for i, s in enumerate(join.steps) if writes(s, self._resolve)]
+                if write:
+                    shared -= 1 + write[-1]
+                    continue
+            break
+        results = list(join.pairs.values())
+        blocks = [
+            Block(steps[: len(steps) - shared], [pair[side] for pair in join.pairs])
+            for side, steps in enumerate((true, false))
+        ]
+        choice = Choice(fork.condition, fork.decision.origin, blocks[0], blocks[1], results)
+        idle = not any(step_has_effect(s, self._resolve) for block in blocks for s in block.steps)
+        if not results and idle:
+            return join.steps
+        return [choice, *join.steps]
+
+
+def _longest(true: Steps, false: Steps, shared: int) -> tuple[Join, int]:
+    """The longest common end, of at most `shared` steps."""
+    while shared:
+        join = Join()
+        pairs = zip(true[-shared:], false[-shared:])
+        for done, (a, b) in enumerate(pairs):
+            try:
+                join.add(a, b)
+            except Mismatch:
+                shared -= done + 1
+                break
+        else:
+            return join, shared
+    return Join(), 0
+
+
+def _uses(step: Step | Choice, value: Value) -> bool:
+    if isinstance(step, Step):
+        return any(used is value for used in values_in((step.args, step.kwargs)))
+    blocks = (step.true, step.false)
+    return step.condition is value or any(
+        any(used is value for used in block.results) or any(_uses(s, value) for s in block.steps)
+        for block in blocks
+    )
+
+
+def _compatible(true: Value, false: Value) -> bool:
+    a, b = true.val, false.val
+    if a is None or b is None:
+        return True
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+    return type(a) is type(b)
+
+
+def _disagreement(
+    fork: Fork, true: Any, false: Any, pair: tuple[Value, Value] | None
+) -> SymbolicTraceError:
+    """The error for two ways that return different things."""
+    origin = fork.decision.origin
+    sides = pair if pair is not None else _first_difference(true.args[0], false.args[0])
+    lines = [f"    {word:5} {_spoken(side)}" for word, side in zip(("true:", "false:"), sides)]
+    return SymbolicTraceError(
+        f"{origin}: what is returned depends on a tensor, and the two ways do not agree in "
+        "structure, shape or dtype.\n" + "\n".join(lines) + "\n"
+        "Return the same kind of value both ways: pad or cast one of them, or use a tensor "
+        "(torch.zeros_like, torch.full) in the place of a number or None."
+    )
+
+
+def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
+    """The parts of two returned structures that keep them from being one."""
+    if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
+        for x, y in zip(a, b):
+            if not (isinstance(x, Value) and isinstance(y, Value)) and x is not y:
+                found = _first_difference(x, y)
+                if type(x) is not type(y) or found != (x, y) or x != y:
+                    return found
+    if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+        return _first_difference(list(a.values()), list(b.values()))
+    return a, b
+
+
+def _spoken(value: Any) -> str:
+    if isinstance(value, Value):
+        val = value.val
+        kind = "a value"
+        if isinstance(val, torch.Tensor):
+            kind = f"{str(val.dtype).removeprefix('torch.')}{list(val.shape)}"
+        if isinstance(value, Step) and value.op == "placeholder":
+            return f"{kind}, the argument {value.target}"
+        return kind + _place(value)
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}" + _place(next(values_in(value), None))
+    if isinstance(value, dict):
+        keys = ", ".join(map(repr, value))
+        return f"a dict with the keys {keys}" + _place(next(values_in(value), None))
+    return repr(value)
+
+
+def _place(value: Value | None) -> str:
+    if value is None or value.origin is None:
+        return ""
+    return f", from line {value.origin.line}: {value.origin.text}"

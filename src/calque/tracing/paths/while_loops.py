@@ -1,0 +1,119 @@
+"""Loops that end when a tensor says so, and the `torch.while_loop` to write in their place."""
+
+import ast
+import textwrap
+from types import FrameType
+from typing import NamedTuple
+
+from calque.tracing.core.statements import Place, encloses, extent, running
+
+_LONGEST_BODY = 4
+
+
+class WhileLoop(NamedTuple):
+    """A `while` statement of the program.
+
+    Attributes:
+        condition: its source.
+        remedy: what to write instead, some lines of Python.
+    """
+
+    condition: str
+    remedy: str
+
+
+def while_loop(frame: FrameType) -> WhileLoop | None:
+    """The `while` statement whose condition the frame asks a value for; None where it is none."""
+    found = _statement(frame)
+    if found is None:
+        return None
+    condition = ast.unparse(found.test)
+    return WhileLoop(condition, _rewritten(found, _local_names(frame)))
+
+
+def _statement(frame: FrameType) -> ast.While | None:
+    """The innermost `while` whose condition asks, found by its place in the source."""
+    found = running(frame)
+    if found is None:
+        return None
+    tree, place = found
+    within = [node for node in ast.walk(tree) if isinstance(node, ast.While) and _asks(node, place)]
+    return within[-1] if within else None
+
+
+def _asks(loop: ast.While, place: Place) -> bool:
+    """Whether what stands there is the condition, or the jump that Python gives the whole loop."""
+    return encloses(extent(loop.test), place) or place == extent(loop)
+
+
+def _local_names(frame: FrameType) -> frozenset[str]:
+    code = frame.f_code
+    return frozenset((*code.co_varnames, *code.co_cellvars))
+
+
+def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
+    uses = _Uses()
+    uses.visit(loop)
+    changed = [name for name in uses.stored if name in local and name in uses.read_first] or ["x"]
+    carried = ", ".join(changed)
+    body = "\n".join(map(ast.unparse, loop.body))
+    if body.count("\n") >= _LONGEST_BODY:
+        body = "...  # the body of the loop"
+    comma = "," if len(changed) == 1 else ""
+    result = f"{changed[0]}.clone()" if body == "pass" else carried
+    lines = [
+        f"def body({carried}):",
+        textwrap.indent(body, "    "),
+        f"    return {result}{comma}",
+    ]
+    test = f"lambda {carried}: {_of_tensors(loop.test)}"
+    call = f"{carried}{comma} = torch.while_loop({test}, body, ({carried}{comma}))"
+    return "\n".join([*lines, call])
+
+
+class _Uses(ast.NodeVisitor):
+    """Which names a loop stores, and which of all names it reads before it stores them."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, None] = {}
+        self.read_first: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self.stored[node.id] = None
+        elif node.id not in self.stored:
+            self.read_first.add(node.id)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for part in (node.value, *node.targets):
+            self.visit(part)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.visit(ast.Name(node.target.id, ast.Load()))
+        self.visit(node.value)
+        self.visit(node.target)
+
+
+class _OfTensors(ast.NodeTransformer):
+    """`and`, `or` and `not`, which ask for a truth, become functions of tensors."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        first, *rest = (self.visit(value) for value in node.values)
+        for value in rest:
+            first = _call(name, first, value)
+        return first
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        operand = self.visit(node.operand)
+        return _call("logical_not", operand) if isinstance(node.op, ast.Not) else node
+
+
+def _call(name: str, *args: ast.expr) -> ast.expr:
+    function = ast.Attribute(ast.Name("torch", ast.Load()), name, ast.Load())
+    return ast.Call(function, list(args), [])
+
+
+def _of_tensors(test: ast.expr) -> str:
+    return ast.unparse(_OfTensors().visit(ast.parse(ast.unparse(test), mode="eval").body))

@@ -1,0 +1,121 @@
+"""Calls and attributes of modules, as a trace sees them.
+
+`nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by
+functions that ask which trace runs in *this* thread; a thread without one goes straight on to what
+was there.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calque.state import call_watched, unwatched
+from calque.tracing.core.active import current_trace, suspended
+from calque.tracing.core.patching import Patches
+from calque.tracing.proxies.wrapping import LeafFunctions
+
+
+class ModuleHooks:
+    """What happens in one trace when a module is called or an attribute of it is read.
+
+    Args:
+        tracer: decides, by its `call_module` and `getattr`.
+        leaves: is shown the globals of each module's forward.
+
+    Attributes:
+        proxies: those of the parameters and buffers that were read, by qualified name.
+    """
+
+    def __init__(self, tracer: Any, leaves: LeafFunctions) -> None:
+        self.tracer = tracer
+        self._leaves = leaves
+        self.proxies: dict[str, Any] = {}
+
+    @unwatched
+    def call(
+        self, original: Callable[..., Any], module: torch.nn.Module, args: tuple, kwargs: dict
+    ) -> Any:
+        """A module is called."""
+        forward = getattr(module, "forward", module)
+        self._leaves.hold_in(getattr(forward, "__globals__", {}))
+        call = functools.partial(call_watched, original, module)
+        return self.tracer.call_module(module, call, args, kwargs)
+
+    def getattr(self, name: str, value: Any) -> Any:
+        """A parameter, buffer or submodule of a module was found."""
+        return self.tracer.getattr(name, value, self.proxies)
+
+
+def hold_modules(patches: Patches) -> None:
+    """Let the trace of a thread see the modules that the thread calls."""
+    patches.hold(torch.nn.Module, "__call__", _traced_call)
+    patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
+    patches.hold(torch.nn.Module, "__setattr__", _traced_setattr)
+    patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
+    patches.hold(torch.nn.Module, "__init__", _traced_init)
+    # Whether they still have their weights, recurrent layers ask by identity.
+    patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
+
+
+def _traced_delattr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def delattr_(module: torch.nn.Module, name: str) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.tracer.delete_attribute(module, name)
+        original(module, name)
+
+    return delattr_
+
+
+def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.tracer.make_module(module)
+        original(module, *args, **kwargs)
+
+    return init
+
+
+def _untraced(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with suspended():
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _traced_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        trace = current_trace()
+        if trace is None:
+            return original(module, *args, **kwargs)
+        return trace.call(original, module, args, kwargs)
+
+    return call
+
+
+def _traced_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def getattr_(module: torch.nn.Module, name: str) -> Any:
+        value = original(module, name)
+        trace = current_trace()
+        return value if trace is None else trace.getattr(name, value)
+
+    return getattr_
+
+
+def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
+        trace = current_trace()
+        if trace is None or trace.tracer.set_attribute(module, name, value):
+            original(module, name, value if trace is None else trace.tracer.member_of(value))
+
+    return setattr_

@@ -1,0 +1,148 @@
+"""Assignments to attributes of modules.
+
+What the program assigns, it reads again in the same call. Afterwards the attribute is as it was
+before the trace, and the graph assigns it at its end, when it runs.
+"""
+
+from typing import Any
+
+import torch
+
+from calque.tracing.core.refusals import here, refuse_because
+from calque.tracing.graph import checks
+from calque.tracing.graph.purity import has_effect
+from calque.tracing.proxies.proxy import has_proxy
+from calque.tracing.symbolic.changes import MISSING, Change, is_same, spoken
+
+_SLOTS = ("_parameters", "_buffers", "_modules")
+
+
+class Assignments:
+    """The attributes that one run of the program has assigned.
+
+    Args:
+        tracer: a SymbolicTracer.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
+
+    def allow(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """Whether an assignment of the traced program is carried out; see `set_attribute`.
+
+        `self.count += 1` on a buffer is two steps, a change in place, which is recorded, and an
+        assignment of the same tensor, which is left out.
+
+        Raises:
+            TraceError: a parameter or buffer would become another tensor.
+        """
+        if not self._tracer.leaves.assigned(module):
+            return True  # it was made in this run
+        if self._tracer.member_of(value) is not value:
+            self.note(module, name)  # the parameter itself
+            return True
+        if isinstance(value, torch.fx.Proxy):
+            if self._is_in_place(module, name, value):
+                return False
+            if name in module._buffers or name in module._parameters:
+                refuse_because(
+                    self._tracer,
+                    f"self.{name} = a value of the traced program, in the place of a tensor of "
+                    "the module's state",
+                    f"Write into it, self.{name}.copy_(value), or return the value.",
+                )
+        self.note(module, name)
+        return True
+
+    def has_set(self, module: torch.nn.Module, name: str) -> bool:
+        """Whether the program has assigned this attribute."""
+        return (module, name) in self._before
+
+    def note(self, module: torch.nn.Module, name: str) -> None:
+        """An attribute is assigned or deleted."""
+        if self._tracer.leaves.assigned(module) and (module, name) not in self._before:
+            self._before[module, name] = _read(module, name), here(self._tracer)
+
+    def _is_in_place(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        old = module._buffers.get(name)
+        if old is None:
+            old = module._parameters.get(name)
+        node = value.node
+        if old is None or not has_effect(node) or not node.args:
+            return False
+        source: Any = node.args[0]
+        return source.op == "get_attr" and self._tracer.resolve(source.target) is old
+
+    def record(self) -> None:
+        """Let the graph assign, at its end, what is then a value of the trace.
+
+        Raises:
+            TraceError: it is inside an object that a graph cannot hold.
+        """
+        for module, name in self._before:
+            value = _read(module, name)
+            if value is MISSING or not has_proxy((value,)):
+                continue
+            if module is self._tracer.root:
+                owner: Any = Owner(module)
+            else:
+                path = self._tracer.path_of_module(module)
+                owner = torch.fx.Proxy(self._tracer.create_node("get_attr", path, (), {}))
+            target = (owner, name, value)
+            self._tracer.create_proxy("call_function", checks.assign, target, {})
+
+    def undo(self) -> list[Change]:
+        """Give each attribute what it was before the run; returns what it was after it."""
+        changes = []
+        for (module, name), (before, place) in self._before.items():
+            after = _read(module, name)
+            if is_same(after, before):
+                continue
+
+            def write(value: Any, module: Any = module, name: str = name) -> None:
+                _write(module, name, value)
+
+            write(before)
+            # A function, which remembers something, is made anew where it is missing.
+            made_anew = callable(after) and not has_proxy((after,))
+            if not made_anew:
+                what = f"changes from {spoken(before)} to {spoken(after)}"
+                key = (id(module), name)
+                changes.append(Change(key, f"self.{name}", what, place, before, after, write))
+        return changes
+
+
+class Owner:
+    """The traced module itself, of which a graph module is not a part."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+
+    def is_like(self, other: "Owner") -> bool:
+        """Whether another one is of the same module."""
+        return self.module is other.module
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        name = tracer.get_fresh_qualname("_owner")
+        tracer.keep(name, self)
+        return tracer.create_node("get_attr", name, (), {})
+
+
+def _read(module: torch.nn.Module, name: str) -> Any:
+    members = vars(module)
+    for slot in _SLOTS:
+        if name in members[slot]:
+            return members[slot][name]
+    return members.get(name, MISSING)
+
+
+def _write(module: torch.nn.Module, name: str, value: Any) -> None:
+    members = vars(module)
+    if name in members and not isinstance(value, (torch.Tensor, torch.nn.Module, type(MISSING))):
+        members[name] = value  # where it stands
+        return
+    for names in (members, *(members[slot] for slot in _SLOTS)):
+        names.pop(name, None)
+    if value is not MISSING:
+        setattr(module, name, value)

@@ -1,0 +1,76 @@
+"""What a trace takes for granted, of its inputs, its modules and PyTorch; its graph checks it."""
+
+from typing import Any
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+
+from calque.tracing.graph import checks
+
+
+class Assumptions:
+    """The answers that a program got while it was traced.
+
+    Attributes:
+        inputs: each tensor among the inputs, its name, and what it looked like, by `LOOKS`.
+        last_input: the last node that belongs to the inputs.
+        settings: the questions to PyTorch, with their arguments, and the answers.
+        modes: whether each module that asks for it, by path, was in training.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: list[tuple[Node, str, dict[str, Any]]] = []
+        self.last_input: Node | None = None
+        self.settings: dict[tuple[str, tuple], Any] = {}
+        self.modes: dict[str, bool] = {}
+        self._trainable: dict[str, bool] = {}
+        self._asked: set[str] = set()
+        self._from_inputs: set[Node] = set()
+
+    def add_input(self, node: Node, name: str) -> None:
+        """A tensor among the inputs, of which the abstract value is known."""
+        looks = {aspect: look(node.meta["val"]) for aspect, look in checks.LOOKS.items()}
+        self.inputs.append((node, name, looks))
+
+    def follow(self, node: Node) -> None:
+        """Remember whether a node that was just made depends on the inputs."""
+        if node.op == "placeholder" or any(n in self._from_inputs for n in node.all_input_nodes):
+            self._from_inputs.add(node)
+
+    def ask(self, node: Node, *aspects: str) -> None:
+        """The program decides something by what is known of a node's value."""
+        if node in self._from_inputs:
+            self._asked.update(aspects)
+        if "requires_grad" in aspects and node.op == "get_attr":
+            self._trainable[str(node.target)] = node.meta["val"].requires_grad
+        elif "requires_grad" in aspects and node.op != "placeholder":
+            self.settings["is_grad_enabled", ()] = torch._C.is_grad_enabled()
+
+    def update(self, other: "Assumptions") -> None:
+        """Take over what another run of the program was told."""
+        self._asked |= other._asked
+        self._trainable.update(other._trainable)
+        self.settings.update(other.settings)
+        self.modes.update(other.modes)
+
+    def move(self, nodes: dict[Node, Node]) -> None:
+        """The inputs are other nodes now."""
+        self.inputs = [(nodes[node], name, looks) for node, name, looks in self.inputs]
+        self.last_input = None if self.last_input is None else nodes.get(self.last_input)
+
+    def insert_checks(self, graph: Graph) -> None:
+        """Let a graph check all of it, behind the inputs."""
+        last = self.last_input
+        with graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next):
+            for node, name, looks in self.inputs if self._asked else ():
+                asked = {aspect: look for aspect, look in looks.items() if aspect in self._asked}
+                graph.call_function(checks.expect_tensor, (node, name, asked))
+            for name, value in self._trainable.items():
+                member = graph.create_node("get_attr", name)
+                graph.call_function(checks.expect_tensor, (member, name, {"requires_grad": value}))
+            for (name, args), answer in self.settings.items():
+                graph.call_function(checks.expect_setting, (name, args, answer))
+            for path, training in self.modes.items():
+                mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
+                graph.call_function(checks.expect_mode, (mode, training, path))

@@ -1,0 +1,311 @@
+"""A program that decides by tensors, captured: run once for each way through, and joined."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorConverter
+from torch.fx.graph import Graph
+from torch.fx.node import Node, map_arg
+
+from calque.state import unwatched
+from calque.tracing.abstract.interning import are_without_data_alike
+from calque.tracing.abstract.memory import forget
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.branching import Branch
+from calque.tracing.graph.checks import CHECKS
+from calque.tracing.graph.ir import Block, Mismatch, Step, Value, equal_constants, same, unified
+from calque.tracing.graph.templates import Outside, Template
+from calque.tracing.paths.decisions import Budget, Path
+from calque.tracing.paths.ir_to_graph import Emitter, pruned
+from calque.tracing.paths.merge import Fork, Joiner, Steps, Way
+from calque.tracing.symbolic.assignments import Owner
+from calque.tracing.symbolic.changes import Change, first_difference, install
+from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
+from calque.tracing.symbolic.watching import Watch, refusal
+
+
+class Run:
+    """One run of the program, on proxies.
+
+    Attributes:
+        tracer: what recorded it.
+        path: the decisions it took.
+        error: the exception it ended with, raised by a statement of the program.
+        left: what it has changed that outlives it, and that was changed back.
+    """
+
+    def __init__(self, tracer: Any, path: Path, error: Exception | None) -> None:
+        self.tracer, self.path, self.error = tracer, path, error
+        self.nodes: list[Node] = list(tracer.graph.nodes)
+        self.left: list[Change] = []
+        self.watch: Watch | None = None
+        self.values: dict[Node, Value] = {}
+
+
+class Capture:
+    """Traces a program along every way through it.
+
+    Args:
+        make: makes a tracer, a new one for each run.
+        root, concrete_args: as `Tracer.trace` takes them.
+
+    Attributes:
+        tracer: the one of the first run, which has the constants of all of them.
+    """
+
+    def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
+        self._make, self._root, self._concrete = make, root, concrete_args
+        self._budget = Budget()
+        self._runs: list[Run] = []
+        self._watched: list[tuple[Watch, Any]] = []
+        self.tracer: Any = None
+
+    def graph(self) -> Graph:
+        """The graph of the program.
+
+        Raises:
+            TraceError: the program does what no graph can repeat, has too many ways, or returns
+                different kinds of values on them.
+        """
+        try:
+            return self._graph()
+        finally:
+            for watch, tracer in self._watched:
+                watch.forget()
+                tracer.leaves.forget()
+
+    def _graph(self) -> Graph:
+        first = self._run(())
+        way = self._way(first, 0) if first.path.decisions else None
+        self._settle(first.left)
+        if way is None:
+            if first.error is not None:
+                raise first.error
+            return self.tracer.graph
+        steps, error = Joiner(self.tracer.resolve).join(way)
+        if error is not None:
+            raise self.tracer.kept[error.target].error
+        return self._emit(first, Block(steps))
+
+    def _run(self, answers: tuple[bool, ...]) -> Run:
+        tracer, path = self._make(), Path(answers)
+        tracer.path = path
+        if self.tracer is None:
+            self.tracer = tracer
+        else:
+            mode = self.tracer.abstract.mode
+            mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
+            tracer.abstract.mode = mode
+        watch = Watch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
+        self._watched.append((watch, tracer))
+        tracer.modules, tracer.outside = watch.modules, watch.known
+        error: Exception | None = None
+        gradients = torch.is_grad_enabled()
+        try:
+            with watch.running():
+                unwatched(tracer.trace)(self._root, self._concrete)
+        except Exception as raised:
+            error = _failed_assertion(raised, path) or raised
+            if error is raised and not is_deliberate(raised):
+                tracer.assignments.undo()
+                watch.restore()
+                self._explain(raised, path)
+                raise
+        except BaseException:  # Ctrl-C, which may have come in the middle of a computation
+            forget()
+            tracer.assignments.undo()
+            watch.restore()
+            raise
+        finally:
+            torch._C._set_grad_enabled(gradients)  # the graph leaves it as the program does
+        left = tracer.assignments.undo()
+        left += watch.leave(tracer.member_of)
+        self.tracer.assumed.update(tracer.assumed)
+        run = Run(tracer, path, error)
+        run.left, run.watch = left, watch
+        self._runs.append(run)
+        return run
+
+    def _settle(self, left: list[Change]) -> None:
+        """Make sure that the next call does the same, where the program has changed something.
+
+        What each way leaves must be the same, and each way must do the same again when it finds
+        that. Then numbers stay as they were left; tensors are assigned when the graph runs.
+
+        Raises:
+            TraceError: the program depends on what it has changed.
+        """
+        runs, self._runs = self._runs, []
+        for run in runs:
+            change = first_difference(left, run.left)
+            if change is not None:
+                raise refusal(change)
+        for run in runs if left else ():
+            install(left)
+            try:
+                again = self._run(tuple(d.answer for d in run.path.decisions))
+                self._check_again(run, again)
+            except Exception as error:
+                raise refusal(left[0]) from error
+            finally:
+                install(change._replace(after=change.before) for change in reversed(left))
+                if run.watch is not None:
+                    run.watch.restore()  # the order of keys, too
+        install(change for change in left if change.is_constant)
+
+    def _check_again(self, run: Run, again: Run) -> None:
+        """A run that found what another has left did the same, and left the same.
+
+        Raises:
+            Mismatch: it did not.
+        """
+        for each in (run, again):
+            each.nodes = [node for node in each.nodes if not _is_check(node)]
+        for node in run.nodes if not run.values else ():
+            self._step(run, node)
+        self._compare(run, again, max(len(run.nodes), len(again.nodes)))
+        if type(run.error) is not type(again.error) or any(c.is_constant for c in again.left):
+            raise Mismatch
+
+    def _explain(self, error: Exception, path: Path) -> None:
+        if isinstance(error, TypeError) and self.tracer.examples is None:
+            error.add_note(
+                "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
+            )
+        if path.decisions:
+            decision = path.decisions[-1]
+            word = "true" if decision.answer else "false"
+            error.add_note(f"on the way where the condition at {decision.origin} is {word}")
+
+    def _way(self, run: Run, depth: int) -> Way:
+        """What a run does from its `depth`-th decision on, and what others do in its place."""
+        decisions = run.path.decisions
+        start = decisions[depth - 1].position if depth else 0
+        if depth == len(decisions):
+            steps: Steps = [self._step(run, node) for node in run.nodes[start:]]
+            return Way(steps, None if run.error is None else self._error(run.error))
+        decision = decisions[depth]
+        steps: Steps = [self._step(run, node) for node in run.nodes[start : decision.position]]
+        condition = run.values[decision.condition]
+        true = self._way(run, depth + 1)
+        self._budget.spend(decisions[: depth + 1])
+        answers = (*(d.answer for d in decisions[:depth]), not decision.answer)
+        other = self._run(answers)
+        self._check_repeated(run, other, depth)
+        return Way(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
+
+    def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
+        """The other run is the same, up to the decision in which it differs."""
+        decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
+        if not again or again[0].position != decision.position:
+            raise _not_repeated(decision.origin)
+        self._compare(run, other, decision.position)
+
+    def _compare(self, run: Run, other: Run, length: int) -> None:
+        """The first nodes of two runs are the same."""
+        for node, twin in itertools.zip_longest(run.nodes[:length], other.nodes[:length]):
+            if node is None or twin is None:
+                raise Mismatch
+            step = self._step(other, twin)
+            value = run.values[node]
+            try:
+                if not isinstance(value, Step) or value.op != step.op:
+                    raise Mismatch
+                if not same(value.target, step.target):
+                    raise Mismatch
+                unified((value.args, value.kwargs), (step.args, step.kwargs), _identical)
+            except Mismatch:
+                raise _not_repeated(node.meta.get("origin")) from None
+            other.values[twin] = value
+
+    def _step(self, run: Run, node: Node) -> Step:
+        values: Any = run.values
+        args, kwargs = (map_arg(a, lambda n: values[n]) for a in (node.args, node.kwargs))
+        target: Any = node.target
+        if node.op in ("get_attr", "call_module"):
+            target = self._name(run.tracer, str(target))
+        step = Step(node.op, target, args, kwargs, node)
+        step.optional = node in run.tracer.optional
+        values[node] = step
+        return step
+
+    def _name(self, tracer: Any, target: str) -> str:
+        """The name in the joined graph of what a run calls `target`."""
+        first, dot, rest = target.partition(".")
+        if tracer is self.tracer or first not in tracer.kept:
+            return target
+        value = tracer.kept[first]
+        for name, kept in self.tracer.kept.items():
+            if kept is value or _are_alike(kept, value):
+                return f"{name}{dot}{rest}"
+        name = self.tracer.get_fresh_qualname(first.rstrip("0123456789"))
+        self.tracer.keep(name, value)
+        return f"{name}{dot}{rest}"
+
+    def _error(self, error: Exception) -> Step:
+        for name, kept in self.tracer.kept.items():
+            if isinstance(kept, Raised) and kept.is_like(error):
+                return Step("get_attr", name, (), {})
+        name = self.tracer.get_fresh_qualname("_raised")
+        self.tracer.keep(name, Raised(error))
+        return Step("get_attr", name, (), {})
+
+    def _emit(self, first: Run, block: Block) -> Graph:
+        tracer, old = self.tracer, self.tracer.graph
+        block = pruned(block, set(), tracer.resolve)
+        graph = type(old)(tracer_cls=type(tracer))
+        graph._codegen, graph._co_fields = old._codegen, old._co_fields
+        nodes: dict[Value, Node] = {}
+        Emitter(tracer).emit(block, graph, nodes)
+        kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
+        tracer.graph = graph
+        tracer.assumed.move(kept)
+        scopes = tracer.node_name_to_scope
+        tracer.node_name_to_scope = {n.name: scopes[o.name] for o, n in kept.items()}
+        tracer.assumed.insert_checks(graph)
+        return graph
+
+
+def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
+    """For an `assert` whose message shows values, which a trace does not have: one that shows the
+    statement.
+    """
+    last = path.decisions[-1] if path.decisions else None
+    if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
+        return None
+    return AssertionError(last.origin.text if last.origin is not None else "")
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two constants, each kept by its own run, are the same."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return equal_constants(a, b)
+    if isinstance(a, Template) and isinstance(b, Template):
+        return a == b
+    if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
+        return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
+    return isinstance(a, (Branch, Owner, Outside)) and type(a) is type(b) and a.is_like(b)  # pyright: ignore[reportArgumentType]
+
+
+def _is_check(node: Node) -> bool:
+    """Whether a node is one of those that `insert_checks` adds to a run."""
+    if node.op == "get_attr":
+        return bool(node.users) and all(map(_is_check, node.users))
+    return node.target in CHECKS
+
+
+def _identical(a: Value, b: Value) -> Value:
+    if a is not b:
+        raise Mismatch
+    return a
+
+
+def _not_repeated(origin: Any) -> SymbolicTraceError:
+    return SymbolicTraceError(
+        f"{origin}: the program decides by tensors, and did something else here when it was run "
+        "again for the other way.\n"
+        "Let what it does depend on its arguments only, not on what a run before has left behind "
+        "(a counter, a cache, random numbers of Python or numpy)."
+    )

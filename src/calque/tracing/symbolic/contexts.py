@@ -1,0 +1,156 @@
+"""Blocks that change how PyTorch runs, and functions with a gradient of their own.
+
+PyTorch shows neither `torch.autocast` nor `autograd.Function.apply` to a mode, and both would be
+lost: the one without a word, the other together with the gradient it defines.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.tracing.core.active import current_trace
+from calque.tracing.core.origins import is_engine
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.refusals import refuse_because
+from calque.tracing.proxies.proxy import proxies_in
+
+
+class Contexts:
+    """The blocks that are open in a trace, and the nodes that begin and end them."""
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._grad_modes: dict[int, Node] = {}
+        self._autocasts: dict[int, Node] = {}
+
+    def are_open(self) -> bool:
+        """Whether the program itself has said which modes it runs in."""
+        return bool(self._grad_modes or self._autocasts)
+
+    def _node(self, target: Callable[..., Any], *args: Any) -> Node:
+        return self._tracer.create_node("call_function", target, args, {})
+
+    def set_grad(self, enabled: bool) -> None:
+        """Record the mode; the end of a block restores what the graph finds, not what we find."""
+        context, ends = _grad_mode_context()
+        value: Any = enabled
+        if ends:
+            value = self._grad_modes.pop(id(context), enabled)
+        elif context is not None and id(context) not in self._grad_modes:
+            self._grad_modes[id(context)] = self._node(torch._C.is_grad_enabled)
+        self._node(torch._C._set_grad_enabled, value)
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(enabled)
+
+    def enter_autocast(self, context: Any) -> None:
+        """Record that a `torch.autocast` block begins."""
+        arguments = (context.device, context.fast_dtype, context._enabled, context._cache_enabled)
+        self._autocasts[id(context)] = self._node(torch.amp._enter_autocast, *arguments)
+
+    def exit_autocast(self, context: Any) -> None:
+        """Record that a `torch.autocast` block ends."""
+        node = self._autocasts.pop(id(context), None)
+        if node is not None:
+            self._node(torch.amp._exit_autocast, node)
+
+
+def _traced_parameter(original: Any) -> Any:
+    @functools.wraps(original)
+    def new(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+        trace = current_trace()
+        if trace is None or cls is not torch.nn.Parameter or not isinstance(data, torch.fx.Proxy):
+            return original(cls, data, requires_grad)
+        made = trace.tracer.create_proxy("call_function", cls, (data, requires_grad), {})
+        made._is_param, made.type_of_value = True, cls
+        return made
+
+    return new
+
+
+def hold_contexts(patches: Patches) -> None:
+    """Let the trace see what PyTorch hides from a mode: autocast, and autograd functions."""
+    patches.hold(torch.amp.autocast, "__enter__", _traced_enter)
+    patches.hold(torch.amp.autocast, "__exit__", _traced_exit)
+    patches.hold(torch.autograd.Function, "apply", _traced_apply)
+    patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
+    patches.hold(torch.inference_mode, "__enter__", _refused_enter)
+
+
+def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        trace = current_trace()
+        if trace is not None and trace.tracer.contexts is not None:
+            trace.tracer.contexts.enter_autocast(self)
+        return original(self)
+
+    return enter
+
+
+def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+    def exit_(self: Any, *exception: Any) -> Any:
+        trace = current_trace()
+        if trace is not None and trace.tracer.contexts is not None:
+            trace.tracer.contexts.exit_autocast(self)
+        return original(self, *exception)
+
+    return exit_
+
+
+def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        trace = current_trace()
+        if trace is not None and trace.tracer.contexts is not None:
+            refuse_because(
+                trace.tracer,
+                "torch.inference_mode cannot be part of a graph",
+                "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
+            )
+        return original(self)
+
+    return enter
+
+
+@functools.lru_cache(maxsize=1024)
+def _application(kind: type, original: Any) -> Callable[..., Any]:
+    """`kind.apply` under a name of its own, which generated code can tell from other functions'."""
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return original.__get__(None, kind)(*args, **kwargs)
+
+    apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
+    apply.__module__ = kind.__module__
+    apply.runs_abstractly = True
+    apply.differentiates = kind
+    return apply
+
+
+def _traced_apply(original: Any) -> Any:
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        trace = current_trace()
+        if trace is not None and trace.tracer.contexts is not None:
+            for proxy in proxies_in((*args, *kwargs.values())):
+                return proxy.tracer.create_proxy(
+                    "call_function", _application(cls, original), args, kwargs
+                )
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    return classmethod(apply)
+
+
+def _grad_mode_context() -> tuple[Any, bool]:
+    """The `torch.no_grad` or relative that sets the mode now, and whether its block ends.
+
+    None for the first where the program sets the mode by itself.
+    """
+    context, ends = None, False
+    frame = sys._getframe(1)
+    while frame is not None and is_engine(frame.f_code.co_filename):
+        if frame.f_code.co_filename.endswith("grad_mode.py"):
+            context = frame.f_locals.get("self")
+            ends = frame.f_code.co_name == "__exit__"
+        frame = frame.f_back
+    return context, ends

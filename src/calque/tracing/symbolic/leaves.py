@@ -1,0 +1,194 @@
+"""Leaf modules, and whether the program has changed them before it calls them.
+
+A leaf is one node: when the graph runs, the module is called as it is then. What the program has
+changed about it for this call, such as `self.dropout.train()`, a hook or another weight, is gone by
+then; such a call is followed into the module instead, where each of these things takes effect.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from itertools import chain, starmap
+from operator import is_
+from typing import Any
+
+from torch.nn import Module
+from torch.nn.modules import module as module_of_torch
+
+from calque.state import ATOMIC
+from calque.state.rows import is_own_hook
+
+_GLOBAL_HOOKS = tuple(
+    value
+    for name, value in vars(module_of_torch).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+)
+
+
+class Held:
+    """A module and all that a call of it depends on, as it is now.
+
+    Attributes:
+        module: the module.
+        kind: its class.
+        held: what it holds, by name.
+        full: those containers among it that are not empty, by name, with what they hold.
+        empty: those that are.
+        names: their names.
+        others: what else it holds that may change by itself, by name.
+    """
+
+    __slots__ = ("empty", "full", "held", "kind", "module", "names", "others")
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.kind = type(module)
+        self.held = held = dict(vars(module))
+        self.full: list[tuple[str, Any, Any]] = []
+        self.empty: list[Any] = []
+        self.names: list[str] = []
+        self.others: list[tuple[str, Any]] = []
+        for name, value in held.items():
+            kind = type(value)
+            if kind in ATOMIC:
+                continue
+            if kind not in _CONTAINERS:
+                self.others.append((name, value))
+            elif value:
+                self.full.append((name, value, _copied(value)))
+            else:
+                self.empty.append(value)
+                self.names.append(name)
+                if kind is list or kind is set:
+                    self.others.append((name, value))
+
+    def is_same(self) -> bool:
+        """Whether the module still is and holds what it was and held."""
+        now, before = vars(self.module), self.held
+        if type(self.module) is not self.kind or any(self.empty) or len(now) != len(before):
+            return False
+        if not all(map(is_, now.values(), before.values())):
+            return False
+        if not all(map(is_, now, before)) and list(now) != list(before):
+            return False
+        return all(starmap(_is_held, self.full))
+
+
+class _Classes:
+    """The classes of a kind of module below `Module`, as they are now."""
+
+    def __init__(self, kind: type) -> None:
+        spaces = [vars(base) for base in kind.__mro__[: kind.__mro__.index(Module)]]
+        self._keys, self._values = spaces, [space.values() for space in spaces]
+        self._names = list(chain.from_iterable(self._keys))
+        self._held = list(chain.from_iterable(self._values))
+
+    def are_same(self) -> bool:
+        """Whether they hold what they held, but for what calque has put there for the trace."""
+        if sum(map(len, self._keys)) != len(self._held):
+            return False
+        if not all(map(is_, chain.from_iterable(self._values), self._held)):
+            values = zip(chain.from_iterable(self._values), self._held)
+            if not all(now is held or _stands_for(now, held) for now, held in values):
+                return False
+        return all(map(is_, chain.from_iterable(self._keys), self._names))
+
+
+def _stands_for(now: Any, held: Any) -> bool:
+    """Whether a function is calque's, and has been put where the other one was for the trace."""
+    code = getattr(now, "__code__", None)
+    return code is not None and code.co_filename.startswith(_HOME) and now.__wrapped__ is held
+
+
+class Leaves:
+    """Modules as they were before a run of the program.
+
+    Args:
+        known: those that have been looked at, by id.
+    """
+
+    def __init__(self, known: Mapping[int, Held]) -> None:
+        self._before = dict(known)
+        self._kinds: dict[type, _Classes] = {}
+        for held in known.values():
+            self._know_class(held.kind)
+        self._hooks = _global_hooks()
+        self._assigned: dict[int, Module] = {}
+        self._made: dict[int, Module] = {}
+
+    def forget(self) -> None:
+        """Hold none of them any more: the run has ended."""
+        self._before.clear()
+
+    def made(self, module: Module) -> None:
+        """The program makes a module, which is no leaf of it with a state of its own."""
+        self._made[id(module)] = module
+
+    def assigned(self, module: Module) -> bool:
+        """The program assigns an attribute; returns whether it is one that others may see.
+
+        That counts even where the attribute has this value already: `self.dropout.train()` says
+        how the module is to be called, also when the graph runs in evaluation mode.
+        """
+        if id(module) in self._made:
+            return False
+        self._assigned[id(module)] = module
+        return True
+
+    def add(self, root: Module) -> None:
+        """A module that is called, and perhaps no part of the root."""
+        if id(root) in self._before and not root._modules:
+            return
+        for module in root.modules():
+            if id(module) not in self._before:
+                self._before[id(module)] = Held(module)
+                self._know_class(type(module))
+
+    def is_changed(self, leaf: Module) -> bool:
+        """Whether a call does not do what it would have done before the run."""
+        if any(_GLOBAL_HOOKS) or any(self._hooks):
+            if not all(map(alike, _global_hooks(), self._hooks)):
+                return True
+        if not leaf._modules:
+            return self._differs(leaf)
+        return any(map(self._differs, leaf.modules()))
+
+    def _differs(self, module: Module) -> bool:
+        if id(module) in self._assigned:
+            return True
+        before = self._before.get(id(module))
+        if before is None:
+            return id(module) not in self._made
+        return not (before.is_same() and self._kinds[before.kind].are_same())
+
+    def _know_class(self, kind: type) -> None:
+        if kind not in self._kinds:
+            self._kinds[kind] = _Classes(kind)
+
+
+def _global_hooks() -> list[dict[int, Any]]:
+    """The user's hooks of all modules."""
+    return [{k: h for k, h in hooks.items() if not is_own_hook(h)} for hooks in _GLOBAL_HOOKS]
+
+
+_HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_CONTAINERS = frozenset((dict, list, set, OrderedDict))
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else list(value)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two containers hold the same objects, in the same order."""
+    if len(a) != len(b):
+        return False
+    if not isinstance(b, list):
+        if not all(map(is_, a, b)) and list(a) != list(b):
+            return False
+        a, b = a.values(), b.values()
+    return all(map(is_, a, b))
+
+
+def _is_held(name: str, container: Any, held: Any) -> bool:
+    return alike(container, held)

@@ -1,0 +1,178 @@
+"""`torch.cond` and `torch.while_loop` where the traced program calls them itself."""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch import eager_transforms, vmap
+from torch._higher_order_ops import utils
+from torch.fx.node import Node
+
+from calque.tracing.core.active import current_trace
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.refusals import refuse_because
+from calque.tracing.graph.branching import Branch, while_loop
+from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.proxies.proxy import has_proxy
+
+
+def hold_operators(patches: Patches) -> None:
+    """Let the trace see PyTorch's operators that take functions."""
+    patches.hold(torch, "cond", _traced_cond)
+    patches.hold(torch, "while_loop", _traced_while_loop)
+    patches.hold(utils, "_hop_compile_and_call", _refused)
+    patches.hold(eager_transforms, "_wrap_for_grad", _refused)
+    patches.hold(vmap, "_add_batch_dim", _refused)
+
+
+def _tracer() -> Any:
+    trace = current_trace()
+    tracer = None if trace is None else trace.tracer
+    return tracer if getattr(tracer, "path", None) is not None else None
+
+
+def _traced_cond(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        if _tracer() is None:
+            return original(pred, true_fn, false_fn, operands)
+        return true_fn(*operands) if pred else false_fn(*operands)
+
+    return cond
+
+
+def _traced_while_loop(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+        tracer = _tracer()
+        if tracer is None:
+            return original(cond_fn, body_fn, carried_inputs)
+        return record_loop(tracer, cond_fn, body_fn, tuple(carried_inputs))
+
+    return loop
+
+
+def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any) -> Any:
+        tracer = _tracer()
+        if tracer is not None and has_proxy(args):
+            refuse_because(
+                tracer,
+                "an operator of PyTorch that takes functions is called on traced tensors",
+                "Call torch.cond or torch.while_loop by these names; others cannot be traced. "
+                "Make the function around it a leaf: calque.tracing.wrap.",
+            )
+        return original(*args)
+
+    return call
+
+
+def record_loop(tracer: Any, test: Any, body: Any, carried: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The node for a loop.
+
+    Args:
+        test, body: take the carried tensors; give a truth, and as many tensors of the same kind.
+
+    Raises:
+        TraceError: the body gives something else than it takes.
+    """
+    test_graph, _ = _subgraph(tracer, test, carried)
+    body_graph, results = _subgraph(tracer, body, carried)
+    start = [tracer.create_arg(value) for value in carried]
+    kept = [node.meta.get("val") for node in start]
+    if len(results) != len(kept) or not all(map(_alike, kept, results)):
+        refuse_because(
+            tracer,
+            f"the body of torch.while_loop takes {_spoken(kept)} and returns {_spoken(results)}",
+            "Return what the body takes: as many tensors, of the same shapes and dtypes.",
+        )
+    captured: dict[Node, None] = {}
+    branches = []
+    for name, graph in (("while_test_", test_graph), ("while_body_", body_graph)):
+        captured.update(dict.fromkeys(_lift(tracer, graph)))
+        branches.append((name, graph))
+    modules = []
+    for name, graph in branches:
+        _give(graph, list(captured), len(carried))
+        target = tracer.get_fresh_qualname(name)
+        tracer.keep(target, Branch.of(graph, tracer.resolve))
+        modules.append(tracer.create_node("get_attr", target, (), {}))
+    call = tracer.create_node("call_function", while_loop, (*modules, start, list(captured)), {})
+    return tuple(_result(tracer, call, i, val) for i, val in enumerate(kept))
+
+
+def _result(tracer: Any, call: Node, index: int, val: Any) -> Any:
+    part = tracer.create_node("call_function", operator.getitem, (call, index), {})
+    if val is not None:
+        part.meta["val"] = val
+    return tracer.tensor_proxy(part)
+
+
+def _subgraph(
+    tracer: Any, function: Callable[..., Any], carried: tuple[Any, ...]
+) -> tuple[TracedGraph, list[Any]]:
+    """What a function does with the carried tensors, and the abstract values of its results."""
+    hooks = current_trace()
+    outer, path, proxies = tracer.graph, tracer.path, hooks.proxies
+    graph = tracer.graph = TracedGraph(tracer_cls=type(tracer))
+    tracer.path, hooks.proxies = None, dict(proxies)
+    try:
+        inputs = []
+        for i, value in enumerate(carried):
+            node = tracer.create_node("placeholder", f"carried_{i}", (), {})
+            if "val" in value.node.meta:
+                node.meta["val"] = value.node.meta["val"]
+            inputs.append(tracer.tensor_proxy(node))
+        given = function(*inputs)
+        results = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        lowered = tracer.create_arg(results)
+        graph.output(lowered)
+    finally:
+        tracer.graph, tracer.path, hooks.proxies = outer, path, proxies
+    for node in [n for n in tracer.optional if n.graph is graph]:
+        del tracer.optional[node]
+    return graph, [n.meta.get("val") if isinstance(n, Node) else n for n in lowered]
+
+
+def _lift(tracer: Any, graph: TracedGraph) -> list[Node]:
+    """The nodes of the graph around that this one uses; tensors of modules are read there."""
+    for node in graph.find_nodes(op="get_attr"):
+        if isinstance(tracer.resolve(node.target), torch.Tensor):
+            outside = tracer.create_node("get_attr", node.target, (), {})
+            outside.meta.update(node.meta)
+            node.replace_all_uses_with(outside)
+            graph.erase_node(node)
+    found = [n for node in graph.nodes for n in node.all_input_nodes if n.graph is not graph]
+    return list(dict.fromkeys(found))
+
+
+def _give(graph: TracedGraph, captured: list[Node], after: int) -> None:
+    """Make placeholders for nodes of the graph around, behind the first `after` of its own."""
+    last = list(graph.nodes)[after - 1]
+    for outside in captured:
+        with graph.inserting_after(last):
+            last = graph.placeholder(outside.name)
+        last.meta = {k: v for k, v in outside.meta.items() if k in ("val", "origin")}
+        for user in list(outside.users):
+            if user.graph is graph:
+                user.replace_input_with(outside, last)
+
+
+def _alike(before: Any, after: Any) -> bool:
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return before is None or after is None
+    return (before.shape, before.dtype) == (after.shape, after.dtype)
+
+
+def _spoken(values: Sequence[Any]) -> str:
+    return ", ".join(
+        f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}"
+        if isinstance(v, torch.Tensor)
+        else "a tensor"
+        if v is None
+        else repr(v)
+        for v in values
+    )

@@ -1,0 +1,64 @@
+"""Exceptions of the traced program that its graph raises when it goes that way."""
+
+import dis
+import os
+from types import TracebackType
+from typing import Any
+
+from calque.tracing.abstract import abstract_values
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.origins import is_engine
+from calque.tracing.proxies.proxy import has_proxy
+
+_TRACERS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SHAPES = abstract_values.__file__
+
+
+class Raised:
+    """An exception that a `raise` statement of the program raised, kept by the graph module.
+
+    >>> Raised(ValueError("negative"))
+    Raised(ValueError('negative'))
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error.with_traceback(None)
+        self.error.__context__ = None
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        names = (name for name, value in vars(tracer.root).items() if value is self)
+        name = next(names, None)
+        if name is None:
+            name = tracer.get_fresh_qualname("_raised")
+            tracer.keep(name, self)
+        return tracer.create_node("get_attr", name, (), {})
+
+    def is_like(self, error: Exception) -> bool:
+        """Whether an exception says the same."""
+        return type(error) is type(self.error) and repr(error) == repr(self.error)
+
+    def __repr__(self) -> str:
+        return f"Raised({self.error!r})"
+
+
+def is_deliberate(error: Exception) -> bool:
+    """Whether the program raised the error itself, by `raise` or `assert`, in its own code or in
+    that of a library, and not in what computes shapes.
+    """
+    if isinstance(error, (SymbolicTraceError, NotImplementedError)) or has_proxy(error.args):
+        return False
+    last: TracebackType | None = error.__traceback__
+    traced = False
+    while last is not None:
+        file = last.tb_frame.f_code.co_filename
+        traced = (traced and is_engine(file)) or file == _SHAPES
+        if last.tb_next is None:
+            break
+        last = last.tb_next
+    if last is None or traced or last.tb_frame.f_code.co_filename.startswith(_TRACERS):
+        return False
+    return _opname(last.tb_frame.f_code, last.tb_lasti) == "RAISE_VARARGS"
+
+
+def _opname(code: Any, offset: int) -> str:
+    return dis.opname[code.co_code[offset]]

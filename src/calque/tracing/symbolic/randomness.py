@@ -1,0 +1,90 @@
+"""Random numbers that are not drawn by operators, and what sets the seed of those that are."""
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from calque.tracing.core.active import current_trace
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.refusals import refuse_because
+from calque.tracing.core.torch_settings import tracer_of_program
+from calque.tracing.graph.checks import manual_seed
+
+_OF_PYTHON = "random randint randrange uniform choice choices sample shuffle gauss normalvariate"
+_OF_NUMPY = "rand randn randint random uniform normal choice shuffle permutation"
+
+
+def hold_randomness(patches: Patches) -> None:
+    """Record `torch.manual_seed`; refuse what a graph would not repeat."""
+    patches.hold(torch, "manual_seed", _seeded)
+    patches.hold(torch, "Generator", _generator)
+    for module in (torch, torch.random):  # fork_rng has it from the second
+        patches.hold(module, "set_rng_state", _refused_state)
+    for module, names in ((random, _OF_PYTHON), (np.random, _OF_NUMPY)):
+        for name in names.split():
+            what = f"{module.__name__}.{name} draws a number while tracing, and never again"
+            patches.hold(module, name, _refused(what))
+
+
+def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def seed(seed: Any) -> Any:
+        tracer = tracer_of_program()
+        if tracer is None:
+            return original(seed)
+        return tracer.create_proxy("call_function", manual_seed, (seed,), {})
+
+    return seed
+
+
+def _generator(original: Any) -> Any:
+    class Refusing(type):
+        """Stands in the place of `torch.Generator`, for whoever asks for the class too."""
+
+        def __call__(cls, *args: Any) -> Any:
+            tracer = tracer_of_program()
+            if tracer is None:
+                return original(*args)
+            refuse_because(
+                tracer,
+                "a torch.Generator is made while tracing, and would go on from run to run",
+                "Make it outside of the program, or use torch.manual_seed.",
+            )
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, original)
+
+    return Refusing("Generator", (), {})
+
+
+def _refused_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_state(state: Any) -> None:
+        trace = current_trace()
+        if trace is None or trace.tracer.contexts is None:
+            return original(state)
+        refuse_because(
+            trace.tracer,
+            "the state of the random numbers is set, which a graph cannot do",
+            "Use torch.manual_seed, or set it outside of the program.",
+        )
+
+    return set_state
+
+
+def _refused(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            tracer = tracer_of_program()
+            if tracer is None:
+                return original(*args, **kwargs)
+            refuse_because(
+                tracer, what, "Draw with torch, torch.rand(()), or pass the number as an argument."
+            )
+
+        return draw
+
+    return wrap

@@ -1,0 +1,206 @@
+"""The placeholders of `SymbolicTracer`: one for each parameter, whatever the examples hold."""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+from torch.utils import _pytree as pytree
+
+from calque.state import ATOMIC, call_watched
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.origins import origin_of_code
+from calque.tracing.core.refusals import refuse_because
+from calque.tracing.graph import checks
+from calque.tracing.tracer.constants import is_constant
+
+_FIXED = (bool, str, type(None), torch.Tensor)
+
+
+def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> Any:
+    """What the program gets for the parameter `name`.
+
+    Args:
+        tracer: a SymbolicTracer; its `given` are the examples by name, or None.
+        name: the parameter, with its stars.
+        signature: of the traced function.
+    """
+    parameter = signature.parameters[name.lstrip("*")]
+    empty = parameter.default is inspect.Parameter.empty
+    default: tuple[Any, ...] = () if empty else (_held(tracer, parameter.default),)
+    annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+    given = tracer.given
+    if given is None and tracer.decorated and name.startswith("*"):
+        node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
+        return _constant(tracer, node, name, {} if name.startswith("**") else ())
+    if given is None:
+        proxy = tracer.create_proxy("placeholder", name, default, {}, type_expr=annotation)
+        if not empty and (isinstance(parameter.default, _FIXED) or default[0] is None):
+            return _default(tracer, proxy.node, name, parameter.default)
+        return proxy
+    node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
+    starred = {"*": (), "**": {}}.get(name[: len(name) - len(name.lstrip("*"))])
+    value = given.get(name.lstrip("*"), parameter.default if starred is None else starred)
+    tracer.assumed.follow(node)
+    if starred is None and name not in given:
+        return _default(tracer, node, name, value)
+    return _like(tracer, node, name, value)
+
+
+def _held(tracer: Any, default: Any) -> Any:
+    """The default as a graph can hold it: code has no tensors, and None stands for a function."""
+    if isinstance(default, torch.Tensor):
+        return ...
+    if any(map(is_constant, pytree.tree_leaves(default))):
+        return None
+    try:
+        tracer.create_arg(default)
+    except NotImplementedError:
+        return None
+    return default
+
+
+def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
+    """A default that the program was traced with; another value is refused, but for tensors."""
+    if isinstance(default, torch.Tensor):
+        either = torch.fx.Proxy(node), default
+        given = tracer.create_proxy("call_function", checks.given_or, either, {}).node
+        tracer.assumed.follow(given)
+        return _like(tracer, given, name, default)
+    return _constant(tracer, node, name, _held(tracer, default)) or default
+
+
+def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    """A stand-in for an example: tensors become proxies, all else is checked and kept."""
+    if isinstance(value, torch.Tensor):
+        node.meta["val"] = tracer.abstract.of(value)
+        tracer.assumed.add_input(node, name)
+        return tracer.tensor_proxy(node)
+    if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
+        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
+        parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
+        build: Any = type(value)
+        return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
+    if isinstance(value, dict):
+        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
+        made = copy.copy(value)
+        for key, part in value.items():
+            made[key] = _part(tracer, node, key, f"{name}[{key!r}]", part)
+        return _watched(tracer, node, made)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _watched(tracer, node, _of_dataclass(tracer, node, name, value))
+    if not isinstance(value, torch.nn.Module) and _holds_tensors(value):
+        refuse_because(
+            tracer,
+            f"the argument {name} is a {type(value).__name__}, an object with tensors inside",
+            "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
+        )
+    return _constant(tracer, node, name, value)
+
+
+def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    made = copy.copy(value)
+    for field in dataclasses.fields(value):
+        part = getattr(value, field.name)
+        child = tracer.create_node("call_function", getattr, (node, field.name), {})
+        tracer.assumed.follow(child)
+        # Not as the program would do it: the class may be frozen.
+        object.__setattr__(made, field.name, _like(tracer, child, f"{name}.{field.name}", part))
+    return made
+
+
+def _holds_tensors(value: Any) -> bool:
+    inside = list(getattr(value, "__dict__", {}).values())
+    leaves = pytree.tree_leaves([value, *inside])
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+def _watched(tracer: Any, node: Node, container: Any) -> Any:
+    tracer.nodes_of[id(container)] = node, container
+    if not isinstance(container, tuple):
+        tracer.containers.append((node, container, copy.copy(container)))
+    return container
+
+
+def write_back(tracer: Any) -> None:
+    """Record what the program has changed in the lists and dictionaries among its arguments."""
+
+    def record(function: Any, *args: Any) -> None:
+        tracer.create_proxy("call_function", function, args, {})
+
+    for node, container, before in tracer.containers:
+        given, change = torch.fx.Proxy(node), operator.setitem
+        if dataclasses.is_dataclass(container) and not isinstance(container, dict):
+            container, before, change = vars(container), vars(before), setattr
+        if isinstance(container, list):
+            if [*map(id, container)] != [*map(id, before)]:
+                record(operator.setitem, given, slice(None), list(container))
+            continue
+        for key in before.keys() - container.keys():
+            record(operator.delitem, given, key)
+        for key, value in container.items():
+            if key not in before or value is not before[key]:
+                record(change, given, key, value)
+
+
+def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, with what it has written to its arguments and attributes at its end."""
+
+    @functools.wraps(program)
+    def run(*args: Any) -> Any:
+        result = call_watched(program, *args)
+        write_back(tracer)
+        tracer.assignments.record()
+        return result
+
+    return run
+
+
+def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
+    part = tracer.create_node("call_function", operator.getitem, (node, key), {})
+    tracer.assumed.follow(part)
+    return _like(tracer, part, name, value)
+
+
+def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    tracer.deferred.append((checks.expect_value, (node, value, name)))
+    if type(value) not in ATOMIC and not isinstance(value, tuple):
+        tracer.nodes_of[id(value)] = node, value
+    return value
+
+
+def unheld(tracer: Any, node: Node, value: Any, name: str) -> SymbolicTraceError:
+    """The error for an argument that a graph cannot compare with what it is called with."""
+    return SymbolicTraceError(
+        f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
+        f"{type(value).__name__}, which a graph cannot hold.\n"
+        "Let the function find the object by itself, or pass tensors, numbers and strings."
+    )
+
+
+def order_inputs(graph: Graph, code: CodeType) -> None:
+    """Put the placeholders first, in the order of a signature: `*rest` before what follows it."""
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+    def rank(node: Node) -> int:
+        target = str(node.target)
+        return (
+            3 if target.startswith("**") else 1 if target.startswith("*") else 2 * (target in named)
+        )
+
+    previous = None
+    for node in sorted(graph.find_nodes(op="placeholder"), key=rank):
+        if previous is None:
+            previous = next(iter(graph.nodes))
+            if node is not previous:
+                previous.prepend(node)
+        else:
+            previous.append(node)
+        previous = node

@@ -1,0 +1,129 @@
+"""What Python asks of an object that a trace cannot answer, and the refusals.
+
+torch.fx answers some of these with something made up: a string with the name of a node in it, the
+truth of an attribute that does not exist. Here each is answered from the abstract value, recorded,
+or refused with the line and a remedy.
+"""
+
+import copy
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from calque.tracing.core.bytecode import is_assertion, is_handled, unpacked_length
+from calque.tracing.core.refusals import describe, refuse
+from calque.tracing.core.statements import raises
+from calque.tracing.graph import checks
+from calque.tracing.proxies.proxy import assert_fn
+from calque.tracing.symbolic import root_inputs
+
+_ROOT = root_inputs.__file__
+"""The file whose function calls the program."""
+_IN_PLACE = (
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
+    "iand", "ior", "ixor", "ilshift", "irshift",
+)  # fmt: skip
+
+
+class Strict:
+    """The questions of Python that need a value. Mixed into the proxies of `SymbolicTracer`."""
+
+    tracer: Any
+    node: Any
+    is_tensor: bool
+
+    def __bool__(self) -> bool:
+        follows = getattr(self.tracer, "path", None) is not None
+        frame = sys._getframe(1)
+        kept = self.tracer.trace_asserts and is_assertion(frame, bare=follows)
+        if kept and not (follows and is_handled(frame, _ROOT)):
+            self.tracer.create_proxy("call_function", assert_fn, (self,), {})
+            return True
+        return self.tracer.to_bool(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        length = unpacked_length(sys._getframe(1))
+        return self.tracer.iterate(self, length)
+
+    def __len__(self) -> int:
+        return self.tracer.length(self)
+
+    def __int__(self) -> int:
+        refuse(self, "int()")
+
+    def __float__(self) -> float:
+        refuse(self, "float()")
+
+    def __complex__(self) -> complex:
+        refuse(self, "complex()")
+
+    def __index__(self) -> int:
+        known = self.node.meta.get("val")
+        if getattr(known, "dtype", None) is torch.bool and known.numel() == 1:
+            return int(self.tracer.to_bool(self))
+        refuse(self, "index")
+
+    def __contains__(self, item: Any) -> bool:
+        if self.is_tensor and isinstance(item, (torch.Tensor, bool, int, float, complex)):
+            return self.tracer.to_bool((self == item).any())  # pyright: ignore[reportAttributeAccessIssue]
+        refuse(self, "in")
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def __format__(self, specification: str) -> str:
+        return _text(self)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse(self, "pickle")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(self, "numpy")
+
+    def __copy__(self) -> Any:
+        return self.tracer.create_proxy("call_function", copy.copy, (self,), {})
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
+
+    def __rpow__(self, left: Any) -> Any:
+        # torch.fx, whose transforms copy the node, prints `-2.0 ** x` for an operator.
+        power = torch.pow if self.is_tensor else pow
+        negative = isinstance(left, (int, float)) and str(left).startswith("-")
+        target = power if negative else operator.pow
+        return self.tracer.create_proxy("call_function", target, (left, self), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+    def __delitem__(self, index: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.delitem, (self, index), {})
+
+
+def _text(proxy: Any) -> str:
+    """What stands for the value in the message of a `raise` statement; elsewhere it is refused."""
+    if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
+        return f"<{describe(proxy).rstrip(',')}>"
+    refuse(proxy, "str()")
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    target = getattr(operator, name)
+
+    def method(self: Any, right: Any) -> Any:
+        if self.is_tensor and not hasattr(torch.Tensor, f"__{name}__"):
+            return getattr(operator, name[1:])(self, right)  # as Python does: no write
+        if self.is_tensor:
+            return self.tracer.create_proxy("call_function", target, (self, right), {})
+        # Generated code would write `x += 1`, which is wrong for the old name of a number.
+        return self.tracer.create_proxy("call_function", checks.in_place, (name, self, right), {})
+
+    method.__name__ = f"__{name}__"
+    return method
+
+
+for _name in _IN_PLACE:
+    setattr(Strict, f"__{_name}__", _in_place(_name))

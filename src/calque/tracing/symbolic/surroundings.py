@@ -1,0 +1,167 @@
+"""The Python state around a traced program, as it was before a run.
+
+As `Snapshot`, but lighter where most of a model is: a module has one record, which the leaf modules
+of the trace use as well, and no rows until something about it has changed.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import attrgetter, is_
+from types import CodeType
+from typing import Any
+
+import torch
+
+from calque.state import ATOMIC, Row, Snapshot
+from calque.state.paths import Path
+from calque.state.rows import AttributeRow, CacheRow, DictRow
+from calque.state.snapshot import HOOKS_OF_TENSORS
+from calque.state.whose import Owner, home_of_class
+from calque.tracing.core.active import current_trace, suspended
+from calque.tracing.symbolic.leaves import Held
+
+_MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
+_hooks = attrgetter("_backward_hooks")
+_late_hooks = attrgetter("_post_accumulate_grad_hooks")
+
+
+class Surroundings(Snapshot):
+    """Looks at what runs without being seen by the trace.
+
+    Args:
+        starts: is told of code of the program's, and its global variables, before it first runs.
+
+    Attributes:
+        modules: the modules that were met, by id.
+        of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
+            graph, and once for the abstract value.
+    """
+
+    def __init__(self, starts: Callable[[CodeType, dict[str, Any]], None]) -> None:
+        self._starts = starts
+        self.modules: dict[int, Held] = {}
+        self.of_leaves: set[Any] = set()
+        self._paths: dict[int, Path] = {}
+        self._modules_of_leaves: set[int] = set()
+        self._bare: list[tuple[torch.Tensor, Path, str]] = []
+        super().__init__(passes=_is_ours)
+
+    def _nn_module(self, value: torch.nn.Module, path: Path) -> None:
+        found = self.modules[id(value)] = Held(value)
+        self._paths[id(value)] = path
+        self.known[id(vars(value))] = vars(value)
+        for name, container, members in found.full:
+            if name in _MEMBERS:
+                self.known[id(container)] = container
+                self._met(members.items(), path)
+            else:
+                self._stack.append((container, path.attribute(name)))
+        if found.others:
+            self._met(found.others, path)
+        self._kind_of(value, path)
+
+    def _met(self, held: Iterable[tuple[str, Any]], path: Path) -> None:
+        stack, known = self._stack, self.known
+        for name, item in held:
+            kind = type(item)
+            if kind in ATOMIC or id(item) in known:
+                continue
+            if kind is torch.nn.Parameter and item.requires_grad and _is_bare(item):
+                known[id(item)] = item
+                self._bare.append((item, path, name))
+            else:
+                stack.append((item, path.attribute(name)))
+
+    def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
+        if logger is not None:
+            self._hold(_LevelsRow(logger, path))
+        super()._handlers(logger, path)
+
+    def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
+        """As `Snapshot.enter`."""
+        rows, modules = len(self.rows), len(self.modules)
+        with suspended(), torch._C.DisableTorchFunction():
+            entered = super().enter(code, held, *how)
+        if entered and self.codes[code] is Owner.USER:
+            self._starts(code, held)
+        if current_trace() is None:
+            self.of_leaves.update(islice(self.rows, rows, None))
+            self._modules_of_leaves.update(islice(self.modules, modules, None))
+        return entered
+
+    def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
+        """As `Snapshot.changed`."""
+        self._make_rows()
+        return super().changed()
+
+    def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
+        """As `changed`, without what leaf functions have changed."""
+        self._make_rows()
+        of_leaves = self.of_leaves
+        rows = [row for key, row in self.rows.items() if key not in of_leaves]
+        for row in rows:
+            if type(row) is DictRow and _is_untouched(row.owner, row.before):
+                continue
+            now = row.items()
+            if row.is_changed(now):
+                yield row, now
+
+    def _make_rows(self) -> None:
+        """Rows for what has changed about modules and their parameters."""
+        for key, module in self.modules.items():
+            if not module.is_same():
+                path = self._paths[key]
+                rows = [self._row(vars(module.module), path, module.held, attribute=True)]
+                empty = [(name, held, {}) for name, held in zip(module.names, module.empty)]
+                for name, held, before in (*module.full, *empty):
+                    if name in _MEMBERS:
+                        rows.append(self._row(held, path.members(name), before, attribute=True))
+                    elif not before and isinstance(held, dict):
+                        rows.append(self._row(held, path.attribute(name), before))
+                if key in self._modules_of_leaves:
+                    self.of_leaves.update(id(row.owner) for row in rows)
+        tensors = [tensor for tensor, _, _ in self._bare]
+        if any(map(_hooks, tensors)) or any(map(_late_hooks, tensors)):
+            for tensor, path, name in self._bare:
+                if not _is_bare(tensor):
+                    row = AttributeRow(tensor, path.attribute(name), HOOKS_OF_TENSORS, None)
+                    row.before = dict.fromkeys(HOOKS_OF_TENSORS)
+                    self.rows.setdefault(("t", id(tensor)), row)
+
+    def _row(
+        self, held: dict[str, Any], path: Path, before: dict[str, Any], attribute: bool = False
+    ) -> Row:
+        row = self.rows.get(id(held))
+        if row is None:
+            row = self.rows[id(held)] = DictRow(held, path, attribute)
+            row.before = before
+        return row
+
+
+class _LevelsRow(CacheRow):
+    """The levels that a logger has looked up."""
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return {"misses": len(self.owner._cache)}
+
+    def restore(self) -> None:
+        if self.is_changed():
+            self.owner._cache.clear()
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.fx.Proxy) or home_of_class(type(value)).startswith("calque.")
+
+
+def _is_bare(tensor: torch.Tensor) -> bool:
+    return _hooks(tensor) is None and _late_hooks(tensor) is None
+
+
+def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    """Whether a dict holds the very same objects; tells most rows, at the cost of reading them."""
+    if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
+        return False
+    return all(map(is_, now, before)) or list(now) == list(before)

@@ -1,0 +1,104 @@
+"""The proxies of `SymbolicTracer`.
+
+`TensorProxy` *is* a `torch.Tensor`, as well as a proxy: `isinstance` is right, attributes that no
+tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatched. It holds no data:
+every operation on it reaches the trace, and whatever would get past that raises.
+"""
+
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.tracing.core.refusals import describe, refuse_because
+from calque.tracing.proxies.proxy import Attribute, Proxy, tracer_of
+from calque.tracing.symbolic.strict import Strict
+
+_NO_DATA = torch.empty(0, device="meta")
+_NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
+
+
+class ValueProxy(Strict, Proxy):
+    """Stands for a value that may be anything: a number, a tuple, the result of a leaf function."""
+
+    is_tensor = False
+
+    def __getattr__(self, k: str) -> Any:
+        if k.startswith("__") and k.endswith("__"):
+            raise AttributeError(k)  # Python looks for protocols that a proxy does not know
+        return ValueAttribute(self, k)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", divmod, (self, other), {})
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", divmod, (other, self), {})
+
+    def __round__(self, *digits: Any) -> Any:
+        return self.tracer.create_proxy("call_function", round, (self, *digits), {})
+
+
+class ValueAttribute(Strict, Attribute):
+    """An attribute of a value, recorded when it is used."""
+
+    is_tensor = False
+
+    def __getattr__(self, k: str) -> Any:
+        if k.startswith("__") and k.endswith("__"):
+            raise AttributeError(k)
+        return ValueAttribute(self, k)
+
+    __divmod__ = ValueProxy.__divmod__
+    __rdivmod__ = ValueProxy.__rdivmod__
+    __round__ = ValueProxy.__round__
+
+
+class TensorProxy(Strict, Proxy, torch.Tensor):
+    """Stands for a tensor.
+
+    >>> x = TensorProxy(torch.fx.Graph().placeholder("x"))
+    >>> isinstance(x, torch.Tensor), isinstance(x, torch.fx.Proxy), hasattr(x, "bananas")
+    (True, True, False)
+    """
+
+    is_tensor = True
+    type_of_value: type = torch.Tensor
+    __class__ = property(attrgetter("type_of_value"))  # pyright: ignore[reportAssignmentType]
+
+    @staticmethod
+    def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
+        known = node.meta.get("val")
+        number = isinstance(known, torch.Tensor) and not known.ndim
+        return torch.Tensor._make_subclass(cls, _NO_NUMBER if number else _NO_DATA)
+
+    def __getattr__(self, k: str) -> Any:
+        raise AttributeError(f"'Tensor' object has no attribute '{k}'")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("'Tensor' object is not callable")
+
+    @property
+    def keys(self) -> Any:
+        raise AttributeError("'Tensor' object has no attribute 'keys'")
+
+    __hash__ = torch.Tensor.__hash__
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tracer = tracer_of(func, args, kwargs)
+        return tracer.torch_call(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
+        refuse_because(
+            proxy.tracer,
+            f"{describe(proxy)} reached {func}, beneath what a symbolic trace sees",
+            "Make the function that calls it a leaf: calque.tracing.wrap.",
+        )

@@ -1,0 +1,407 @@
+"""`SymbolicTracer`: the tracer of `calque.trace`, which does not answer what it does not know.
+
+It differs from `Tracer`, which follows torch.fx, in these rows:
+
+    a call of PyTorch without proxies   a node, not a constant
+    a buffer                            a proxy, as a parameter is
+    a proxy of a tensor                 is a torch.Tensor; has a tensor's attributes and no others
+    bool, int, len, str, iteration      known from the abstract value, or refused
+    x += 1, x[i] = v                    recorded as in place
+    a constant                          kept by the graph module, not put on the user's
+    an optional argument left out       checked when the graph runs
+    no_grad, autocast, autograd.Function  recorded
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Argument, Node
+
+from calque.state import unwatched
+from calque.tracing.abstract.abstract_values import UNKNOWN, AbstractValues
+from calque.tracing.abstract.fakes import hold_log
+from calque.tracing.abstract.questions import ASPECTS, OF_PYTORCH, REFUSED
+from calque.tracing.abstract.tensor_inference import gives_tensor
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.refusals import current_step, refuse, refuse_because
+from calque.tracing.core.torch_settings import hold_settings
+from calque.tracing.graph import checks
+from calque.tracing.graph.codegen import FaithfulPyTree
+from calque.tracing.graph.purity import TracedGraph, has_effect
+from calque.tracing.graph.templates import Results
+from calque.tracing.graph.training_modes import reads_training
+from calque.tracing.paths.bool_of_proxy import truth
+from calque.tracing.paths.decisions import Path
+from calque.tracing.proxies.proxy import has_proxy, record_call
+from calque.tracing.proxies.wrapping import registered_identities
+from calque.tracing.symbolic.assignments import Assignments
+from calque.tracing.symbolic.assumptions import Assumptions
+from calque.tracing.symbolic.catching import CallCatcher
+from calque.tracing.symbolic.contexts import Contexts, hold_contexts
+from calque.tracing.symbolic.leaves import Held, Leaves
+from calque.tracing.symbolic.operators import hold_operators
+from calque.tracing.symbolic.randomness import hold_randomness
+from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
+from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
+from calque.tracing.symbolic.types import hold_type
+from calque.tracing.tracer.constants import Constants
+from calque.tracing.tracer.naming import NamingTracer
+
+_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
+_CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
+
+
+class SymbolicTracer(NamingTracer):
+    """Traces as `Tracer` does, and is right or raises where torch.fx is silently wrong.
+
+    Args:
+        examples: the arguments of an example call, `(args, kwargs)`: each proxy then has an
+            abstract value, and what depends on shapes and dtypes is decided while tracing. None:
+            nothing is known of the inputs.
+        options: those of `Tracer`.
+    """
+
+    proxy_buffer_attributes = True
+    trace_asserts = True
+    graph_type: type[Graph] = TracedGraph
+    pytree_codegen = FaithfulPyTree
+
+    def __init__(
+        self, examples: tuple[tuple, dict[str, Any]] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._autowrap_function_ids |= registered_identities()
+        self.examples = examples
+        self.given: dict[str, Any] | None = None
+        self.decorated = False
+        self.tensors: set[Node] = set()
+        self._members: dict[Node, torch.Tensor] = {}
+        self.deferred: list[tuple[Any, tuple]] = []
+        self.abstract = AbstractValues(self.resolve)
+        self.containers: list[tuple[Node, Any, Any]] = []
+        self.optional: dict[Node, None] = {}
+        self.path: Path | None = None
+        self._patches: Patches | None = None
+        self.modules: Mapping[int, Held] = {}
+        self.outside: Mapping[int, Any] = {}
+        self.nodes_of: dict[int, tuple[Node, Any]] = {}
+        self.ended = False
+        self.gradients: bool | None = None
+        self.refusal: Exception | None = None
+        self.refused_at: tuple[int, int] | None = None
+        self.assumed = Assumptions()
+        self.contexts = Contexts(self)
+        self.constants = Constants(self)
+        self.assignments = Assignments(self)
+        self.leaves = Leaves({})
+
+    # Running the program
+
+    def trace(
+        self,
+        root: torch.nn.Module | Callable[..., Any],
+        concrete_args: dict[str, Any] | None = None,
+    ) -> Graph:
+        """The graph of what `root` does; see `Tracer.trace`.
+
+        Raises:
+            TraceError: the program does something that no graph can repeat.
+        """
+        if isinstance(root, torch.nn.Module) and reads_training(type(root)):
+            self.assumed.modes[""] = root.training
+        self.leaves = Leaves(self.modules)
+        with Patches() as patches:
+            self._patches = patches
+            for hold in _HOLDS:
+                hold(patches)
+            try:
+                graph = super().trace(root, concrete_args)
+            except Exception as error:
+                if self.refusal is None:
+                    raise
+                raise self.refusal.with_traceback(error.__traceback__) from None
+            finally:
+                self.ended, self._patches = True, None
+            if self.refusal is not None:
+                raise self.refusal  # the program has caught it
+        if self.path is None or not self.path.decisions:
+            for node in reversed(self.optional):
+                if not node.users:
+                    graph.erase_node(node)
+            self.assumed.insert_checks(graph)
+        return graph
+
+    def starts(self, code: CodeType, held: dict[str, Any]) -> None:
+        """Code of the program's starts for the first time, with these global variables."""
+        if self._patches is not None:
+            hold_type(self._patches, code, held)
+
+    def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
+        with CallCatcher(self):
+            super()._run(writing_back(self, fn), args)
+
+    def result_argument(self, value: Any) -> Argument:
+        """What the program returns; objects of classes that graphs do not know are rebuilt."""
+        return Results(self).argument(value)
+
+    def call_module(
+        self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        """As `Tracer.call_module`; modules that read `self.training` are remembered."""
+        path = self.path_of_module(m)
+        self.leaves.add(m)
+        own = reads_training(type(m)) and not self.assignments.has_set(m, "training")
+        if own and not self.is_one_node(m, path):
+            self.assumed.modes[path] = m.training
+        return super().call_module(m, forward, args, kwargs)
+
+    def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
+        """As `Tracer.is_one_node`; not a leaf that the program has changed for this call."""
+        return super().is_one_node(m, path) and not self.leaves.is_changed(m)
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """The placeholders, with abstract values where examples are given."""
+        self.decorated = inspect.unwrap(root_fn) is not root_fn
+        if self.examples is not None:
+            args, kwargs = self.examples
+            first = (self.root,) if is_module else ()
+            signature = inspect.signature(inspect.unwrap(root_fn))
+            self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
+        made = super().create_args_for_root(root_fn, is_module, concrete_args)
+        for check, arguments in self.deferred:
+            try:
+                lowered = tuple(a if isinstance(a, Node) else self.create_arg(a) for a in arguments)
+            except NotImplementedError as error:
+                raise unheld(self, *arguments) from error
+            self.create_node("call_function", check, lowered, {})
+        order_inputs(self.graph, inspect.unwrap(root_fn).__code__)
+        self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
+        return made
+
+    def _proxy_placeholder(
+        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+    ) -> Any:
+        if concrete_args is not None and name in concrete_args:
+            return super()._proxy_placeholder(name, concrete_args, sig, fn_for_analysis)
+        return make_placeholder(self, name, sig)
+
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """Take over the mode that a graph within this trace was traced in."""
+        self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
+        return True
+
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """Take over what a graph within this trace takes for granted."""
+        self.assumed.settings[name, args] = answer
+        return True
+
+    # Nodes and proxies
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        if self.ended:
+            raise SymbolicTraceError(
+                "a value of a trace is used after the trace has ended; the traced program has put "
+                "it where the trace does not look.\nLet it return the value instead."
+            )
+        node = super().create_node(*args, **kwargs)
+        self.constants.check(node)
+        origin = node.meta.get("origin")
+        if origin is not None and not node.stack_trace:
+            node.meta["stack_trace"] = (
+                f'File "{origin.file}", line {origin.line}, in {origin.function}'
+            )
+        return node
+
+    @unwatched
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
+    ) -> Any:
+        """As `TracerBase.create_proxy`; what no node can hold is refused."""
+        try:
+            return super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        except NotImplementedError as error:
+            strange = str(error).removeprefix("argument of type: ")
+            if strange == str(error) or not has_proxy((*args, *kwargs.values())):
+                raise
+            refuse_because(
+                self,
+                f"{getattr(target, '__name__', target)} is given a value of {strange}, which a "
+                "graph cannot hold",
+                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or data "
+                "classes; or let the function find the object by itself.",
+            )
+
+    def proxy(self, node: Node) -> Any:
+        """A proxy of the right kind; where the value is known and no tensor, the value itself."""
+        value = self._abstract(node)
+        if value is UNKNOWN:
+            tensor = gives_tensor(node, self.tensors, self.resolve)
+            return self.tensor_proxy(node) if tensor else ValueProxy(node, self)
+        node.meta["val"] = value
+        return self.proxy_of_known(node, value)
+
+    def proxy_of_known(self, node: Node, value: Any) -> Any:
+        """What the program gets for a node with the abstract value `value`."""
+        if isinstance(value, torch.Tensor):
+            return self.tensor_proxy(node)
+        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+            parts = [self.part(node, i, part) for i, part in enumerate(value)]
+            plain = type(value) in (tuple, list)
+            build: Any = type(value)
+            return build(parts) if plain or not hasattr(value, "_fields") else build(*parts)
+        if isinstance(value, dict):
+            return {key: self.part(node, key, part) for key, part in value.items()}
+        if isinstance(value, _CONSTANT_RESULTS) or value is None:
+            if value is not None:
+                self.assumed.ask(node, "shape", "dtype", "device")
+            if not has_effect(node):
+                self.optional[node] = None
+            return value
+        return ValueProxy(node, self)
+
+    def part(self, node: Node, key: Any, value: Any) -> Any:
+        """The proxy of `node[key]`, whose abstract value is known."""
+        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
+            return value
+        part = self.create_node("call_function", operator.getitem, (node, key), {})
+        part.meta["val"] = value
+        self.assumed.follow(part)
+        self.optional[part] = None
+        return self.proxy_of_known(part, value)
+
+    def tensor_proxy(self, node: Node) -> TensorProxy:
+        """The proxy of a node that gives a tensor."""
+        self.tensors.add(node)
+        return TensorProxy(node, self)
+
+    def _abstract(self, node: Node) -> Any:
+        self.assumed.follow(node)
+        if node.op == "placeholder":
+            return node.meta.get("val", UNKNOWN)
+        if node.op == "get_attr":
+            value = self.resolve(str(node.target))
+            if not isinstance(value, torch.Tensor):
+                return UNKNOWN
+            kept = node.target in self.kept
+            return self.abstract.of(value) if kept else self.abstract.of_member(value)
+        try:
+            return self.abstract.compute(node)
+        except Exception as error:
+            origin = node.meta.get("origin")
+            if origin is not None:
+                error.add_note(f"while tracing {origin}: {origin.text}")
+            self.graph.erase_node(node)
+            raise
+
+    def torch_call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """A call of PyTorch by the traced program, with or without proxies: usually a node."""
+        if self.refusal is not None and self.refused_at == current_step():
+            self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
+        name = getattr(func, "__name__", "")
+        subject = args[0] if args else None
+        if name in ("__get__", "__set__", "__delete__"):
+            attribute = func.__self__.__name__
+            question = attribute if name == "__get__" else ""
+        else:
+            attribute, question = "", name
+        if question in REFUSED and isinstance(subject, torch.fx.Proxy):
+            refuse(subject, question)
+        aspect = ASPECTS.get(question)
+        if aspect is not None:
+            if not isinstance(subject, torch.fx.Proxy):
+                return func(*args, **kwargs)
+            if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
+                self.assumed.ask(subject.node, aspect)
+                with torch._C.DisableTorchFunction(), self.abstract.mode:
+                    return func(subject.node.meta["val"], *args[1:], **kwargs)
+        if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        if func is torch._C._set_grad_enabled:
+            return self.contexts.set_grad(args[0])
+        if name == "__get__":
+            return self.create_proxy("call_function", getattr, (subject, attribute), {})
+        if name == "__set__":
+            return self.create_proxy("call_function", setattr, (subject, attribute, args[1]), {})
+        try:
+            return record_call(self, func, args, kwargs)
+        except NotImplementedError:
+            if has_proxy((*args, *kwargs.values())):
+                raise
+        result = func(*args, **kwargs)  # of arguments no graph can hold, such as an array
+        if isinstance(result, torch.Tensor):
+            return self.create_proxy("call_function", checks.fresh, (result,), {})
+        return result
+
+    # Questions of Python
+
+    def to_bool(self, obj: Any) -> bool:
+        """The answer of the path that is followed; refused where there is none."""
+        if self.path is None:
+            refuse(obj, "bool")
+        return truth(self, self.path, obj)
+
+    def length(self, obj: Any) -> int:
+        """`len(x)`: from the abstract value, or refused."""
+        shape = self._shape(obj)
+        if shape is None:
+            refuse(obj, "len")
+        if not shape:
+            raise TypeError("len() of a 0-d tensor")
+        return shape[0]
+
+    def iterate(self, obj: Any, unpacked: int | None) -> Iterator[Any]:
+        """`for part in x` and `a, b = x`, of which the second says how many parts there are."""
+        shape = self._shape(obj)
+        if shape is not None:
+            if not shape:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter([obj[i] for i in range(shape[0])])
+        if unpacked is None:
+            refuse(obj, "iterate")
+        parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})
+        wrap = self.tensor_proxy if obj.is_tensor else lambda node: ValueProxy(node, self)
+        return iter(
+            [
+                wrap(self.create_node("call_function", operator.getitem, (parts.node, i), {}))
+                for i in range(unpacked)
+            ]
+        )
+
+    def _shape(self, obj: Any) -> torch.Size | None:
+        value = obj.node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return None
+        self.assumed.ask(obj.node, "shape")
+        return value.shape
+
+    def member_of(self, value: Any) -> Any:
+        """The parameter or buffer that a proxy stands for; any other value itself."""
+        return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
+
+    @unwatched
+    def _proxy_of_member(self, name: str, value: Any) -> Any:
+        proxy = super()._proxy_of_member(name, value)
+        self._members[proxy.node] = value
+        proxy.type_of_value = type(value)
+        return proxy
+
+    def make_module(self, module: torch.nn.Module) -> None:
+        """The program makes a module, whose attributes are nobody else's."""
+        self.leaves.made(module)
+
+    def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """The program deletes an attribute of a module."""
+        self.assignments.note(module, name)
+
+    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        return self.assignments.allow(module, name, value)

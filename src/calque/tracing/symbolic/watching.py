@@ -1,0 +1,259 @@
+"""Python state that a traced program changes beside what it returns.
+
+A graph computes tensors; it cannot append to a list of the program's or count in a dictionary. Such
+a change would happen once for each way that is traced, and never when the graph runs.
+"""
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import torch
+
+from calque.state import MISSING, Row, Running, same_value
+from calque.state.names import names_of
+from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
+from calque.state.whose import Owner, owner_of_class
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.torch_settings import AMBIENT
+from calque.tracing.proxies.proxy import has_proxy
+from calque.tracing.proxies.wrapping import unpatched
+from calque.tracing.symbolic.changes import Change, spoken
+from calque.tracing.symbolic.leaves import Held
+from calque.tracing.symbolic.surroundings import Surroundings
+from calque.tracing.symbolic.types import TYPE
+
+_CHANGE = (
+    r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]*=(?!=)|\.(append|appendleft|extend|insert|pop|"
+    r"popleft|popitem|update|setdefault|add|remove|discard|clear|sort|reverse|send|set|seed)\()"
+)
+
+
+_STATES = frozenset(("getstate", "get_state", "bit_generator"))
+_LOGGING = logging.__file__  # notes the time of each message, which no result depends on
+
+
+class Watch:
+    """What the program could change, as it was before a run.
+
+    Args:
+        root: the module or function that is traced.
+        method: the method that is traced, of a module.
+        given: what else the program is given.
+        starts: is told of code of the program's, and its global variables, before it first runs.
+    """
+
+    def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
+        self._snapshot = Surroundings(starts)
+        self._running = Running(self._snapshot)
+        if isinstance(root, torch.nn.Module):
+            self._snapshot.visit(root, "self")
+            self._snapshot.visit(getattr(type(root), method, None), method)
+        else:
+            self._snapshot.visit(root, getattr(root, "__name__", ""))
+        self._snapshot.visit(given, "the arguments")
+        self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
+
+    @property
+    def modules(self) -> Mapping[int, Held]:
+        """The modules that the program was seen to have, by id, as they were."""
+        return self._snapshot.modules
+
+    @property
+    def known(self) -> Mapping[int, Any]:
+        """The objects that the program was seen to reach, by id."""
+        return self._snapshot.known
+
+    def running(self) -> AbstractContextManager[None]:
+        """Within, each piece of code that runs is looked at for what it could change."""
+        return self._running.watching()
+
+    def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
+        """Change back what was changed; returns what can be set again.
+
+        Args:
+            member_of: what a proxy of a parameter stands for.
+
+        Raises:
+            TraceError: something else was changed, or the program did what differs from call to
+                call.
+        """
+        self._forget_patches()
+        changes: list[Change] = []
+        refused: Change | None = None
+        changed = list(self._snapshot.changed_by_program())
+        for change, may_stay in self._changes(changed, member_of):
+            if may_stay:
+                changes.append(change)
+            else:
+                refused = refused or change
+        seen = self._snapshot.unrepeatable
+        unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
+        unrepeatable += self._asked_how_far()
+        self._restore(bool(changed))
+        if refused is not None:
+            raise refusal(refused)
+        for what in unrepeatable:
+            raise SymbolicTraceError(
+                f"{what} while tracing, and never again when the graph runs.\n"
+                "Do it outside of the program, and pass what it gives as an argument."
+            )
+        return changes
+
+    def forget(self) -> None:
+        """Hold nothing of the program's any more."""
+        for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
+            held.clear()
+
+    def restore(self) -> None:
+        """Change back what was changed."""
+        self._forget_patches()
+        self._restore(any(True for _ in self._snapshot.changed_by_program()))
+
+    def _restore(self, has_changed: bool) -> None:
+        self._snapshot.unrepeatable.clear()
+        for name, (read, write) in AMBIENT.items():
+            if read() != self._ambient[name]:
+                write(self._ambient[name])
+        if not has_changed and not self._snapshot.of_leaves:
+            return
+        self._snapshot.restore()
+        for row, _ in list(self._snapshot.changed()):
+            if isinstance(row, StateRow):
+                row.restore()  # random numbers that a library draws too
+
+    def _forget_patches(self) -> None:
+        """Leaf functions stood in the place of variables while the code was looked at."""
+        for row in self._snapshot.rows.values():
+            for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
+                if value is TYPE:
+                    del row.before[key]
+                else:
+                    row.before[key] = unpatched(value)
+
+    def _changes(
+        self, changed: list[tuple[Row, dict]], member_of: Callable[[Any], Any]
+    ) -> Iterator[tuple[Change, bool]]:
+        """Each name that means something else, and whether it can be made to mean that."""
+        for name, (read, write) in AMBIENT.items():
+            before, now = self._ambient[name], read()
+            if now != before:
+                what = f"is left at {now}, which was {before} before"
+                place = self._place(f"set_{name.rpartition('.')[2]}")
+                yield Change(name, name, what, place, before, now, write), False
+        for row, now in changed:
+            if isinstance(row, CacheRow) or not (row.restored or isinstance(row, StateRow)):
+                continue  # it is emptied; a library keeps it for itself
+            if not row.settable:
+                name = str(row.path)
+                yield self._change(row, None, "moves on", row.before, now, name), False
+            elif isinstance(row, (ListRow, SetRow)):
+                yield from self._changed_members(row, now)
+            else:
+                yield from self._changed_names(row, now, member_of)
+
+    def _changed_members(self, row: Row, now: dict) -> Iterator[tuple[Change, bool]]:
+        values, name = list(now.values()), str(row.path)
+        what = f"changes in length from {len(row.before)} to {len(now)}"
+        if has_proxy(values):
+            what = "gets a value of the traced program"
+        elif len(now) == len(row.before):
+            what = "has its members changed"
+        change = self._change(row, None, what, row.before, now, name)
+        filled = not row.before and not has_proxy(values)
+        yield change._replace(write=row.assign), filled
+
+    def _changed_names(
+        self, row: Row, now: dict, member_of: Callable[[Any], Any]
+    ) -> Iterator[tuple[Change, bool]]:
+        for key in {**row.before, **now}:
+            before, after = row.before.get(key, MISSING), now.get(key, MISSING)
+            if key in row.ignored or same_value(before, member_of(after)):
+                continue
+            if after is MISSING:
+                what = "is deleted"
+            elif has_proxy((after,)) and not row.attribute:
+                what = "gets a value of the traced program"
+            elif before is MISSING and not has_proxy((after,)):
+                what = f"becomes {spoken(after)}"
+            else:
+                what = f"changes from {spoken(before)} to {spoken(after)}"
+            if not has_proxy((before,)):
+                change = self._change(row, key, what, before, after)
+                yield change, not has_proxy((after,)) and self._may_stay(row, before)
+        if (
+            row.ordered
+            and not row.attribute
+            and now.keys() == row.before.keys()
+            and [*now] != [*row.before]
+        ):
+            what, name = "has its keys in another order", str(row.path)
+            yield self._change(row, None, what, row.before, now, name), False
+
+    def _may_stay(self, row: Row, before: Any) -> bool:
+        """Whether a call that finds what the first one has left, and does the same, is enough.
+
+        So it is of what a first call fills in, and of what a library notes about its objects.
+        """
+        if before is MISSING or before is None:
+            return True
+        objects = (o for o in self._snapshot.known.values() if _instance_dict(o) is row.owner)
+        return any(owner_of_class(type(o)) is Owner.PACKAGE for o in objects)
+
+    def _change(
+        self, row: Row, key: Any, what: str, before: Any, after: Any, name: str = ""
+    ) -> Change:
+        name = name or row.name(key)
+        inner = name if row.attribute else str(row.path)
+        place = self._place(inner.rpartition(".")[2], _CHANGE)
+        return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
+
+    def _asked_how_far(self) -> Iterator[str]:
+        """That the program has read the state of what moves on, such as random numbers."""
+        if not self._snapshot.moving:
+            return
+        for code, owner in self._snapshot.codes.items():
+            found = names_of(code).words & _STATES if owner is Owner.USER else ()
+            for word in found:
+                yield f"{self._place(word)}{word} reads how far random numbers are"
+
+    def _place(self, name: str, pattern: str = "") -> str:
+        """The line that changes what has this name, as well as the source shows it."""
+        ran = self._snapshot.codes.items()
+        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
+        for end in (pattern, r"\b") if pattern else (r"\b",):
+            search = re.compile(rf"(?<!\w){re.escape(name)}{end}")
+            for code in codes if name else ():
+                for number, line in _source(code):
+                    if search.search(line):
+                        return f"{code.co_filename}:{number} in {code.co_name}: "
+        return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+
+def _instance_dict(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # it has slots only
+        return None
+
+
+def _source(code: CodeType) -> Iterator[tuple[int, str]]:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError):
+        return
+    yield from enumerate(lines, max(first, 1))
+
+
+def refusal(change: Change) -> SymbolicTraceError:
+    """The error for a change that a graph would not make."""
+    return SymbolicTraceError(
+        f"{change.place}{change.name} {change.what}; a graph computes tensors, and would not "
+        "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
+        "buffer and write into it. What is done in the first call only: call it once, then trace."
+    )

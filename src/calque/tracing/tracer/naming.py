@@ -1,0 +1,92 @@
+"""The names by which a graph refers to modules, parameters and constants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.node import Argument
+
+from calque.tracing.tracer.constants import is_constant
+from calque.tracing.tracer.tracer import Tracer
+
+
+class NamingTracer(Tracer):
+    """As `Tracer`, which puts constants on the root; here the graph module keeps them.
+
+    Attributes:
+        kept: the constants, by name.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.kept: dict[str, Any] = {}
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a constant for the graph module, under a name that the root does not have."""
+        self.kept[name] = value
+
+    def get_fresh_qualname(self, prefix: str) -> str:
+        """A name that neither the root nor a kept constant has."""
+        number = 0
+        while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
+            number += 1
+        return f"{prefix}{number}"
+
+    def _lower(self, a: Any) -> Argument:
+        if not is_constant(a):
+            return super()._lower(a)
+        name = next((name for name, value in self.kept.items() if value is a), None)
+        if name is None:
+            name = self.get_fresh_qualname("_constant")
+            self.keep(name, a)
+        node = self.create_node("get_attr", name, (), {})
+        node.meta["val"] = a
+        return node
+
+    def resolve(self, target: str) -> Any:
+        """What the graph means by the name of a module, a parameter or a constant."""
+        value: Any = self.root
+        if target in self.kept:
+            return self.kept[target]
+        first, _, rest = target.partition(".")
+        if first in self.kept:
+            value, target = self.kept[first], rest
+        for part in target.split("."):
+            value = _member(value, part)
+        return value
+
+    def path_of_module(self, mod: torch.nn.Module) -> str:
+        """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
+        paths = self.submodule_paths
+        if paths is None:
+            paths = self.submodule_paths = {}
+        if mod not in paths:
+            name = self.get_fresh_qualname(f"_{type(mod).__name__.lower()}_")
+            self.keep(name, mod)
+            for inner, module in mod.named_modules():
+                paths.setdefault(module, f"{name}.{inner}" if inner else name)
+        return paths[mod]
+
+    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+        name = super()._name_of(value, members)
+        if name is not None:
+            return name
+        for home, module in self.kept.items():
+            if isinstance(module, torch.nn.Module):
+                for tensors in (module.named_parameters, module.named_buffers):
+                    for inner, member in tensors():
+                        if member is value:
+                            self._names[id(value)] = (f"{home}.{inner}", value)
+                            return f"{home}.{inner}"
+        if isinstance(value, torch.nn.Parameter):
+            name = self.get_fresh_qualname("_parameter")
+            self.keep(name, value)
+            self._names[id(value)] = (name, value)
+        return name
+
+
+def _member(module: torch.nn.Module, name: str) -> Any:
+    for members in (module._parameters, module._buffers, module._modules):
+        if name in members:
+            return members[name]
+    return object.__getattribute__(module, name)

@@ -1,0 +1,318 @@
+"""`Tracer`: runs a program on proxies and keeps what it did as a graph, as torch.fx's does."""
+
+import copy
+import functools
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import chain
+from types import FunctionType, ModuleType
+from typing import Any, get_args
+
+import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx._symbolic_trace import _ConstantAttributeType
+from torch.fx.graph import Graph, _PyTreeCodeGen
+from torch.fx.node import Argument
+
+from calque.tracing.core.active import tracing
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.scope import Scope, ScopeContextManager
+from calque.tracing.proxies.appending import TracerBase
+from calque.tracing.proxies.modules import ModuleHooks, hold_modules
+from calque.tracing.proxies.proxy import ParameterProxy
+from calque.tracing.proxies.wrapping import LeafFunctions
+from calque.tracing.tracer.constants import constant_argument
+from calque.tracing.tracer.placeholders import arguments_for_root, placeholder
+
+_CONSTANTS = get_args(_ConstantAttributeType)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_factory(create_proxy: Callable[..., Any]) -> bool:
+    return "proxy_factory_fn" in inspect.signature(create_proxy).parameters
+
+
+class Tracer(TracerBase):
+    """Traces modules and functions, as torch.fx's tracer does.
+
+    Subclass it and override a method to trace differently: each method says what it decides.
+
+    Args:
+        autowrap_modules: modules whose public functions are leaves wherever they are named.
+        autowrap_functions: functions that are leaves wherever they are named.
+        param_shapes_constant: questions about the shape of a parameter are answered while
+            tracing, instead of being recorded.
+
+    >>> graph = Tracer().trace(lambda x: torch.relu(x) + 1)
+    >>> " ".join(node.name for node in graph.nodes)
+    'x relu add output'
+    """
+
+    graph_type: type[Graph] = Graph
+    pytree_codegen: type[_PyTreeCodeGen] = _PyTreeCodeGen
+    contexts: Any = None
+
+    def __init__(
+        self,
+        autowrap_modules: tuple[ModuleType, ...] = (math,),
+        autowrap_functions: tuple[Callable[..., Any], ...] = (),
+        param_shapes_constant: bool = False,
+    ) -> None:
+        super().__init__()
+        public = chain.from_iterable(vars(module).items() for module in autowrap_modules)
+        self._autowrap_function_ids = {
+            id(value) for name, value in public if not name.startswith("_") and callable(value)
+        }
+        self._autowrap_function_ids |= set(map(id, autowrap_functions))
+        self._autowrap_search: list[ModuleType] = list(autowrap_modules)
+        self.param_shapes_constant = param_shapes_constant
+        self.submodule_paths: dict[torch.nn.Module, str] | None = None
+        self.root_module_name = ""
+        self.scope = Scope("", None)
+        self.module_stack = OrderedDict()
+        self.num_calls = {}
+        self.node_name_to_scope = {}
+        self._fresh: dict[str, int] = {}
+        self._names: dict[int, tuple[str, Any]] = {}
+
+    def get_fresh_qualname(self, prefix: str) -> str:
+        """A name that begins with `prefix` and that the root has no attribute of."""
+        number = self._fresh.get(prefix, 0) if hasattr(self.root, f"{prefix}0") else 0
+        while hasattr(self.root, f"{prefix}{number}"):
+            number += 1
+        self._fresh[prefix] = number
+        return f"{prefix}{number}"
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a constant under a name that the graph can refer to: as an attribute of the root."""
+        setattr(self.root, name, value)
+
+    def create_arg(self, a: Any) -> Argument:
+        """The form in which a node holds `a`.
+
+        Beyond the base class: parameters, buffers and submodules of the root become `get_attr`
+        nodes; other tensors are kept as attributes of the root; named tuples become nodes.
+
+        Raises:
+            NameError: `a` is a parameter that does not belong to the root.
+            NotImplementedError: `a` is of a type that a graph cannot hold.
+        """
+        return constant_argument(self, a)
+
+    def _lower(self, a: Any) -> Argument:
+        return super().create_arg(a)
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        """Whether a call of `m` is one node, instead of what its forward does.
+
+        By default the modules of torch.nn are leaves, except `Sequential`.
+        """
+        home = m.__module__
+        leaf = home.startswith(("torch.nn", "torch.ao.nn"))
+        return leaf and not isinstance(m, torch.nn.Sequential)
+
+    def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
+        """Whether this call of `m` is one node: whether it is a leaf, and can be called later."""
+        return self.is_leaf_module(m, path)
+
+    def path_of_module(self, mod: torch.nn.Module) -> str:
+        """The qualified name of `mod` in the root.
+
+        Raises:
+            NameError: `mod` is not a submodule of the root.
+        """
+        if self.submodule_paths:
+            path = self.submodule_paths.get(mod)
+        else:
+            path = next((name for name, m in self.root.named_modules() if m is mod), None)
+        if path is None:
+            raise NameError("module is not installed as a submodule")
+        return path
+
+    def call_module(
+        self,
+        m: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What a call of a module does: one node for a leaf, else what `forward` does.
+
+        Args:
+            forward: calls the module for real.
+
+        Returns:
+            What the call is worth to the program: a proxy, or what the forward returned.
+        """
+        path = self.path_of_module(m)
+        with ScopeContextManager(self.scope, Scope(path, type(m))):
+            calls = self.num_calls.get(path, 0)
+            key = f"{path}@{calls}" if calls else path
+            self.module_stack[key] = (path, type(m))
+            self.num_calls[path] = calls + 1
+            try:
+                if self.is_one_node(m, path):
+                    return self.create_proxy("call_module", path, args, kwargs)
+                return forward(*args, **kwargs)
+            finally:
+                self.module_stack.pop(key)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """What reading a parameter, a buffer or a submodule of a module gives.
+
+        Args:
+            attr: the name that was read.
+            attr_val: what the module has by that name.
+            parameter_proxy_cache: the proxies that were made for earlier reads, by qualified name.
+        """
+        if isinstance(attr_val, torch.nn.Parameter):
+            members = self.root.named_parameters
+        elif self.proxy_buffer_attributes and isinstance(attr_val, torch.Tensor):
+            members = self.root.named_buffers
+        else:
+            return attr_val
+        name = self._name_of(attr_val, members)
+        if name is None:
+            return attr_val
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self._proxy_of_member(name, attr_val)
+        return parameter_proxy_cache[name]
+
+    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+        known = self._names.get(id(value))
+        if known is not None and known[1] is value:
+            return known[0]
+        for name, member in members():
+            self._names[id(member)] = (name, member)
+        known = self._names.get(id(value))
+        return known[0] if known is not None and known[1] is value else None
+
+    def _proxy_of_member(self, name: str, value: Any) -> Any:
+        options: dict[str, Any] = {}
+        if _takes_factory(type(self).create_proxy):
+            options["proxy_factory_fn"] = (
+                (lambda node: ParameterProxy(self, node, name, value))
+                if self.param_shapes_constant and isinstance(value, torch.nn.Parameter)
+                else None
+            )
+        return self.create_proxy("get_attr", name, (), {}, **options)
+
+    def member_of(self, value: Any) -> Any:
+        """What is assigned to an attribute of a module for a value of the program."""
+        return value
+
+    def make_module(self, module: torch.nn.Module) -> None:
+        """The program makes a module."""
+
+    def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """The program deletes an attribute of a module."""
+
+    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        return True
+
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """A check of a module's mode is traced again; returns whether the new graph has it too."""
+        return False
+
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """A check of a setting is traced again; returns whether the new graph has it too."""
+        return False
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,
+        concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Make the placeholders for `root_fn`: returns what to call, and its arguments."""
+        return arguments_for_root(self, root_fn, is_module, concrete_args)
+
+    def _proxy_placeholder(
+        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+    ) -> Any:
+        return placeholder(self, name, concrete_args, sig, fn_for_analysis)
+
+    def trace(
+        self,
+        root: torch.nn.Module | Callable[..., Any],
+        concrete_args: dict[str, Any] | None = None,
+    ) -> Graph:
+        """The graph of what `root` does.
+
+        Args:
+            root: a module, of which the method `traced_func_name` is traced, or a function. For a
+                function, `self.root` becomes a new module that holds the constants.
+            concrete_args: values for some parameters, which are then no proxies. `PH` stands for
+                a proxy inside a container.
+
+        Raises:
+            TraceError: the program does something that cannot be traced.
+        """
+        fn = self._enter(root)
+        names = fn.__globals__
+        with Patches() as patches:
+            leaves = LeafFunctions(patches, self._autowrap_function_ids)
+            fn, args = self.create_args_for_root(
+                fn, isinstance(root, torch.nn.Module), concrete_args
+            )
+            hold_modules(patches)
+            leaves.hold_registered()
+            for globals_ in (names, *map(vars, self._autowrap_search)):
+                leaves.hold_in(globals_)
+            with tracing(ModuleHooks(self, leaves)):
+                self._run(fn, args)
+        self.submodule_paths = None
+        self._names = {}
+        return self.graph
+
+    def _enter(self, root: torch.nn.Module | Callable[..., Any]) -> FunctionType:
+        if isinstance(root, torch.nn.Module):
+            _LazyGraphModule.force_recompile(root)
+            if not hasattr(type(root), self.traced_func_name):
+                raise AssertionError(
+                    f"traced_func_name={self.traced_func_name} doesn't exist in "
+                    f"{type(root).__name__}"
+                )
+            self.root = root
+            fn = getattr(type(root), self.traced_func_name)
+            self.root_module_name = root._get_name()
+            self.submodule_paths = {module: name for name, module in root.named_modules()}
+        else:
+            self.root = torch.nn.Module()
+            fn = root
+        # Unpickling traces the code again; None lets PyTorch do it, where there is no calque.
+        self.graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
+        code = getattr(fn, "__code__", None)
+        if code is not None:
+            fields = ("co_name", "co_filename", "co_firstlineno")
+            self.graph._co_fields = {field: getattr(code, field) for field in fields}
+        self._names = {}
+        self.tensor_attrs: dict[Any, str] = {}
+        for prefix, module in self.root.named_modules(remove_duplicate=False):
+            for name, value in vars(module).items():
+                if isinstance(value, _CONSTANTS):
+                    self.tensor_attrs[value] = f"{prefix}.{name}" if prefix else name
+        if not isinstance(fn, FunctionType):
+            raise AssertionError(f"Expected FunctionType, got {type(fn)}")
+        return fn
+
+    def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
+        """Call the program with its placeholders, and record what it returns."""
+        annotation = inspect.get_annotations(inspect.unwrap(fn)).get("return")
+        result = self.result_argument(fn(*args))
+        self.create_node("output", "output", (result,), {}, type_expr=annotation)
+
+    def result_argument(self, value: Any) -> Argument:
+        """The form in which the output node holds what the program returns."""
+        return self.create_arg(value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tracer":
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for key, value in vars(self).items():
+            keep = key == "_autowrap_search"  # modules cannot be copied deeply
+            vars(copied)[key] = copy.copy(value) if keep else copy.deepcopy(value, memo)
+        return copied

@@ -1,0 +1,95 @@
+"""What a traced function asks of values only to refuse them."""
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+import calque
+from tests.jitting.refusing import REFUSING, raises_if, raises_unless
+
+
+@pytest.mark.parametrize("fn", REFUSING, ids=lambda f: f.__name__)
+def test_a_branch_that_only_raises_is_not_taken(fn):
+    good = torch.tensor([1.0, 2.0], device="jax")
+    assert calque.jit(fn)(good).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("fn", REFUSING, ids=lambda f: f.__name__)
+def test_it_is_looked_at_when_the_program_has_run(fn):
+    bad = torch.tensor([-1.0 if fn is raises_unless else 5.0, 2.0], device="jax")
+    with pytest.raises((ValueError, AssertionError)):
+        fn(bad)
+    run = calque.jit(fn)
+    assert run(torch.tensor([1.0, 2.0], device="jax")).tolist() == [2.0, 3.0]
+    with pytest.raises(RuntimeError, match="what this line asks for does not hold: "):
+        run(bad)
+
+
+def test_nothing_is_written_before():
+    state = torch.zeros(2, device="jax")
+
+    def accumulate(x):
+        state.add_(x)
+        return raises_if(x)
+
+    run = calque.jit(accumulate)
+    run(torch.tensor([1.0, 2.0], device="jax"))
+    with pytest.raises(RuntimeError, match=r"refusing.py:\d+.*if x.max\(\) > 3"):
+        run(torch.tensor([5.0, 2.0], device="jax"))
+    assert state.tolist() == [1, 2]
+
+
+def test_where_nobody_looks_the_value_is_missed():
+    with pytest.raises(calque.TraceError):
+        calque.functional(raises_if)[0]({}, jnp.ones(2))
+
+
+def chooses(x):
+    if x.max() > 3:
+        x = x * 2
+    return x
+
+
+def raises_on_one_way(x):
+    if x.max() > 3:
+        if x.ndim > 1:
+            raise ValueError
+        return x * 2
+    return x
+
+
+def is_caught(x):
+    try:
+        if x.max() > 3:
+            raise ValueError
+    except ValueError:
+        return x * 2
+    return x
+
+
+def is_kept(x):
+    large = bool(x.max() > 3)
+    return x, large
+
+
+def returns_early(x):
+    if x.max() > 3:
+        return x * 2
+    raise_for = x + 1
+    return raise_for
+
+
+def loops(x):
+    while x.max() > 3:
+        x = x / 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [chooses, raises_on_one_way, is_caught, is_kept, returns_early, loops],
+    ids=lambda f: f.__name__,
+)
+def test_any_other_branch_is_refused(fn):
+    with pytest.raises(calque.TraceError, match="read as a Python number"):
+        calque.jit(fn)(torch.tensor([1.0, 2.0], device="jax"))

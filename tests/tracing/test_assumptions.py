@@ -1,0 +1,290 @@
+"""What a trace takes for granted, of its inputs and of PyTorch: the graph checks it."""
+
+import collections
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import calque
+from calque import TraceError
+from calque.tracing import lower
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def leaf() -> torch.Tensor:
+    return X.clone().requires_grad_()
+
+
+# the question, an input that answers it as the example does, one that does not
+QUESTIONS: list[tuple[Callable[[torch.Tensor], bool], Any, Any]] = [
+    (lambda x: x.requires_grad, X + 1, leaf()),
+    (lambda x: x.is_leaf, X + 1, leaf() * 2),
+    (lambda x: (x * 2).requires_grad, X + 1, leaf()),
+    (lambda x: x.is_contiguous(), X + 1, torch.ones(3, 2).t()),
+    (lambda x: x.stride(0) == 3, X + 1, torch.ones(3, 2).t()),
+    (lambda x: x.storage_offset() == 0, X + 1, torch.ones(3, 3)[1:]),
+    (lambda x: x.shape[0] == 2, X + 1, torch.ones(4, 3)),
+]
+
+
+@pytest.mark.parametrize(("question", "alike", "other"), QUESTIONS)
+def test_an_answer_of_the_example_is_checked(question: Any, alike: Any, other: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if question(x) else x * 3
+
+    graph = calque.trace(f, X)
+    torch.testing.assert_close(graph(alike), f(alike))
+    with pytest.raises(TraceError, match="the program has read it"):
+        graph(other)
+
+
+def test_what_is_changed_in_place_was_checked_as_it_came() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.t_()
+        return x * x.shape[0]
+
+    assert calque.trace(f, X.clone())(X.clone()).tolist() == f(X.clone()).tolist()
+
+
+def test_whether_a_parameter_is_trained_is_checked() -> None:
+    class Frozen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight if self.weight.requires_grad else x
+
+    model = Frozen()
+    graph = calque.trace(model, X)
+    torch.testing.assert_close(graph(X), model(X))
+    model.weight.requires_grad_(False)
+    with pytest.raises(TraceError, match=r"traced with weight.requires_grad = True"):
+        graph(X)
+
+
+@contextlib.contextmanager
+def doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+SETTINGS = [
+    (lambda: torch.get_default_dtype() == torch.float32, doubles),
+    (lambda: not torch.is_autocast_enabled("cpu"), lambda: torch.autocast("cpu")),
+]
+
+
+@pytest.mark.parametrize(("question", "block"), SETTINGS)
+def test_a_setting_that_the_program_asks_for_is_checked(question: Any, block: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if question() else x * 3
+
+    for graph in (calque.trace(f, X), calque.trace(calque.trace(f, X), X)):
+        torch.testing.assert_close(graph(X), X * 2)
+        with block(), pytest.raises(TraceError, match="the program has read it"):
+            graph(X)
+
+
+def test_whether_gradients_are_on_goes_both_ways() -> None:
+    def f(x: torch.Tensor, asked: int) -> torch.Tensor:
+        for _ in range(asked):
+            x = x * 2 if torch.is_grad_enabled() else x * 3
+            x.add_(1)
+        return x
+
+    graph = calque.trace(f, X, 10)
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            torch.testing.assert_close(graph(X, 10), f(X, 10))
+
+
+def test_what_does_not_depend_on_gradients_has_no_choice() -> None:
+    graph = calque.trace(lambda x: x.cos() if torch.is_grad_enabled() and x is None else x.sin(), X)
+    assert [n.op for n in graph.graph.nodes] == ["placeholder", "call_method", "output"]
+
+
+def test_a_setting_of_the_programs_own_is_none_of_the_callers() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return x * 2 if torch.is_grad_enabled() else x * 3
+
+    graph = calque.trace(f, X)
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            torch.testing.assert_close(graph(X), X * 3)
+
+
+def test_a_lowered_graph_checks_settings_too() -> None:
+    graph = lower(calque.trace(lambda x: x * 2 if torch.is_grad_enabled() else x, X))
+    with torch.no_grad(), pytest.raises(TraceError, match="the program has read it"):
+        graph(X)
+
+
+def test_a_seed_is_set_at_each_run() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(7)
+        return x + torch.rand(3)
+
+    before = torch.get_rng_state()
+    graph = calque.trace(f, X)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert graph(X).tolist() == graph(X).tolist() == f(X).tolist()
+
+
+def forks(x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return x + torch.rand(3)
+
+
+RANDOM = {
+    "random.random draws": lambda x: x * random.random(),
+    "numpy.random.rand draws": lambda x: x * np.random.rand(),
+    "a torch.Generator is made": lambda x: torch.rand(3, generator=torch.Generator()) + x,
+    "the state of the random numbers is set": forks,
+}
+
+
+@pytest.mark.parametrize("what", RANDOM)
+def test_random_numbers_that_would_be_drawn_once_are_refused(what: str) -> None:
+    states = random.getstate(), torch.get_rng_state()
+    with pytest.raises(TraceError, match=what):
+        calque.trace(RANDOM[what], X)
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert isinstance(torch.Generator(), torch.Generator)
+
+
+def test_a_generator_from_outside_goes_on() -> None:
+    generator = torch.Generator()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(generator, torch.Generator)
+        return x + torch.rand(3, generator=generator)
+
+    graph = calque.trace(f, X)
+    found = [program(X).tolist() for program in (graph, graph, f)]
+    generator.manual_seed(0)
+    generator.manual_seed(generator.initial_seed())
+    assert found[0] != found[1] != found[2]
+
+
+def swallows(x: torch.Tensor) -> torch.Tensor:
+    try:
+        factor = int(x.sum())
+    except Exception:
+        factor = 0
+    return x * factor
+
+
+def turns_into_another(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return x * float(x.sum())
+    except ValueError as error:
+        raise KeyError("no number") from error
+
+
+@pytest.mark.parametrize("f", [swallows, turns_into_another])
+def test_a_refusal_that_the_program_catches_is_raised_all_the_same(f: Any) -> None:
+    with pytest.raises(TraceError, match="is turned into a number"):
+        calque.trace(f, X)
+
+
+AUTOGRAD = {
+    "is asked for its gradient": lambda x: x if x.grad is None else x * x.grad,
+    "is asked how it was computed": lambda x: x if x.grad_fn is None else x * 2,
+    "is differentiated into .grad": lambda x: (x * x).sum().backward(),
+    "gets a hook": lambda x: (x * 2).register_hook(lambda g: g),
+    "takes functions": lambda x: torch.func.grad(lambda t: (t**3).sum())(x),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("what", AUTOGRAD)
+def test_what_autograd_alone_knows_is_refused(what: str, known: bool) -> None:
+    with pytest.raises(TraceError, match=what):
+        calque.trace(AUTOGRAD[what], X) if known else calque.symbolic_trace(AUTOGRAD[what])
+
+
+# Arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    data: torch.Tensor
+    scale: int = 2
+
+
+def test_a_data_class_is_taken_apart() -> None:
+    def f(batch: Batch) -> torch.Tensor:
+        return batch.data * batch.scale if batch.data.sum() > 0 else -batch.data
+
+    graph = calque.trace(f, Batch(X))
+    for data in (X + 1, -X):
+        torch.testing.assert_close(graph(Batch(data)), f(Batch(data)))
+    with pytest.raises(TraceError, match=r"traced with batch.scale=2, called with batch.scale=3"):
+        graph(Batch(X, 3))
+
+
+def test_what_the_program_writes_into_a_data_class_is_written() -> None:
+    @dataclasses.dataclass
+    class State:
+        total: torch.Tensor
+
+    def f(state: State, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            state.total = state.total + x
+        return state.total * 2
+
+    graph = calque.trace(f, State(X), X)
+    for x in (X, -X):
+        ours, theirs = State(X), State(X)
+        torch.testing.assert_close(graph(ours, x), f(theirs, x))
+        torch.testing.assert_close(ours.total, theirs.total)
+
+
+def test_a_dictionary_keeps_its_class() -> None:
+    def f(d: Any) -> torch.Tensor:
+        d.move_to_end("a")
+        return next(iter(d.values())) * 2
+
+    graph = calque.trace(f, collections.OrderedDict(a=X, b=X + 1))
+    torch.testing.assert_close(graph(collections.OrderedDict(a=-X, b=X + 5)), (X + 5) * 2)
+
+
+def test_an_object_with_tensors_inside_is_refused() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.keys = [X]
+
+    with pytest.raises(TraceError, match="the argument cache is a Cache, an object with tensors"):
+        calque.trace(lambda cache: cache.keys[0] * 2, Cache())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_tensor_may_be_a_default(known: bool) -> None:
+    weight = torch.ones(3)
+
+    def f(x: torch.Tensor, w: torch.Tensor = weight) -> torch.Tensor:
+        return x * w
+
+    graph = calque.trace(f, X) if known else calque.symbolic_trace(f)
+    for args in ((X,), (X, X), (X, weight * 2)):
+        torch.testing.assert_close(graph(*args), f(*args))
+    weight.fill_(5)
+    torch.testing.assert_close(graph(X), f(X))
+
+
+def test_more_or_fewer_arguments_are_refused() -> None:
+    graph = calque.trace(lambda *xs: sum(xs), X, X)
+    for given in ((X,), (X, X, X)):
+        with pytest.raises(TraceError, match=r"traced with 2 parts in \*xs"):
+            graph(*given)

@@ -1,0 +1,235 @@
+import copy
+import pickle
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import calque
+from calque.tracing import fx, lower
+
+
+def operators(graph: fx.GraphModule) -> list[str]:
+    return [str(n.target) for n in graph.graph.nodes if str(n.target).startswith("aten.")]
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return self.norm(y).relu()
+
+
+def test_every_call_is_an_aten_operator_and_keeps_its_place() -> None:
+    graph = lower(calque.trace(Norm(), torch.randn(5, 3)))
+    calls = [n for n in graph.graph.nodes if n.op == "call_function"]
+    assert all(
+        n.target.__module__ in ("torch._ops.aten", "calque.tracing.graph.checks", "_operator")
+        for n in calls
+    )
+    lines = {str(n.target): (n.meta["origin"].text, n.meta["origin"].module) for n in calls}
+    assert lines["aten.addmm.default"] == ("y = self.linear(x)", "linear")
+    assert lines["aten.relu.default"] == ("return self.norm(y).relu()", "")
+    assert lines["aten.copy_.default"] == ("return self.norm(y).relu()", "norm")
+    assert all("origin" in n.meta for n in graph.graph.nodes)
+    relu = next(n for n in calls if n.target is torch.ops.aten.relu.default)
+    assert relu.meta["val"].shape == (5, 4)
+    assert f'File "{__file__}"' in relu.stack_trace
+
+
+def test_parameters_and_buffers_are_those_of_the_program() -> None:
+    model = Norm()
+    graph = lower(calque.trace(model, torch.randn(5, 3)))
+    assert graph.linear.weight is model.linear.weight
+    before = model.norm.running_mean.clone()
+    graph(torch.randn(5, 3))
+    assert not torch.equal(model.norm.running_mean, before)
+    assert model.norm.num_batches_tracked == 1
+
+
+def test_lowering_changes_nothing() -> None:
+    model, x = Norm(), torch.randn(5, 3)
+    state = copy.deepcopy(model.state_dict())
+    random = torch.get_rng_state()
+    lower(calque.trace(model, x), x)
+    torch.testing.assert_close(model.state_dict(), state)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def writes(x: Tensor) -> Tensor:
+    x[0].add_(1)
+    return x.sum()
+
+
+def test_writes_are_one_copy_at_the_end_or_stay() -> None:
+    graph = calque.trace(writes, torch.ones(2, 3))
+    assert operators(lower(graph))[-1] == "aten.copy_.default"
+    assert "aten.add_.Tensor" not in operators(lower(graph))
+    assert "aten.add_.Tensor" in operators(lower(graph, functional=False))
+
+
+def test_the_copy_comes_from_the_line_that_wrote() -> None:
+    lowered = lower(calque.trace(writes, torch.ones(2, 3)))
+    (copied,) = (n for n in lowered.graph.nodes if n.target is torch.ops.aten.copy_.default)
+    assert copied.meta["origin"].text == "x[0].add_(1)"
+
+
+def test_no_gradient_flows_through_a_block_without_gradients() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = x * 2
+        return x * scale
+
+    x = torch.ones(2, requires_grad=True)
+    lowered = lower(calque.trace(f, torch.ones(2)), x)
+    (gradient,) = torch.autograd.grad(lowered(x).sum(), x)
+    assert gradient.tolist() == [2.0, 2.0]
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def test_a_gradient_of_its_own_is_not_lost() -> None:
+    def f(x: Tensor) -> Tensor:
+        return Rounded.apply(x) * 2
+
+    x = torch.rand(3, requires_grad=True)
+    graph = calque.trace(f, x)
+    with pytest.raises(calque.TraceError, match="defines a gradient"):
+        lower(graph)
+    with torch.no_grad():
+        lowered = lower(graph)
+    assert operators(lowered)[0] == "aten.round.default"
+    assert not lowered(x).requires_grad
+
+
+def test_other_shapes_and_dtypes_are_refused() -> None:
+    lowered = lower(calque.trace(lambda x: x.relu(), torch.ones(2)))
+    with pytest.raises(calque.TraceError, match="shape"):
+        lowered(torch.ones(3))
+    with pytest.raises(calque.TraceError, match="dtype"):
+        lowered(torch.ones(2, dtype=torch.float64))
+
+
+def test_another_mode_is_refused() -> None:
+    lowered = lower(calque.trace(nn.Sequential(nn.Dropout()), torch.ones(2)))
+    lowered(torch.ones(2))
+    with pytest.raises(calque.TraceError, match="mode"):
+        lowered.eval()(torch.ones(2))
+
+
+def test_the_signature_stays() -> None:
+    def f(x: Tensor, pair: tuple[Tensor, dict[str, Tensor]], scale: float = 2.0) -> Tensor:
+        return (x + pair[0] - pair[1]["a"]) * scale
+
+    x, y, z = torch.rand(3, 2)
+    lowered = lower(calque.trace(f, x, (y, {"a": z}), scale=3.0), x, (y, {"a": z}), scale=3.0)
+    torch.testing.assert_close(lowered(z, pair=(x, {"a": y}), scale=3.0), (z + x - y) * 3)
+    with pytest.raises(calque.TraceError, match="scale"):
+        lowered(x, (y, {"a": z}))
+
+
+class Result(OrderedDict):
+    pass
+
+
+def test_results_keep_their_classes() -> None:
+    def f(x: Tensor) -> Any:
+        return Result(a=x + 1, b=[x.relu(), None, 3])
+
+    graph = calque.trace(f, torch.ones(2))
+    for traced in (graph, lower(graph), copy.deepcopy(lower(graph))):
+        found = traced(torch.zeros(2))
+        assert type(found) is Result
+        assert found is not traced(torch.zeros(2))
+        torch.testing.assert_close(dict(found), dict(f(torch.zeros(2))))
+
+
+def test_a_result_that_cannot_be_pickled_is_refused() -> None:
+    class Local:
+        def __init__(self, x: Tensor) -> None:
+            self.x = x
+
+    with pytest.raises(calque.TraceError, match="returns a Local"):
+        calque.trace(lambda x: Local(x), torch.ones(2))
+
+
+def test_random_numbers_are_drawn_in_each_run() -> None:
+    lowered = lower(calque.trace(lambda x: F.dropout(x, 0.5), torch.ones(100)))
+    assert not torch.equal(lowered(torch.ones(100)), lowered(torch.ones(100)))
+
+
+def test_one_tensor_given_twice_is_two_inputs() -> None:
+    x = torch.ones(2)
+    lowered = lower(calque.trace(lambda x, y: x - y, x, x), x, x)
+    assert lowered(torch.ones(2), torch.zeros(2)).tolist() == [1.0, 1.0]
+
+
+def test_tied_parameters_are_one() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    lowered = lower(calque.trace(model, torch.ones(1, 2)))
+    assert len(lowered.graph.find_nodes(op="get_attr")) == 1
+
+
+def test_without_an_example_one_has_to_be_given() -> None:
+    graph = calque.symbolic_trace(lambda x: x.relu())
+    with pytest.raises(calque.TraceError, match="example"):
+        lower(graph)
+    assert operators(lower(graph, torch.ones(2))) == ["aten.relu.default"]
+
+
+def test_graphs_of_other_tracers_can_be_lowered() -> None:
+    graph = torch.fx.symbolic_trace(Norm().eval())
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(lower(graph, x)(x), graph(x))
+
+
+def test_values_that_decide_are_refused_at_their_line() -> None:
+    graph = calque.symbolic_trace(lambda x: x[x > 0].sum())
+    with pytest.raises(Exception) as raised:
+        lower(graph, torch.ones(3))
+    assert any(__file__ in note for note in raised.value.__notes__)
+
+
+def test_a_lowered_graph_can_be_pickled() -> None:
+    lowered = lower(calque.trace(Norm().eval(), torch.randn(5, 3)))
+    loaded = pickle.loads(pickle.dumps(lowered))
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(loaded(x), lowered(x))
+
+
+def test_a_function_may_change_the_list_that_it_is_given() -> None:
+    graph = calque.symbolic_trace(lambda x: takes_the_last([1, 2], x))
+    assert lower(graph, torch.ones(2))(torch.ones(2)).tolist() == [2, 2]
+
+
+@calque.tracing.wrap
+def takes_the_last(numbers: list[int], x: torch.Tensor) -> torch.Tensor:
+    return x * numbers.pop()
+
+
+def test_an_error_of_the_program_is_an_operator() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            raise ValueError("negative")
+        return x * 2
+
+    lowered = lower(calque.trace(f, torch.ones(2)))
+    assert lowered(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="ValueError: negative"):
+        lowered(-torch.ones(2))

@@ -1,0 +1,92 @@
+"""Traces in several threads do not see each other, nor does anybody else see them."""
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import torch
+
+import calque
+from calque.tracing import fx
+from calque.tracing.core.patching import Patches, _installed
+
+X = torch.ones(2, 3)
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu() + math.sqrt(4.0)
+
+
+def run_together(*programs: Callable[[], None]) -> list[BaseException]:
+    errors: list[BaseException] = []
+
+    def guarded(program: Callable[[], None]) -> None:
+        try:
+            program()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(program,)) for program in programs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_models_are_traced_and_run_at_the_same_time() -> None:
+    def traces() -> None:
+        for _ in range(10):
+            model = Model()
+            for trace in (fx.symbolic_trace, calque.symbolic_trace, lambda m: calque.trace(m, X)):
+                torch.testing.assert_close(trace(model)(X), model(X))
+
+    def runs() -> None:
+        model = Model()
+        expected = model(X)
+        for _ in range(200):
+            torch.testing.assert_close(model(X), expected)
+
+    assert run_together(traces, traces, runs) == []
+    assert _installed == {}
+
+
+def test_another_thread_runs_a_model_while_it_is_traced() -> None:
+    model = Model()
+    expected = model(X)
+    found: Future[torch.Tensor] = Future()
+
+    class Meets(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert run_together(lambda: found.set_result(model(X))) == []
+            return x + 1
+
+    graph = calque.symbolic_trace(Meets())
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_function", "output"]
+    torch.testing.assert_close(found.result(), expected)
+
+
+def test_a_replacement_stays_until_its_last_holder_is_gone() -> None:
+    names = {"f": original} if (original := (lambda: 1)) else {}
+    first, second = Patches(), Patches()
+    first.hold(names, "f", lambda f: lambda: f() + 1)
+    replacement = names["f"]
+    second.hold(names, "f", lambda f: lambda: f() + 5)
+    first.release()
+    assert names["f"] is replacement
+    second.release()
+    assert names["f"] is original
+
+
+def test_somebody_elses_replacement_is_not_lost() -> None:
+    names = {"f": lambda: 1}
+    with Patches() as patches:
+        patches.hold(names, "f", lambda f: lambda: f() + 1)
+        theirs = names["f"] = lambda: 7
+    assert names["f"] is theirs

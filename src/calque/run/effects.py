@@ -16,9 +16,10 @@ from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
 from calque.run.results import Attribute, Given, container_at
+from calque.run.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, InstanceRow, ListRow
+from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
@@ -136,6 +137,9 @@ class PythonState:
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
         if steps in self._own:
             return
+        if is_unread(value):
+            self.given[id(value)] = steps
+            return
         if isinstance(value, torch.Tensor):
             self._arguments.append((steps, InstanceRow(value, path)))
             return
@@ -149,14 +153,23 @@ class PythonState:
             elif value:
                 self._kept.append(value)
             inner += enumerate(value)
+        elif type(value) is set:
+            self._arguments.append((steps, SetRow(value, path)))
         elif not self._is_rebuilt(value):
             return
         if id(value) in self.given:
             return
+        rows: list[Row] = []
         if hasattr(value, "__dict__"):
-            self._arguments.append((steps, InstanceRow(value, path)))
+            rows.append(InstanceRow(value, path))
+        if slots_of(type(value)):
+            rows.append(SlotsRow(value, path))
+        for row in rows:
+            self._arguments.append((steps, row))
             self._kept.append(value)
-            inner += ((Attribute(name), item) for name, item in vars(value).items())
+            inner += ((Attribute(name), item) for name, item in row.before.items())
+        if rows:
+            self.snapshot.visit(type(value), type(value).__name__)
         self.given[id(value)] = steps
         for key, item in inner:
             inside = path.attribute(key) if type(key) is Attribute else path.item(key)
@@ -165,7 +178,9 @@ class PythonState:
     def _is_rebuilt(self, value: Any) -> bool:
         """Whether an object stands for one of the call's whose class is known as a container."""
         is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
-        return not is_leaf and hasattr(value, "__dict__") and not isinstance(value, type)
+        if is_leaf or isinstance(value, type):
+            return False
+        return hasattr(value, "__dict__") or bool(slots_of(type(value)))
 
     def restore(self) -> None:
         """Put everything back.

@@ -27,12 +27,14 @@ from calque.run.derivatives import Step
 from calque.run.explain import Explanation, explain
 from calque.run.jit_module import JittedModule
 from calque.run.modes import ambient
+from calque.run.objects import Objects
 from calque.run.patience import announced
 from calque.run.program import Program
 from calque.run.record import Recording, record
 from calque.run.repeating import Repeating, takes_keywords
 from calque.run.specializing import Specializing
 from calque.run.turns import Stale, tracing, wait_for_traces
+from calque.run.unread import Restructure
 from calque.trace.active import is_tracing
 
 P = ParamSpec("P")
@@ -83,6 +85,8 @@ class Jitted(Generic[P, R]):
         self._repeating = Repeating(fn, verify)
         self._lock = threading.RLock()
         self._given: Any = None
+        self._last: Any = None
+        self._objects = Objects()
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -94,7 +98,7 @@ class Jitted(Generic[P, R]):
             raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
             try:
@@ -111,6 +115,21 @@ class Jitted(Generic[P, R]):
                     return self._specializing.call(key, leaves, spec, signal, given)
             except Stale:  # another thread traces, or has changed what was found
                 wait_for_traces()
+            except Restructure as signal:
+                self._restructure(signal)
+                leaves, spec = self._flatten(args, kwargs)
+
+    def _flatten(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        if self._objects.opened:
+            return self._objects.flatten(args, kwargs, self._ordered)
+        return signature.flatten_call(args, kwargs, self._ordered)
+
+    def _restructure(self, signal: Restructure) -> None:
+        """Take arguments apart in another way; programs for single objects let go of these."""
+        with self._lock:
+            self._objects.follow(signal)
+            for key in [k for k in self.programs if signature.holds_any(k, signal.opened)]:
+                del self.programs[key]
 
     def _key(self, leaves: list[Any], spec: Any) -> Any:
         keys = [signature.key_of(leaf) for leaf in leaves]
@@ -136,6 +155,7 @@ class Jitted(Generic[P, R]):
         return again
 
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+        self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
         self._last = key
         return self._specializing.made(key, leaves, spec, reason)

@@ -40,6 +40,7 @@ from calque.run.implicit import GradientOf, HeldIn, Implicit, is_hooked
 from calque.run.lifting import Input, Lifting, close, late_equations
 from calque.run.modes import Modes, ambient, function_modes
 from calque.run.naming import names_by_cell
+from calque.run.objects import Distinct
 from calque.run.optimizers import OptimizerLending
 from calque.run.reach import Reach
 from calque.run.results import Argument, Description, Existing, Fresh, Inseparable
@@ -47,6 +48,8 @@ from calque.run.returned import Containers
 from calque.run.shells import opened
 from calque.run.signature import is_tensor
 from calque.run.sources import Sources
+from calque.run.structures import Structure
+from calque.run.unread import Restructure, is_unread, watching_objects
 from calque.run.versions import watch
 from calque.run.witness import Witness
 from calque.state import Row, Running, Snapshot, StateGuard
@@ -185,12 +188,13 @@ class _Trace:
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         self.own_tensors = dict(reach.tensors)
-        reach.add(leaves, "arguments")
+        reach.add([leaf for leaf in leaves if not is_unread(leaf)], "arguments")
         self.modes = Modes()
         self.state = PythonState(Snapshot(fn, *function_modes()))
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
-                self.state.snapshot.visit(leaf, f"arguments[{index}]")
+                if not is_unread(leaf):
+                    self.state.snapshot.visit(leaf, f"arguments[{index}]")
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
@@ -212,6 +216,7 @@ class _Trace:
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
+        self.spec: Any = None
         self.free: list[tuple[Row, Any]] = []
         self.implicit: list[tuple[Implicit, list[Any]]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -220,6 +225,7 @@ class _Trace:
 
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
+        self.spec = spec
         args, kwargs = signature.unflatten(self.stand_ins, spec)
         if self.own_containers:
             args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
@@ -276,8 +282,15 @@ class _Trace:
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
         running = Running(self.state.snapshot, self.witness.read)
-        with self.arguments.watched(), noting_refusals() as refusals, running.watching():
+        with (
+            watching_objects() as touched,
+            self.arguments.watched(),
+            noting_refusals() as refusals,
+            running.watching(),
+        ):
             result = fn(*args, **kwargs)
+        if touched:
+            raise Restructure(touched=touched)
         del args, kwargs
         if self.assumptions is not None:
             self.assumptions.check_met()
@@ -287,7 +300,7 @@ class _Trace:
         containers = Containers(result, outside, self.state.given)
         leaves, recording.spec = containers.flatten(result)
         del result
-        recording.shells = opened(leaves, self._is_made_here)
+        recording.shells = opened(leaves, self._is_made_here, self.state.given)
         self._forget_aliases()
         self._undo_data()
         recording.modes = self.modes.changed()
@@ -391,14 +404,30 @@ class _Trace:
             Overlap: they are not apart.
         """
         snapshot = self.state.snapshot
+        distinct = self._distinct_objects()
         changes = self.state.changes_containers
         if changes and (found := overlapping(self.given, snapshot.rows).keys()):
             if not found <= self.own_containers:
                 raise Overlap(found)
         tensors = self.own_tensors | snapshot.tensors if snapshot.compares_objects else None
         changes = changes and self.given is not None and not self.own_containers
-        if changes or tensors is not None:
-            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves)
+        if changes or tensors is not None or distinct is not None:
+            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves, distinct)
+
+    def _distinct_objects(self) -> Distinct | None:
+        """What tells the objects that were taken apart from those of the state; None if none were.
+
+        Raises:
+            Restructure: they are not apart, or the function asks for their identity.
+        """
+        if not isinstance(self.spec, Structure) or self.given is None:
+            return None
+        snapshot, opened = self.state.snapshot, self.spec.opened
+        distinct = Distinct(opened, snapshot.known)
+        closed = opened if snapshot.asks_identity else distinct.shared(self.given)
+        if closed:
+            raise Restructure(closed=closed)
+        return distinct
 
     def _forget_aliases(self) -> None:
         """Let go of tensors that were made in the trace over storages from outside.

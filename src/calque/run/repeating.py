@@ -16,6 +16,7 @@ from calque.run.implicit import form
 from calque.run.program import Program
 from calque.run.results import Constant
 from calque.run.signature import is_tensor
+from calque.run.structures import Structure
 from calque.state import ATOMIC, same_value
 
 _STREAK = 6
@@ -96,8 +97,12 @@ class Repeating:
     ) -> None:
         """A program was traced for a call's leaves, because of `reason`."""
         if self._verify and program.assumed is None and not program.single_use:
-            program.unverified = True
-            self._unverified = {id(program): Fingerprint(program, lowered, leaves)}
+            found = Fingerprint(program, lowered, leaves)
+            first = next(iter(self._unverified.values()), None)
+            # The same program with its arguments taken apart: two calls have given it.
+            opened = first is not None and isinstance(key[0], Structure)
+            program.unverified = not (opened and first.difference(found) is None)
+            self._unverified = {id(program): found} if program.unverified else {}
         changes = program.single_use or program.recording.effects or program.recording.rebound
         before, count = self._streak
         another = before is not None and signature.differ_by_objects(before, key)

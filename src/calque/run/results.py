@@ -9,6 +9,7 @@ from jax import Array
 
 from calque.device.cell import META, cell_of, wrap, wrap_strided
 from calque.device.geometry import Ints, View
+from calque.run.structures import getattr_of
 
 
 class Outputs:
@@ -102,7 +103,13 @@ class Attribute(str):
 def container_at(steps: Iterable[Any], given: Any) -> Any:
     """What some keys lead to from a call's (args, kwargs)."""
     for step in steps:
-        given = vars(given)[step] if type(step) is Attribute else given[step]
+        if type(step) is Attribute:
+            held = getattr_of(given, "__dict__", {})
+            given = held[step] if step in held else getattr_of(given, step)
+        elif isinstance(given, dict):
+            given = dict.__getitem__(given, step)
+        else:
+            given = given[step]
     return given
 
 

@@ -86,6 +86,7 @@ _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", 
 """Names by which code asks how far something has moved on, without using it."""
 _CALLED = frozenset(("forward", "backward", "setup_context"))
 """Methods that PyTorch calls, though no code of the program's names them."""
+_IDENTITY = frozenset(("id", "hash"))
 _FAMILY = "__subclasses__"
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
 """What a library's module goes by, though no code names it."""
@@ -106,6 +107,7 @@ class Snapshot:
         moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         compares_objects: whether the user's code asks whether two things are one object.
+        asks_identity: whether it asks which object something is.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
     """
@@ -116,7 +118,7 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         self.codes: dict[types.CodeType, Owner] = {}
         self.unrepeatable: list[str] = []
-        self.has_differing = self.compares_objects = False
+        self.has_differing = self.compares_objects = self.asks_identity = False
         self.on_difference: Callable[[], None] = lambda: None
         self._passes = passes
         self._words: set[str] = set(_CALLED)
@@ -579,6 +581,7 @@ class Snapshot:
         self._use(names.words)
         if owner is Owner.USER:
             self.compares_objects |= names.compares
+            self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
             self._look_up(names, held)
 
     def _follow_all(self) -> None:

@@ -1,6 +1,7 @@
 """Whole training steps under calque.jit agree with eager CPU PyTorch."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -136,7 +137,33 @@ def test_schedulers_change_inputs_and_do_not_retrace(name, optimizer):
     assert len(step.history) == 1
 
 
-def test_a_scheduler_inside_is_an_error_that_changes_nothing():
+def scheduler_after(optimizer, scheduler):
+    optimizer.step()
+    scheduler.step()  # here
+
+
+def scheduler_before(optimizer, scheduler):
+    scheduler.step()  # here
+    optimizer.step()
+
+
+def assignment_before(optimizer, scheduler):
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5  # here
+    optimizer.step()
+
+
+def assignment_after(optimizer, scheduler):
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01  # here
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+@pytest.mark.parametrize(
+    "update", [scheduler_after, scheduler_before, assignment_before, assignment_after]
+)
+def test_a_learning_rate_changed_inside_is_an_error_that_changes_nothing(update):
     model = make_model().to("jax")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -145,15 +172,19 @@ def test_a_scheduler_inside_is_an_error_that_changes_nothing():
     @calque.jit
     def step(x, y):
         F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
+        update(optimizer, scheduler)
 
-    with pytest.raises(calque.TraceError, match="scheduler"):
-        step(*batches(1, "jax")[0])
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key]), key
-    assert all(p.grad is None for p in model.parameters())
-    assert not optimizer.state
+    lines, first = inspect.getsourcelines(update)
+    line = first + next(i for i, text in enumerate(lines) if "# here" in text)
+    for _ in range(2):
+        with pytest.raises(calque.TraceError, match="outside of the jitted function") as caught:
+            step(*batches(1, "jax")[0])
+        assert f"{__file__}:{line} in {update.__name__}: 'lr' of SGD" in str(caught.value)
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, before[key]), key
+        assert all(p.grad is None for p in model.parameters())
+        assert not optimizer.state
+        assert (optimizer.param_groups[0]["lr"], scheduler.last_epoch) == (0.1, 0)
 
 
 def test_gradients_accumulate_over_calls():

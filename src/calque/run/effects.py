@@ -319,6 +319,12 @@ class PythonState:
             if row is not None:
                 row.ignored = {k for k, v in group.items() if is_number(v)}
 
+    def numbers_before(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The numbers of a param group as they were before the function could change them."""
+        row = self.snapshot.rows.get(id(group))
+        held = group if row is None else row.before
+        return {key: value for key, value in held.items() if is_number(value)}
+
     def made(self, container: Any, key: Any) -> None:
         """Something that was prepared for the trace stays: it counts as there before."""
         row = self.snapshot.rows.get(id(container))

@@ -30,7 +30,7 @@ from calque.run.modes import ambient
 from calque.run.objects import Objects
 from calque.run.patience import announced
 from calque.run.program import Program
-from calque.run.record import Recording, record
+from calque.run.record import Recording, Unshaped, record
 from calque.run.repeating import Repeating, takes_keywords
 from calque.run.specializing import Specializing
 from calque.run.turns import Stale, tracing, wait_for_traces
@@ -98,6 +98,7 @@ class Jitted(Generic[P, R]):
             raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
+        fn: Callable[..., Any] = self._fn
         leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
@@ -115,6 +116,8 @@ class Jitted(Generic[P, R]):
                     return self._specializing.call(key, leaves, spec, signal, given)
             except Stale:  # another thread traces, or has changed what was found
                 wait_for_traces()
+            except Unshaped:
+                return fn(*args, **kwargs)
             except Restructure as signal:
                 self._restructure(signal)
                 leaves, spec = self._flatten(args, kwargs)

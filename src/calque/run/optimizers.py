@@ -26,6 +26,7 @@ from calque.diagnostics import TraceError
 from calque.run.lifting import Lifting
 from calque.run.scalars import TracedFloat, Watch, number_of
 from calque.run.turns import wait_for_traces
+from calque.state import Running
 
 Group = dict[str, Any]
 
@@ -51,6 +52,7 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
+        numbers_before: gives the numbers of a param group as they were before the function ran.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
     """
@@ -64,7 +66,8 @@ class OptimizerLending:
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
-        self._numbers_before: dict[Optimizer, list[Any]] = {}
+        self._numbers_before: dict[Optimizer, list[Group]] = {}
+        self.numbers_before: Callable[[Group], Group] = _numbers
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self._kept_waiting: list[Any] = []
 
@@ -82,15 +85,19 @@ class OptimizerLending:
                 handle.remove()
             self._give_back()
 
-    def check_unchanged(self) -> None:
-        """Raise TraceError where the function itself changed a hyper-parameter (a scheduler)."""
+    def check_unchanged(self, running: Running) -> None:
+        """Check that the function itself has changed no hyper-parameter.
+
+        Args:
+            running: has seen the function run.
+
+        Raises:
+            TraceError: a scheduler has, or the user's own code.
+        """
         for optimizer, numbers in self._numbers_before.items():
-            if _all_numbers(optimizer) != numbers:
-                raise TraceError(
-                    f"a hyper-parameter of {type(optimizer).__name__} is changed inside "
-                    "calque.jit, by scheduler.step() perhaps: the program could not repeat that.\n"
-                    "Step the scheduler outside of the jitted function."
-                )
+            for before, now in zip(numbers, map(_numbers, optimizer.param_groups)):
+                for key in [key for key in now if now[key] != before.get(key)]:
+                    raise _changed(type(optimizer).__name__, key, running)
 
     def rollback(self) -> None:
         """Undo what a failed trace left in the optimizers: state made, step counts moved."""
@@ -98,11 +105,16 @@ class OptimizerLending:
             state.pop(key, None)
         for container, key, value in reversed(self._moved):
             container[key] = value
+        for optimizer, numbers in self._numbers_before.items():
+            for group, before in zip(optimizer.param_groups, numbers):
+                group.update({k: v for k, v in before.items() if group.get(k) is not v})
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is not self.lifting:
             return
-        self._numbers_before.setdefault(optimizer, _all_numbers(optimizer))
+        if optimizer not in self._numbers_before:
+            found = [self.numbers_before(group) for group in optimizer.param_groups]
+            self._numbers_before[optimizer] = found
         made, moved = len(self._created), len(self._moved)
         for group in optimizer.param_groups:
             if group.get("capturable") is False:
@@ -207,6 +219,23 @@ class OptimizerLending:
         self._kept_waiting.clear()
 
 
+def _changed(name: str, key: str, running: Running) -> TraceError:
+    """The error for a hyper-parameter that the function has changed, at the line that did it."""
+    stepped = running.scheduler_stepped
+    place = stepped or running.line_of_item(key)
+    how = "scheduler.step()" if stepped else f"an assignment to `group[{key!r}]`"
+    remedy = (
+        "Step the scheduler outside of the jitted function, after the call: the program reads "
+        "the numbers of the param groups at each call."
+        if stepped
+        else "Assign it outside of the jitted function: the program reads it at each call."
+    )
+    return TraceError(
+        f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit by {how}, "
+        f"which one program cannot repeat.\n{remedy}"
+    )
+
+
 def _wait(optimizer: Optimizer) -> None:
     """Keep a thread that saves an optimizer waiting while another one has lent it numbers."""
     if active.trace is None:
@@ -242,8 +271,8 @@ def is_number(value: Any) -> bool:
     return type(value) is float
 
 
-def _all_numbers(optimizer: Optimizer) -> list[Any]:
-    return [{k: v for k, v in g.items() if is_number(v)} for g in optimizer.param_groups]
+def _numbers(group: Group) -> Group:
+    return {key: value for key, value in group.items() if is_number(value)}
 
 
 def settings_of(optimizer: Optimizer) -> list[Group]:

@@ -12,6 +12,7 @@ import torch
 from jax import Array
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 
 from calque.device.cell import (
     Cell,
@@ -94,6 +95,10 @@ def record(
             if error.indexes <= with_storage:
                 raise
             with_storage |= error.indexes
+
+
+class Unshaped(BaseException):
+    """Parameters have no shapes yet: a call that runs eagerly gives them theirs."""
 
 
 class Recording:
@@ -185,6 +190,8 @@ class _Trace:
         self.lifting = Lifting(checks, assumptions)
         self.lending = OptimizerLending(self.lifting)
         self.reach = reach = Reach(fn)
+        if any(map(is_lazy, reach.tensors.values())):
+            raise Unshaped
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         self.own_tensors = dict(reach.tensors)
@@ -198,6 +205,7 @@ class _Trace:
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
+        self.lending.numbers_before = self.state.numbers_before
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -247,6 +255,8 @@ class _Trace:
     def _on_module(self, module: Module, args: Any) -> None:
         if active.trace is self.lifting and module not in self.modules:
             found = Reach(module)
+            if any(map(is_lazy, found.tensors.values())):
+                raise Unshaped
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
@@ -332,7 +342,7 @@ class _Trace:
             for tensor in self.histories.changed()
         ]
         recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
-        self.lending.check_unchanged()
+        self.lending.check_unchanged(running)
         recording.checks = Checks.of(self.lifting, describer)
         if self.assumptions is not None:
             recording.checks = self.assumptions.checked_by(recording.checks, describer)

@@ -100,8 +100,8 @@ class Repeating:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
             # The same program with its arguments taken apart: two calls have given it.
-            opened = first is not None and isinstance(key[0], Structure)
-            program.unverified = not (opened and first.difference(found) is None)
+            opened = first if isinstance(key[0], Structure) else None
+            program.unverified = opened is None or opened.difference(found) is not None
             self._unverified = {id(program): found} if program.unverified else {}
         changes = program.single_use or program.recording.effects or program.recording.rebound
         before, count = self._streak

@@ -18,6 +18,7 @@ from calque.run.optimizers import is_number
 from calque.run.results import Attribute, Given, container_at
 from calque.run.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
+from calque.state.names import assigns_item
 from calque.state.paths import Path
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
 from calque.state.template import Template
@@ -317,13 +318,27 @@ class PythonState:
         for group in groups:
             row = self.snapshot.rows.get(id(group))
             if row is not None:
-                row.ignored = {k for k, v in group.items() if is_number(v)}
+                own = self.own_numbers(group)
+                row.ignored = {k for k, v in group.items() if is_number(v) and k not in own}
 
-    def numbers_before(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The numbers of a param group as they were before the function could change them."""
+    def own_numbers(self, group: dict[str, Any]) -> set[str]:
+        """The keys of a param group whose numbers the function itself assigns.
+
+        Such a number is none that each call brings: it is compared, and assigned by each call.
+        """
         row = self.snapshot.rows.get(id(group))
-        held = group if row is None else row.before
-        return {key: value for key, value in held.items() if is_number(value)}
+        if row is None:
+            return set()
+        codes = [code for code, owner in self.snapshot.codes.items() if owner >= Owner.PACKAGE]
+        return {
+            key
+            for key, value in group.items()
+            if is_number(value)
+            and (
+                not same_value(row.before.get(key, MISSING), value)
+                or any(assigns_item(code, key) for code in codes)
+            )
+        }
 
     def made(self, container: Any, key: Any) -> None:
         """Something that was prepared for the trace stays: it counts as there before."""

@@ -98,7 +98,6 @@ class Jitted(Generic[P, R]):
             raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        fn: Callable[..., Any] = self._fn
         leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
@@ -117,7 +116,8 @@ class Jitted(Generic[P, R]):
             except Stale:  # another thread traces, or has changed what was found
                 wait_for_traces()
             except Unshaped:
-                return fn(*args, **kwargs)
+                run: Callable[..., Any] = self._fn
+                return run(*args, **kwargs)
             except Restructure as signal:
                 self._restructure(signal)
                 leaves, spec = self._flatten(args, kwargs)

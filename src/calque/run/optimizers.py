@@ -9,7 +9,7 @@ floats, and `1 - 0.999 ** step` keeps four digits in float32.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +52,7 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
-        numbers_before: gives the numbers of a param group as they were before the function ran.
+        own_numbers: gives the keys of a param group whose numbers the function assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
     """
@@ -66,8 +66,8 @@ class OptimizerLending:
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
-        self._numbers_before: dict[Optimizer, list[Group]] = {}
-        self.numbers_before: Callable[[Group], Group] = _numbers
+        self._numbers_before: dict[int, tuple[Optimizer, Group, Group]] = {}
+        self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self._kept_waiting: list[Any] = []
 
@@ -94,9 +94,9 @@ class OptimizerLending:
         Raises:
             TraceError: a scheduler has, or the user's own code.
         """
-        for optimizer, numbers in self._numbers_before.items():
-            for before, now in zip(numbers, map(_numbers, optimizer.param_groups)):
-                for key in [key for key in now if now[key] != before.get(key)]:
+        for optimizer, group, lent in self._numbers_before.values():
+            for key, value in lent.items():
+                if group.get(key) != value:
                     raise _changed(type(optimizer).__name__, key, running)
 
     def rollback(self) -> None:
@@ -105,16 +105,17 @@ class OptimizerLending:
             state.pop(key, None)
         for container, key, value in reversed(self._moved):
             container[key] = value
-        for optimizer, numbers in self._numbers_before.items():
-            for group, before in zip(optimizer.param_groups, numbers):
-                group.update({k: v for k, v in before.items() if group.get(k) is not v})
+        for _, group, lent in self._numbers_before.values():
+            group.update({k: v for k, v in lent.items() if group.get(k) is not v})
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is not self.lifting:
             return
-        if optimizer not in self._numbers_before:
-            found = [self.numbers_before(group) for group in optimizer.param_groups]
-            self._numbers_before[optimizer] = found
+        for group in optimizer.param_groups:
+            if id(group) not in self._numbers_before:
+                own = self.own_numbers(group)
+                lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
+                self._numbers_before[id(group)] = optimizer, group, lent
         made, moved = len(self._created), len(self._moved)
         for group in optimizer.param_groups:
             if group.get("capturable") is False:
@@ -186,7 +187,10 @@ class OptimizerLending:
         if group.get("fused"):  # one operator, whose schema asks for Python floats
             self._lent.append((group, "fused", group["fused"]))
             group["fused"] = False
+        _, _, lent = self._numbers_before[id(group)]
         for key, value in group.items():
+            if key not in lent:
+                continue
             if type(value) is float:
                 self._lent.append((group, key, value))
                 group[key] = self._number(index, group, key, None)
@@ -221,18 +225,12 @@ class OptimizerLending:
 
 def _changed(name: str, key: str, running: Running) -> TraceError:
     """The error for a hyper-parameter that the function has changed, at the line that did it."""
-    stepped = running.scheduler_stepped
-    place = stepped or running.line_of_item(key)
-    how = "scheduler.step()" if stepped else f"an assignment to `group[{key!r}]`"
-    remedy = (
-        "Step the scheduler outside of the jitted function, after the call: the program reads "
-        "the numbers of the param groups at each call."
-        if stepped
-        else "Assign it outside of the jitted function: the program reads it at each call."
-    )
+    place = running.scheduler_stepped
+    how = "by scheduler.step()" if place else "after the optimizer's step"
     return TraceError(
-        f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit by {how}, "
-        f"which one program cannot repeat.\n{remedy}"
+        f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit {how}, "
+        "which one program cannot repeat.\nDo that outside of the jitted function, after the "
+        "call: the program reads the numbers of the param groups at each call."
     )
 
 
@@ -269,10 +267,6 @@ def is_number(value: Any) -> bool:
     if type(value) is tuple and value:
         return all(type(v) is float for v in value)
     return type(value) is float
-
-
-def _numbers(group: Group) -> Group:
-    return {key: value for key, value in group.items() if is_number(value)}
 
 
 def settings_of(optimizer: Optimizer) -> list[Group]:

@@ -25,6 +25,7 @@ from calque.device.cell import (
 from calque.device.interrupts import settles
 from calque.diagnostics import TraceError, noting_refusals
 from calque.run import signature
+from calque.run.always_called import refusal
 from calque.run.apart import Apart, Overlap, overlapping, with_own
 from calque.run.arguments import Arguments
 from calque.run.assumptions import Assumed, Assumptions
@@ -53,7 +54,7 @@ from calque.run.structures import Structure
 from calque.run.unread import Restructure, is_unread, watching_objects
 from calque.run.versions import watch
 from calque.run.witness import Witness
-from calque.state import Row, Running, Snapshot, StateGuard
+from calque.state import Row, Running, Snapshot, StateGuard, weakened
 
 Target = Existing | Argument
 
@@ -160,8 +161,11 @@ class Recording:
         trace.given, trace.own_containers = given, own
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
-        except BaseException:
+        except BaseException as error:
+            refused = refusal(error, trace.modules, trace.state.snapshot)
             trace.rollback()
+            if refused is not None:
+                raise refused from error
             raise
         if path:
             trace.rollback()
@@ -205,7 +209,7 @@ class _Trace:
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
-        self.lending.numbers_before = self.state.numbers_before
+        self.lending.own_numbers = self.state.own_numbers
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -603,7 +607,9 @@ class _Trace:
         known = [(t, key) for key, t in self.tensors.items() if key not in positions]
         state = {i.source for i in self.recording.inputs if i.kind == "cell"}
         optimizers = list(self.lending.optimizers)
-        rows = self.state.snapshot.rows
+        snapshot = self.state.snapshot
+        rows = weakened(snapshot.rows, snapshot.weak.values())
+        moved = {row: rows[key] for key, row in snapshot.rows.items()} if snapshot.weak else {}
         handles = [
             (t, cell, view_of(alias))
             for t, key in known
@@ -617,7 +623,7 @@ class _Trace:
                 self.fixed,
             ),
             CellGuard(handles),
-            StateGuard(rows, self.free),
+            StateGuard(rows, [(moved.get(row, row), key) for row, key in self.free]),
         ]
         self.recording.optimizers = optimizers
         if optimizers:

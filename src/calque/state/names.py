@@ -98,20 +98,23 @@ def names_of(code: CodeType) -> Names:
     )
 
 
-def line_of_item(code: CodeType, key: str) -> int | None:
-    """The line at which code assigns an item by a constant key: `group["lr"] = 0.1`.
+@lru_cache(maxsize=16384)
+def assigns_item(code: CodeType, key: str) -> bool:
+    """Whether code assigns an item by a constant key: `group["lr"] = 0.1`.
 
-    >>> line_of_item(compile("d['a'] = 1", "", "exec"), "a")
-    1
+    >>> assigns_item(compile("d['a'] = 1", "", "exec"), "a")
+    True
     """
+    if key not in code.co_consts:
+        return False
     line, loaded = None, None
     for one in dis.get_instructions(code):
         line = (one.positions.lineno if one.positions else None) or line
         if one.opname.startswith("LOAD_") and one.argval == key:
             loaded = line
         if one.opname == "STORE_SUBSCR" and loaded == line is not None:
-            return line
-    return None
+            return True
+    return False
 
 
 def words_in(text: str) -> set[str]:

@@ -27,7 +27,7 @@ from torch.optim import lr_scheduler
 
 from calque.diagnostics.frames import Origin, user_origin
 from calque.state.differing import NAMES, differs, home_of
-from calque.state.names import line_of_item, names_of
+from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
 from calque.state.whose import Owner, owner_of_code, owner_of_file
 
@@ -231,14 +231,6 @@ class Running:
     def _read(self, value: Any) -> None:
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             self._on_read(value)
-
-    def line_of_item(self, key: str) -> Origin | None:
-        """The line of the user's code that ran which assigns an item of this name."""
-        for code, owner in self._snapshot.codes.items():
-            line = line_of_item(code, key) if owner is Owner.USER else None
-            if line is not None:
-                return Origin(code.co_filename, line, code.co_name)
-        return None
 
     def note(self, what: str, code: CodeType, line: int) -> None:
         """Something happened whose result the next call may find different."""

@@ -103,6 +103,7 @@ class Snapshot:
         rows: the rows, by the id of their container (and a mark, where one object has several).
         known: every object met, by id; kept alive.
         tensors: those among them that are tensors, by id.
+        weak: those that something refers to weakly, by id.
         codes: the code that has run, with whose it is.
         moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
@@ -120,6 +121,7 @@ class Snapshot:
         self.unrepeatable: list[str] = []
         self.has_differing = self.compares_objects = self.asks_identity = False
         self.on_difference: Callable[[], None] = lambda: None
+        self.weak: dict[int, Any] = {}
         self._passes = passes
         self._words: set[str] = set(_CALLED)
         self._classes: dict[int, type] = {}
@@ -513,6 +515,7 @@ class Snapshot:
     def _weak(self, value: weakref.ref, path: Path) -> None:
         target = value()
         if target is not None:
+            self.weak[id(target)] = target
             self._stack.append((target, path))
 
     def _weak_container(self, value: Any, path: Path) -> None:

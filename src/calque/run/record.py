@@ -162,7 +162,7 @@ class Recording:
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
         except BaseException as error:
-            refused = refusal(error, trace.modules, trace.state.snapshot)
+            refused = refusal(error, trace.modules)
             trace.rollback()
             if refused is not None:
                 raise refused from error

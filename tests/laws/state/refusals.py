@@ -21,7 +21,7 @@ _REFUSED: dict[str, dict[str, str]] = {
         "is changed by the backward of a result": """
             backward_outside_that_counts
         """,
-        "a forward hook with always_call=True has run": """
+        "a forward hook with always_call=True has to run": """
             forward_hook_that_always_runs
         """,
         "is copied to the CPU": """

@@ -46,6 +46,7 @@ from calque.state.matters import (
     is_program,
     is_random,
     matters_in_library,
+    registries_in,
 )
 from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
@@ -382,10 +383,21 @@ class Snapshot:
             path = Path(module, foreign=True).attribute(name)
             self._hold(StateRow(held, path, lambda held: _told(held[name])), ("i", module))
 
+    def _registries(self, value: Any, path: Path) -> None:
+        """Dicts in which a package looks up what to call."""
+        for found in registries_in(value):
+            if id(found) not in self.rows:
+                row = self._hold(DictRow(found, path))
+                own = (v for v in row.before.values() if _is_users_code(v))
+                self._stack += [(one, Path(path.key)) for one in own]
+
     def _look_in_library(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         held = vars(module)
+        registers = owner_of_module(module) is Owner.PACKAGE
         for name in words:
             value = held.get(name)
+            if registers and value is not None and type(value) not in ATOMIC:
+                self._registries(value, path.attribute(name))
             if is_setting(value, name):
                 self._hold_setting(value, path.attribute(name))
             elif name in vars(type(module)) and not hasattr(types.ModuleType, name):
@@ -664,7 +676,11 @@ class Snapshot:
     def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
-            if type(value) not in ATOMIC and matters_in_library(value):
+            if type(value) in ATOMIC:
+                continue
+            if owner is Owner.PACKAGE:
+                self._registries(value, Path(name, foreign=True))
+            if matters_in_library(value):
                 foreign = home_of_class(type(value)) != "os"
                 self._stack.append((value, Path(name, foreign=foreign)))
         scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
@@ -797,6 +813,11 @@ _GLOBAL_HOOKS = [
 
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
+
+
+def _is_users_code(value: Any) -> bool:
+    home = getattr(value, "__module__", None)
+    return isinstance(home, str) and owner_of_name(home) is Owner.USER
 
 
 def _told(value: Any) -> Any:

@@ -6,6 +6,7 @@ containers are filled. What cannot be put back (an iterator that was advanced) h
 program is not kept, and the next call is traced again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from calque.diagnostics import TraceError
 from calque.run import signature
 from calque.run.optimizers import is_number
 from calque.run.results import Attribute, Given, container_at
+from calque.run.structures import containers_in
 from calque.run.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
@@ -85,8 +87,8 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._changes)
 
-    def apply(self, make: Callable[[Any], Any], given: Any) -> None:
-        """Make the changes.
+    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
+        """Make the changes; gives the values that the function returns, too.
 
         Args:
             make: gives the tensor for a description.
@@ -95,6 +97,7 @@ class Effects:
         values = iter(self._template.build(make))
         for change in self._changes:
             change.apply([next(values) for _ in change.keys], given)
+        return list(values)
 
 
 class PythonState:
@@ -104,6 +107,7 @@ class PythonState:
         snapshot: the rows.
         unrepeatable: why the program serves no second call, in words; empty if it does.
         given: the keys that lead to each container among the arguments, by id.
+        freed: places that held tensors, and are given others by `effects`.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -114,6 +118,9 @@ class PythonState:
         self._kept: list[Any] = []
         self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[Change, list[Any]]] = []
+        self._changed: list[tuple[Row, dict[Any, Any]]] = []
+        self._holders: Counter[int] = Counter()
+        self.freed: list[Rebound] = []
 
     @property
     def changes_containers(self) -> bool:
@@ -197,12 +204,30 @@ class PythonState:
                 "up.\nTake from it outside of the jitted function, and pass what it gives."
             )
 
-    def collect(self) -> list[Rebound]:
-        """Take note of every change; all that can be is undone, and tensors are given back."""
-        rebound: list[Rebound] = []
+    def look(self) -> set[int]:
+        """See what has changed; gives the ids of the containers and objects that are kept by it."""
         self.snapshot.look_again()
+        self._changed = list(self.snapshot.changed())
+        arguments = [(row, row.items()) for _, row in self._arguments]
+        for row, now in (*self._changed, *arguments):
+            if row.restored and row.settable:
+                new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
+                for value in new:
+                    self._holders.update(map(id, containers_in(value)))
+        known = self.snapshot.known
+        return {key for key in self._holders if key not in known and key not in self.given}
+
+    def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
+        """Take note of every change; all that can be is undone, and tensors are given back.
+
+        Args:
+            returned: the ids of what is kept that the function returns, too.
+        """
+        rebound: list[Rebound] = []
+        self._holders.update(returned)
         self.unrepeatable += self.snapshot.unrepeatable
-        for row, now in list(self.snapshot.changed()):
+        changed, self._changed = self._changed, []
+        for row, now in changed:
             if not row.restored:  # a library's own: none of the program's business
                 row.guarded = False
             elif not row.settable:
@@ -210,6 +235,7 @@ class PythonState:
             else:
                 self._collect(row, now, rebound, None)
                 row.restore()
+        del changed
         for steps, row in self._arguments:
             now = row.items()
             if row.is_changed(now):
@@ -268,6 +294,8 @@ class PythonState:
             if held is None or leaves is None:
                 keys.append(key)
                 values.append(value)
+                if held is not None and signature.tensors_in(value) is not None:
+                    self.freed.append(Rebound(row, key, *held, [], None))
             else:
                 assert rebound is not None
                 rebound.append(Rebound(row, key, *held, *leaves))
@@ -278,7 +306,12 @@ class PythonState:
         """What a place is given that held tensors; None if that is not made of tensors."""
         if id(value) in self.given:
             return [value], None
-        return None if self._is_given(value) else signature.tensors_in(value)
+        if self._is_given(value):
+            return None
+        for one in containers_in(value):  # what is held elsewhere, too, is to stay one
+            if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
+                return None
+        return signature.tensors_in(value)
 
     def _is_given(self, value: Any) -> bool:
         """Whether a value is, or holds, a container that each call brings."""
@@ -297,13 +330,18 @@ class PythonState:
 
         return description
 
-    def described(self, describe: Callable[[Any], Any]) -> Effects:
-        """The changes that are no `Rebound`; `describe` tells how to make a tensor."""
+    def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
+        """The changes that are no `Rebound`.
+
+        Args:
+            describe: tells how to make a tensor.
+            returned: what is kept that the function returns, too.
+        """
         changes, found = self._changes, []
         self._changes = []
         for _, values in changes:
             found += values
-        return Effects([change for change, _ in changes], self.template(found, describe))
+        return Effects([change for change, _ in changes], self.template(found + returned, describe))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
         """How each call makes values anew; `describe` tells how to make a tensor."""

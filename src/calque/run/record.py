@@ -54,7 +54,7 @@ from calque.run.structures import Structure
 from calque.run.unread import Restructure, is_unread, watching_objects
 from calque.run.versions import watch
 from calque.run.witness import Witness
-from calque.state import Row, Running, Snapshot, StateGuard, weakened
+from calque.state import ATOMIC, Row, Running, Snapshot, StateGuard, weakened
 
 Target = Existing | Argument
 
@@ -96,6 +96,10 @@ def record(
             if error.indexes <= with_storage:
                 raise
             with_storage |= error.indexes
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in ATOMIC
 
 
 class Unshaped(BaseException):
@@ -311,14 +315,15 @@ class _Trace:
         if refusals:  # the function has caught it
             raise refusals[0]
         outside = {id(row.owner) for row in self.state.snapshot.rows.values()}
-        containers = Containers(result, outside, self.state.given)
+        kept = self.state.look()
+        containers = Containers(result, outside, self.state.given, kept)
         leaves, recording.spec = containers.flatten(result)
         del result
-        recording.shells = opened(leaves, self._is_made_here, self.state.given)
+        recording.shells = opened(leaves, self._is_made_here, kept.union(self.state.given))
         self._forget_aliases()
         self._undo_data()
         recording.modes = self.modes.changed()
-        rebound = self.state.collect()
+        rebound = self.state.collect(id(leaf) for leaf in leaves if id(leaf) in kept)
         self._tell_apart()
         self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
@@ -338,7 +343,8 @@ class _Trace:
         recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
         for place in rebound:
             place.after.clear()
-        recording.effects = self.state.described(describer.describe)
+        recording.effects = self.state.described(describer.describe, containers.kept)
+        containers.kept.clear()
         recording.unrepeatable = self.state.unrepeatable
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         recording.rewritten = [
@@ -478,11 +484,14 @@ class _Trace:
         """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
         tensors = self.reach.tensors | self.state.snapshot.tensors
         known = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
+        rebound = [*rebound, *self.state.freed]
+        alone = self._held_alone(rebound) if rebound else ()
         for place in rebound:
             tensors = [t for t in place.before if is_tensor(t)]
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if (
                 tensors
+                and place in alone
                 and all(map(self._is_replaceable, tensors))
                 and all(
                     known[cell] == cells.count(cell) and cell not in self.arguments.indexes
@@ -499,7 +508,33 @@ class _Trace:
                     self.fixed.append((tensor, gradient))
                     continue
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
+        self.state.freed.clear()
         self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
+
+    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
+        """The places whose tensors and containers no other place of the state holds."""
+        held: Counter[int] = Counter()
+        for row in self.state.snapshot.rows.values():
+            stack = list(row.before.values())
+            while stack:
+                value = stack.pop()
+                held[id(value)] += 1
+                if isinstance(value, tuple):
+                    stack += value
+        before = [(place, place.holder.before[place.key]) for place in places]
+        given = Counter(id(value) for _, value in before)
+        given.update(
+            id(leaf) for place, value in before for leaf in place.before if leaf is not value
+        )
+        return [
+            place
+            for place, value in before
+            if all(
+                held[id(one)] <= given[id(one)]
+                for one in (value, *place.before)
+                if not _is_plain(one)
+            )
+        ]
 
     def _is_replaceable(self, tensor: torch.Tensor) -> bool:
         """Whether another tensor may stand in its place in the next call."""

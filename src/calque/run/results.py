@@ -22,9 +22,10 @@ class Outputs:
         storages: the tensors over whole arrays, by output.
         made: what several places hold, by description.
         carried: the tensors that have a graph behind them (see `carrying`).
+        kept: what the call has left in the state and returns, too.
     """
 
-    __slots__ = ("arrays", "carried", "given", "leaves", "made", "storages")
+    __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "storages")
 
     def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
         self.arrays = arrays
@@ -33,6 +34,7 @@ class Outputs:
         self.storages: dict[int, torch.Tensor] = {}
         self.made: dict[Any, Any] = {}
         self.carried: list[torch.Tensor] = []
+        self.kept: list[Any] = []
 
 
 class Description(Protocol):
@@ -92,6 +94,20 @@ class Given:
 
     def build(self, outputs: Outputs) -> Any:
         return container_at(self.steps, outputs.given)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A container or an object that the call has left in the state.
+
+    Attributes:
+        index: its place among those.
+    """
+
+    index: int
+
+    def build(self, outputs: Outputs) -> Any:
+        return outputs.kept[self.index]
 
 
 class Attribute(str):

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.utils import _pytree
 
-from calque.run.structures import Structure
+from calque.run.structures import Structure, opened
 from calque.run.unread import is_unread, value_of
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
@@ -168,10 +168,20 @@ def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
     if not isinstance(value, tuple | list | dict):
-        return None
-    leaves, spec = flatten(value)
+        found = None if type(value) in _VALUES else _opened_or_registered(value)
+        if found is None:
+            return None
+        leaves, spec = found
+    else:
+        leaves, spec = flatten(value)
     plain = all(is_tensor(leaf) or type(leaf) in _VALUES | _INEXACT for leaf in leaves)
     return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
+
+
+def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
+    leaves, spec = flatten(value)
+    alone = len(leaves) == 1 and leaves[0] is value
+    return opened(value) if alone else (leaves, spec)
 
 
 def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:

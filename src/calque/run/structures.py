@@ -9,7 +9,7 @@ import argparse
 import enum
 import functools
 import types
-from collections import OrderedDict, UserDict, UserList
+from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -203,6 +203,18 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     return new
 
 
+def opened(value: Any) -> tuple[list[Any], Structure] | None:
+    """The leaves of one plain object, and what puts them back; None if it is none."""
+    if not can_open(type(value)):
+        return None
+    flattening = Flattening(lambda kind, inside: can_open(kind), lambda kind: False)
+    try:
+        node = flattening.visit(value)
+    except TooLarge:
+        return None
+    return flattening.leaves, Structure(node, frozenset(flattening.opened))
+
+
 def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
     """The objects of some classes in a call's arguments, and the containers in them.
 
@@ -228,6 +240,27 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
             stack += [(item, inside) for item in dict.values(value)]
         elif isinstance(value, list | tuple):
             stack += [(item, inside) for item in value]
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The containers and objects in a value that may be held elsewhere, too; itself first."""
+    stack, seen = [value], dict[int, Any]()
+    while stack:
+        one = stack.pop()
+        kind = type(one)
+        if kind in _LEAVES or isinstance(one, _LASTING) or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if kind is not tuple:
+            yield one
+        if isinstance(one, dict):
+            stack += dict.values(one)
+        elif isinstance(one, list | tuple | set | frozenset | deque):
+            stack += one
+        held = getattr_of(one, "__dict__", None)
+        if isinstance(held, dict):
+            stack += held.values()
+        stack += [getattr_of(one, name, None) for name in slots_of(kind)]
 
 
 # Objects ------------------------------------------------------------------------------------------

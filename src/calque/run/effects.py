@@ -294,7 +294,7 @@ class PythonState:
             if held is None or leaves is None:
                 keys.append(key)
                 values.append(value)
-                if held is not None and signature.tensors_in(value) is not None:
+                if held is not None and self._is_made_here(value):
                     self.freed.append(Rebound(row, key, *held, [], None))
             else:
                 assert rebound is not None
@@ -312,6 +312,13 @@ class PythonState:
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
         return signature.tensors_in(value)
+
+    def _is_made_here(self, value: Any) -> bool:
+        """Whether a value is made of tensors, and each call makes it anew."""
+        known = self.snapshot.known
+        if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
+            return False
+        return signature.tensors_in(value) is not None
 
     def _is_given(self, value: Any) -> bool:
         """Whether a value is, or holds, a container that each call brings."""

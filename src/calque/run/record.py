@@ -494,7 +494,7 @@ class _Trace:
                 and place in alone
                 and all(map(self._is_replaceable, tensors))
                 and all(
-                    known[cell] == cells.count(cell) and cell not in self.arguments.indexes
+                    known[cell] <= cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
                 )
             ):

@@ -167,7 +167,8 @@ def write_back(tracer: Any) -> None:
             record(delattr, proxy, key)
         for key, value in held.items():
             if key not in before or value is not before[key]:
-                record(setattr, proxy, key, value)
+                made = tracer.result_argument(value)
+                tracer.create_node("call_function", setattr, (proxy.node, key, made), {})
 
 
 def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from tests.laws.state.case import Case
 from tests.laws.state.table import group
@@ -482,3 +483,190 @@ def objects_that_last_and_take_turns(case: Case) -> Seen:
     a.x, b.scale = case.x * 5, 7.0
     for one in (a, b, a, b):
         yield f(case.x, one)
+
+
+class Pair:
+    def __init__(self, k, v):
+        self.k, self.v = k, v
+
+
+_pytree.register_pytree_node(
+    _Registered := type("_Registered", (Pair,), {}),
+    lambda p: ([p.k, p.v], None),
+    lambda parts, _: _Registered(*parts),
+)
+
+
+def _keeping(case: Case, keep: Any, kind: type) -> Seen:
+    holder = types.SimpleNamespace(cache=kind(case.x, case.x))
+    f = case.fn(lambda x, pair: keep(holder, x, pair))
+    for i in range(5):
+        pair = kind(case.x + i, case.x * i)
+        result = f(case.x + i, pair)
+        yield result, holder.cache.k, holder.cache.v, holder.cache is pair, type(holder.cache)
+
+
+def _argument(holder: Any, x: Any, pair: Any) -> Any:
+    holder.cache = pair
+    return x + pair.k
+
+
+def _made(holder: Any, x: Any, pair: Any) -> Any:
+    old, holder.cache = holder.cache, type(pair)(x * 2, x + pair.v)
+    return old.k + pair.v
+
+
+@program
+def a_registered_argument_is_kept(case: Case) -> Seen:
+    yield from _keeping(case, _argument, _Registered)
+
+
+@program
+def a_plain_argument_is_kept(case: Case) -> Seen:
+    yield from _keeping(case, _argument, Pair)
+
+
+@program
+def a_registered_object_is_made_and_kept(case: Case) -> Seen:
+    yield from _keeping(case, _made, _Registered)
+
+
+@program
+def a_plain_object_is_made_and_kept(case: Case) -> Seen:
+    yield from _keeping(case, _made, Pair)
+
+
+@program(states=2)
+def a_kept_object_is_changed_outside(case: Case) -> Seen:
+    holder = types.SimpleNamespace(cache=types.SimpleNamespace(k=case.x, scale=2.0))
+
+    def f(x):
+        old = holder.cache
+        holder.cache = types.SimpleNamespace(k=x, scale=old.scale)
+        return old.k * old.scale
+
+    f = case.fn(f)
+    for i in range(6):
+        yield f(case.x + i), vars(holder.cache)
+        if i == 3:
+            holder.cache.scale = 5.0
+        holder.cache.k = holder.cache.k + 1
+
+
+def _sharing(case: Case, make: Any, first: Any) -> Seen:
+    a, b = types.SimpleNamespace(kept=None), types.SimpleNamespace(kept=None)
+
+    def f(x):
+        same = a.kept is b.kept
+        before = x if a.kept is None else x + first(a.kept)
+        a.kept = b.kept = made = make(x * 2, x)
+        return before, same, made
+
+    f = case.fn(f)
+    for i in range(4):
+        before, same, made = f(case.x + i)
+        yield before, same, a.kept is b.kept, made is a.kept, first(made)
+
+
+@program(each_call=True)
+def a_list_kept_in_two_places_and_returned(case: Case) -> Seen:
+    yield from _sharing(case, lambda a, b: [a, b], lambda one: one[0])
+
+
+@program(each_call=True)
+def an_object_kept_in_two_places_and_returned(case: Case) -> Seen:
+    yield from _sharing(case, Pair, lambda one: one.k)
+
+
+@program(each_call=True)
+def a_dict_kept_in_two_places_and_returned(case: Case) -> Seen:
+    yield from _sharing(case, lambda a, b: {"k": a, "v": b}, lambda one: one["k"])
+
+
+@program(states=2)
+def a_list_kept_and_returned(case: Case) -> Seen:
+    holder = types.SimpleNamespace(kept=None)
+
+    def f(x):
+        before = x if holder.kept is None else x + holder.kept[0]
+        holder.kept = [x * 2, x]
+        return before, holder.kept
+
+    f = case.fn(f)
+    for i in range(5):
+        before, kept = f(case.x + i)
+        yield before, kept, kept is holder.kept
+
+
+@program
+def a_list_kept_inside_of_a_result(case: Case) -> Seen:
+    holder = types.SimpleNamespace(kept=[case.x])
+
+    def f(x):
+        holder.kept = [x * 2]
+        return Pair(x + 1, holder.kept)
+
+    f = case.fn(f)
+    for i in range(4):
+        made = f(case.x + i)
+        yield made.k, made.v, made.v is holder.kept
+
+
+@program(states=2)
+def one_tensor_in_two_places_of_which_one_is_rebound(case: Case) -> Seen:
+    a, b = types.SimpleNamespace(t=case.x), types.SimpleNamespace()
+    b.t = a.t
+
+    def f(x):
+        result = x + b.t + a.t * 10
+        a.t = x * 2
+        return result
+
+    f = case.fn(f)
+    for i in range(5):
+        yield f(case.x + i), a.t, b.t
+
+
+@program(states=2)
+def one_tensor_in_a_tuple_and_in_a_place_that_is_rebound(case: Case) -> Seen:
+    a, b = types.SimpleNamespace(t=case.x), types.SimpleNamespace()
+    b.t = (a.t, 1)
+
+    def f(x):
+        result = x + b.t[0] + a.t * 10
+        a.t = x * 2
+        return result
+
+    f = case.fn(f)
+    for i in range(5):
+        yield f(case.x + i), a.t, b.t
+
+
+@program(each_call=True)
+def one_object_in_two_places_of_which_one_is_rebound(case: Case) -> Seen:
+    a, b = types.SimpleNamespace(t=Pair(case.x, case.x)), types.SimpleNamespace()
+    b.t = a.t
+
+    def f(x):
+        result = x + b.t.k + a.t.k * 10
+        a.t = Pair(x * 2, x)
+        return result
+
+    f = case.fn(f)
+    for i in range(5):
+        yield f(case.x + i), a.t.k, b.t.k
+
+
+@program(each_call=True)
+def an_existing_list_is_put_into_a_place(case: Case) -> Seen:
+    a, b = types.SimpleNamespace(kept=[case.x]), types.SimpleNamespace(kept=[case.x + 1])
+
+    def f(x):
+        result = x + a.kept[0]
+        a.kept, b.kept = b.kept, a.kept
+        return result
+
+    f = case.fn(f)
+    one, two = a.kept, b.kept
+    for i in range(5):
+        yield f(case.x + i), a.kept is one, b.kept is one, a.kept is two

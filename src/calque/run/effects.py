@@ -9,6 +9,7 @@ program is not kept, and the next call is traced again.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -121,6 +122,7 @@ class PythonState:
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
         self._holders: Counter[int] = Counter()
         self.freed: list[Rebound] = []
+        self._left_out: list[Row] = []
 
     @property
     def changes_containers(self) -> bool:
@@ -365,6 +367,19 @@ class PythonState:
             if row is not None:
                 own = self.own_numbers(group)
                 row.ignored = {k for k, v in group.items() if is_number(v) and k not in own}
+                self._left_out.append(row)
+
+    def compare_read(self, in_steps: Collection[CodeType]) -> None:
+        """Numbers of optimizers that code reads by itself are compared, though they are inputs.
+
+        Args:
+            in_steps: code that ran in a step of an optimizer, where it was lent the inputs.
+        """
+        ran = self.snapshot.codes.items()
+        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c not in in_steps]
+        for row in self._left_out:
+            read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
+            row.ignored = set(row.ignored) - read
 
     def own_numbers(self, group: dict[str, Any]) -> set[str]:
         """The keys of a param group whose numbers the function itself assigns.

@@ -11,6 +11,8 @@ floats, and `1 - 0.999 ** step` keeps four digits in float32.
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,8 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
+        codes: the code that has run, in order.
+        in_steps: that which ran first in a step of an optimizer, where numbers are lent.
         own_numbers: gives the keys of a param group whose numbers the function assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
@@ -67,6 +71,9 @@ class OptimizerLending:
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
         self._numbers_before: dict[int, tuple[Optimizer, Group, Group]] = {}
+        self.codes: Collection[CodeType] = ()
+        self.in_steps: set[CodeType] = set()
+        self._ran = 0
         self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self._kept_waiting: list[Any] = []
@@ -131,9 +138,11 @@ class OptimizerLending:
             self._lend(index, group)
         self._widen_steps(optimizer)
         self.lifting.lend_number = lambda array: number_of(array, self.watch)
+        self._ran = len(self.codes)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
+            self.in_steps.update(islice(self.codes, self._ran, None))
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 for state, step in self._widened:

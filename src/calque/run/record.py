@@ -214,6 +214,7 @@ class _Trace:
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
         self.lending.own_numbers = self.state.own_numbers
+        self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -353,6 +354,7 @@ class _Trace:
         ]
         recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
         self.lending.check_unchanged(running)
+        self.state.compare_read(self.lending.in_steps)
         recording.checks = Checks.of(self.lifting, describer)
         if self.assumptions is not None:
             recording.checks = self.assumptions.checked_by(recording.checks, describer)

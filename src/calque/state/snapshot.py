@@ -530,6 +530,14 @@ class Snapshot:
             self.weak[id(target)] = target
             self._stack.append((target, path))
 
+    def _proxy(self, value: Any, path: Path) -> None:
+        try:
+            target = value.__init__.__self__  # of the object that it stands for
+        except (ReferenceError, AttributeError):  # it has died, or has attributes of its own making
+            return
+        self.weak[id(target)] = target
+        self._stack.append((target, path))
+
     def _weak_container(self, value: Any, path: Path) -> None:
         if not path.foreign:
             self._stack.append((value.data, path))
@@ -873,6 +881,8 @@ _HANDLERS: dict[type, Callable[[Snapshot, Any, Path], None]] = {
     types.ModuleType: Snapshot._module,
     torch.Tensor: Snapshot._tensor,
     torch.nn.Parameter: Snapshot._tensor,
+    weakref.ProxyType: Snapshot._proxy,
+    weakref.CallableProxyType: Snapshot._proxy,
 }
 _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (torch.Tensor, Snapshot._tensor),

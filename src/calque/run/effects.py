@@ -9,19 +9,17 @@ program is not kept, and the next call is traced again.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 import torch
 
 from calque.diagnostics import TraceError
 from calque.run import signature
-from calque.run.optimizers import is_number
+from calque.run.numbers import Numbers
 from calque.run.results import Attribute, Given, container_at
 from calque.run.structures import containers_in
 from calque.run.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
-from calque.state.names import assigns_item
 from calque.state.paths import Path
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
 from calque.state.template import Template
@@ -108,11 +106,13 @@ class PythonState:
         snapshot: the rows.
         unrepeatable: why the program serves no second call, in words; empty if it does.
         given: the keys that lead to each container among the arguments, by id.
+        numbers: those of the optimizers that step.
         freed: places that held tensors, and are given others by `effects`.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.numbers = Numbers(snapshot)
         self.unrepeatable: list[str] = []
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
@@ -122,7 +122,6 @@ class PythonState:
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
         self._holders: Counter[int] = Counter()
         self.freed: list[Rebound] = []
-        self._left_out: list[Row] = []
 
     @property
     def changes_containers(self) -> bool:
@@ -359,46 +358,6 @@ class PythonState:
         for value in template.unmade:
             self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
         return template
-
-    def leave_out(self, groups: Iterable[dict[str, Any]]) -> None:
-        """The numbers of an optimizer that steps are inputs: no row compares them."""
-        for group in groups:
-            row = self.snapshot.rows.get(id(group))
-            if row is not None:
-                own = self.own_numbers(group)
-                row.ignored = {k for k, v in group.items() if is_number(v) and k not in own}
-                self._left_out.append(row)
-
-    def compare_read(self, in_steps: Collection[CodeType]) -> None:
-        """Numbers of optimizers that code reads by itself are compared, though they are inputs.
-
-        Args:
-            in_steps: code that ran in a step of an optimizer, where it was lent the inputs.
-        """
-        ran = self.snapshot.codes.items()
-        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c not in in_steps]
-        for row in self._left_out:
-            read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
-            row.ignored = set(row.ignored) - read
-
-    def own_numbers(self, group: dict[str, Any]) -> set[str]:
-        """The keys of a param group whose numbers the function itself assigns.
-
-        Such a number is none that each call brings: it is compared, and assigned by each call.
-        """
-        row = self.snapshot.rows.get(id(group))
-        if row is None:
-            return set()
-        codes = [code for code, owner in self.snapshot.codes.items() if owner >= Owner.PACKAGE]
-        return {
-            key
-            for key, value in group.items()
-            if is_number(value)
-            and (
-                not same_value(row.before.get(key, MISSING), value)
-                or any(assigns_item(code, key) for code in codes)
-            )
-        }
 
     def made(self, container: Any, key: Any) -> None:
         """Something that was prepared for the trace stays: it counts as there before."""

@@ -213,7 +213,7 @@ class _Trace:
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
-        self.lending.own_numbers = self.state.own_numbers
+        self.lending.own_numbers = self.state.numbers.own
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
@@ -285,7 +285,7 @@ class _Trace:
         self.state.made(vars(optimizer), "_opt_called")
         for container, key in made:
             self.state.made(container, key)
-        self.state.leave_out(optimizer.param_groups)
+        self.state.numbers.leave_out(optimizer.param_groups)
 
     def _know(self, tensor: torch.Tensor) -> None:
         """Remember how a tensor was before the function could change it."""
@@ -354,7 +354,7 @@ class _Trace:
         ]
         recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
         self.lending.check_unchanged(running)
-        self.state.compare_read(self.lending.in_steps)
+        self.state.numbers.compare_read(self.lending.in_steps)
         recording.checks = Checks.of(self.lifting, describer)
         if self.assumptions is not None:
             recording.checks = self.assumptions.checked_by(recording.checks, describer)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import calque  # noqa: F401
+import calque
 
 
 def tied() -> nn.Sequential:
@@ -120,3 +120,47 @@ def test_moves_between_other_devices_are_pytorchs() -> None:
     layer.to("meta")
     assert layer.weight is not weight
     assert weight.device.type == "cpu"
+
+
+def lazy_model():
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, calque.jit])
+def test_a_lazy_module_is_moved_before_it_has_shapes(wrap):
+    torch.manual_seed(0)
+    moved = lazy_model().to("jax")
+    parameters = list(moved.parameters())
+    result = wrap(moved)(torch.ones(2, 3, 5, 5, device="jax"))
+    assert all(a is b for a, b in zip(parameters, moved.parameters(), strict=True))
+    assert {t.device.type for t in moved.state_dict().values()} == {"jax"}
+    assert moved[3].weight.shape == (2, 36)
+    copy = lazy_model()
+    copy(torch.ones(2, 3, 5, 5))
+    copy.load_state_dict({k: v.cpu() for k, v in moved.state_dict().items()})
+    moved.eval(), copy.eval()
+    x = torch.rand(2, 3, 5, 5)
+    torch.testing.assert_close(moved(x.to("jax")).cpu(), copy(x))
+    assert result.shape == (2, 2)
+
+
+def test_a_lazy_module_changes_its_dtype_and_comes_back():
+    layer = nn.LazyLinear(3).to("jax", torch.bfloat16)
+    assert (layer.weight.dtype, layer.weight.device.type) == (torch.bfloat16, "jax")
+    layer.cpu().double()
+    assert layer(torch.ones(2, 5).double()).dtype == torch.float64
+    assert layer.weight.device.type == "cpu"
+    assert type(layer) is nn.Linear
+
+
+def test_an_optimizer_made_before_a_lazy_module_moves_updates_it():
+    layer = nn.LazyLinear(1)
+    sgd = torch.optim.SGD(layer.parameters(), lr=0.5)
+    layer.to("jax")
+    x = torch.ones(2, 3, device="jax")
+    with torch.no_grad():
+        layer(x)
+    before = layer.weight.detach().clone()
+    layer(x).sum().backward()
+    sgd.step()
+    torch.testing.assert_close(layer.weight.detach(), before - 1.0)

@@ -141,19 +141,87 @@ def test_a_cache_of_transformers():
     assert len(call.history) == 1
 
 
-def test_objects_among_the_arguments_that_are_others_at_each_call_are_warned_of():
-    @calque.jit
-    def double(batch):
-        return batch.x * 2
+class Owning:
+    """Its objects are none but themselves: the last of them frees something."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __del__(self):
+        pass
+
+
+def test_objects_that_cannot_be_taken_apart_are_warned_of():
+    double = calque.jit(lambda batch: batch.x * 2)
 
     def call():
-        return double(SimpleNamespace(x=torch.ones(2, device="jax")))
+        return double(Owning(torch.ones(2, device="jax")))
 
     for _ in range(6):
         assert call().tolist() == [2, 2]
-    with pytest.warns(calque.RetraceWarning, match="argument 0 is another SimpleNamespace object"):
+    with pytest.warns(calque.RetraceWarning, match="argument 0 is another Owning object"):
         call()
-    assert double.history[-1] == "argument 0 is another SimpleNamespace object than it was"
+    assert double.history[-1] == "argument 0 is another Owning object than it was"
+
+
+def test_objects_made_anew_for_each_call_are_served_by_one_program():
+    double = calque.jit(lambda batch: batch.x * batch.scale)
+    references = []
+    for i in range(8):
+        batch = SimpleNamespace(x=torch.full((2,), float(i), device="jax"), scale=2)
+        references.append(weakref.ref(batch.x))
+        assert double(batch).tolist() == [2 * i, 2 * i]
+    assert double.history[1:] == [
+        "objects are compared by what they hold from now on (SimpleNamespace)"
+    ]
+    assert double.compilations == 1
+    del batch
+    gc.collect()
+    assert [r() for r in references] == [None] * 8
+
+
+def test_one_jitted_function_takes_a_class_apart_and_another_does_not():
+    kept = SimpleNamespace(x=torch.ones(2, device="jax"))
+    one = calque.jit(lambda b: b.x + 1)
+    other = calque.jit(lambda b: b.x + 2)
+    for i in range(3):
+        assert one(SimpleNamespace(x=kept.x * i)).tolist() == [i + 1, i + 1]
+        assert other(kept).tolist() == [3, 3]
+    assert (len(one.history), len(other.history)) == (2, 1)
+
+
+def test_more_than_is_worth_taking_apart_is_compared_as_an_object():
+    f = calque.jit(lambda batch: batch.x * len(batch.items))
+    x = torch.ones(2, device="jax")
+    for count in (20_000, 20_000, 3, 3):
+        assert f(SimpleNamespace(x=x, items=list(range(count)))).tolist() == [count, count]
+
+
+def test_a_tokenizers_batch_is_served_by_one_program():
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"a": 0, "b": 1, "c": 2, "[PAD]": 3, "[UNK]": 4}
+    bare = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    bare.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bare, pad_token="[PAD]", unk_token="[UNK]"
+    )
+    embedding = nn.Embedding(5, 4).to("jax")
+
+    @calque.jit
+    def step(batch):
+        assert isinstance(batch, transformers.BatchEncoding)
+        batch["embedded"] = embedding(batch["input_ids"])
+        return (batch["embedded"] * batch.attention_mask[..., None]).sum()
+
+    for texts in (["a b", "c"], ["c c", "a"], ["a a", "b b"], ["b", "c b"]):
+        batch = tokenizer(texts, return_tensors="pt", padding=True).to("jax")
+        assert batch.encodings is not None  # others in each call
+        loss = step(batch)
+        expected = embedding.weight.detach()[batch.input_ids] * batch.attention_mask[..., None]
+        torch.testing.assert_close(loss.detach(), expected.sum())
+        assert batch["embedded"].shape == (2, 2, 4)
+    assert (len(step.history), step.compilations) == (2, 1)
 
 
 def test_modules_that_take_turns_are_not_warned_of():

@@ -93,3 +93,38 @@ def loops(x):
 def test_any_other_branch_is_refused(fn):
     with pytest.raises(calque.TraceError, match="read as a Python number"):
         calque.jit(fn)(torch.tensor([1.0, 2.0], device="jax"))
+
+
+def reads_a_row(x, i):
+    return x[i]
+
+
+def writes_a_row(x, i):
+    x[i] = 0
+
+
+def reads_a_slice(x, i):
+    return x[: i + 1]
+
+
+@pytest.mark.parametrize("fn", [reads_a_row, writes_a_row, reads_a_slice])
+def test_an_index_without_a_dimension_is_refused_with_what_to_write_instead(fn):
+    x, i = torch.eye(3, device="jax"), torch.tensor(1, device="jax")
+    with pytest.raises(calque.TraceError, match=f"in {fn.__name__}: .* used as an index") as caught:
+        calque.jit(fn)(x, i)
+    assert "`x[i.reshape(1)]`" in str(caught.value)
+
+
+def test_what_is_to_be_written_instead_works():
+    @calque.jit
+    def step(x, i, row):
+        x[i.reshape(1)] = row
+        return x[i.reshape(1)], x[i + torch.arange(2, device=i.device)]
+
+    for index in (0, 1):
+        x, i = torch.eye(3, device="jax"), torch.tensor(index, device="jax")
+        row, rows = step(x, i, torch.full((3,), 7.0, device="jax"))
+        assert row.tolist() == [[7, 7, 7]]
+        assert rows.tolist() == x[index : index + 2].tolist()
+        assert x[index].tolist() == [7, 7, 7]
+    assert len(step.history) == 1

@@ -448,3 +448,54 @@ def decorated(fn):
     x = torch.ones(2, device="jax")
     assert [step(x).tolist() for _ in range(3)] == [[4.0, 4.0]] * 3
     assert step.history == ["first call"]
+
+
+class Entry:
+    def __init__(self, gain):
+        self.gain, self.parts = gain, [1.0]
+
+
+@pytest.mark.parametrize("make", [Entry, lambda gain: entry_module(gain)])
+def test_objects_that_are_held_weakly_are_not_kept_alive(make):
+    registry = weakref.WeakValueDictionary()
+    entry = registry["entry"] = make(2.0)
+    reference = weakref.ref(entry)
+
+    @calque.jit
+    def f(x):
+        found = registry.get("entry")
+        return x if found is None else x * found.gain * len(found.parts)
+
+    x = torch.ones(2, device="jax")
+    assert [f(x)[0].item() for _ in range(3)] == [2, 2, 2]
+    entry.gain = 3.0
+    assert [f(x)[0].item() for _ in range(2)] == [3, 3]
+    entry.parts.append(1.0)
+    assert f(x)[0].item() == 6
+    del entry
+    gc.collect()
+    assert reference() is None
+    assert f(x)[0].item() == 1
+
+
+def entry_module(gain):
+    module = nn.Linear(1, 1).to("jax")
+    module.gain, module.parts = gain, [1.0]
+    return module
+
+
+def test_what_a_function_does_to_objects_that_are_held_weakly_is_done_at_each_call():
+    entry = Entry(1.0)
+    reference = weakref.ref(entry)
+
+    @calque.jit
+    def f(x):
+        found = reference()
+        if found is not None:
+            found.last = x * 2
+        return x + 1
+
+    for i in range(4):
+        f(torch.full((2,), float(i), device="jax"))
+        assert entry.last.tolist() == [2 * i, 2 * i]
+    assert len(f.history) <= 2

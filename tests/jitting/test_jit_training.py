@@ -1,6 +1,7 @@
 """Whole training steps under calque.jit agree with eager CPU PyTorch."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -136,6 +137,12 @@ def test_schedulers_change_inputs_and_do_not_retrace(name, optimizer):
     assert len(step.history) == 1
 
 
+def scheduler_after(optimizer, scheduler):
+    optimizer.step()
+    scheduler.step()  # here
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 def test_a_scheduler_inside_is_an_error_that_changes_nothing():
     model = make_model().to("jax")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -145,15 +152,67 @@ def test_a_scheduler_inside_is_an_error_that_changes_nothing():
     @calque.jit
     def step(x, y):
         F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
+        scheduler_after(optimizer, scheduler)
 
-    with pytest.raises(calque.TraceError, match="scheduler"):
-        step(*batches(1, "jax")[0])
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key]), key
-    assert all(p.grad is None for p in model.parameters())
-    assert not optimizer.state
+    lines, first = inspect.getsourcelines(scheduler_after)
+    line = first + next(i for i, text in enumerate(lines) if "# here" in text)
+    for _ in range(2):
+        with pytest.raises(calque.TraceError, match="outside of the jitted function") as caught:
+            step(*batches(1, "jax")[0])
+        assert f"{__file__}:{line} in scheduler_after: 'lr' of SGD" in str(caught.value)
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, before[key]), key
+        assert all(p.grad is None for p in model.parameters())
+        assert not optimizer.state
+        assert (optimizer.param_groups[0]["lr"], scheduler.last_epoch) == (0.1, 0)
+
+
+def halved_before(optimizer, count):
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+    optimizer.step()
+
+
+def set_before(optimizer, count):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 if count < 2 else 0.02
+    optimizer.step()
+
+
+def set_after(optimizer, count):
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.05
+
+
+def updated_before(optimizer, count):
+    optimizer.param_groups[0].update(lr=0.1 / (count + 1))
+    optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("update", [halved_before, set_before, set_after, updated_before])
+def test_a_learning_rate_assigned_inside_is_that_of_each_call(update):
+    def run(device, wrap):
+        model = make_model().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        seen = []
+
+        def step(x, y, count):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            update(optimizer, count)
+
+        step = wrap(step)
+        for count, (x, y) in enumerate(batches(6, device)):
+            step(x, y, min(count, 3))
+            seen.append(optimizer.param_groups[0]["lr"])
+            if count == 4:
+                optimizer.param_groups[0]["lr"] = 0.3
+        return [p.detach().cpu() for p in model.parameters()], seen
+
+    expected, actual = run("cpu", lambda f: f), run("jax", calque.jit)
+    assert actual[1] == expected[1]
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_accumulate_over_calls():

@@ -27,6 +27,9 @@ _STRAIGHT = frozenset(
         *("NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME"),
     )
 )
+_SUBSCRIPTS = frozenset(
+    ("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BINARY_SLICE", "STORE_SLICE")
+)
 _LONGEST = 200
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROTOCOL = frozenset(("AttributeError", "StopIteration", "StopAsyncIteration"))
@@ -46,6 +49,19 @@ def harmless_answer(frame: FrameType) -> bool | None:
 def line_of(frame: FrameType) -> str:
     """The line of source that a frame is at, without the spaces around it."""
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
+def is_subscript(frame: FrameType) -> bool:
+    """Whether a frame reads or writes items now: `x[i]`, `x[i] = y`, `x[i:j]`."""
+    return _is_subscript(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=1024)
+def _is_subscript(code: CodeType, at: int) -> bool:
+    one = next((i for i in dis.get_instructions(code) if i.offset == at), None)
+    if one is None:
+        return False
+    return one.opname in _SUBSCRIPTS or (one.opname == "BINARY_OP" and one.argrepr == "[]")
 
 
 @lru_cache(maxsize=1024)

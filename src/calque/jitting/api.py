@@ -25,9 +25,11 @@ from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import MISS, FastCall
 from calque.jitting.modes import ambient
 from calque.jitting.module import JittedModule
+from calque.jitting.objects import Objects
 from calque.jitting.program import Program
 from calque.jitting.specialize import Specializing
-from calque.jitting.tracing import Recording, record
+from calque.jitting.tracing import Recording, Unshaped, record
+from calque.jitting.unread import Restructure
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
 from calque.program.compile_flags import others_compile
@@ -84,6 +86,8 @@ class Jitted(Generic[P, R]):
         self._repeating = Repeating(fn, verify)
         self._lock = threading.RLock()
         self._given: Any = None
+        self._last: Any = None
+        self._objects = Objects()
         self._fast: FastCall | None = None  # for calls like the last one
         functools.update_wrapper(self, fn, updated=())
 
@@ -104,7 +108,7 @@ class Jitted(Generic[P, R]):
                     return result
             except Stale:
                 pass
-        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
             try:
@@ -121,6 +125,24 @@ class Jitted(Generic[P, R]):
                     return self._specializing.call(key, leaves, spec, signal, given)
             except Stale:  # another thread traces, or has changed what was found
                 wait_for_traces()
+            except Unshaped:
+                run: Callable[..., Any] = self._fn
+                return run(*args, **kwargs)
+            except Restructure as signal:
+                self._restructure(signal)
+                leaves, spec = self._flatten(args, kwargs)
+
+    def _flatten(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        if self._objects.opened:
+            return self._objects.flatten(args, kwargs, self._ordered)
+        return signature.flatten_call(args, kwargs, self._ordered)
+
+    def _restructure(self, signal: Restructure) -> None:
+        """Take arguments apart in another way; programs for single objects let go of these."""
+        with self._lock:
+            self._objects.follow(signal)
+            for key in [k for k in self.programs if signature.holds_any(k, signal.opened)]:
+                del self.programs[key]
 
     def _key(self, leaves: list[Any], spec: Any) -> Any:
         keys = [signature.key_of(leaf) for leaf in leaves]
@@ -149,6 +171,7 @@ class Jitted(Generic[P, R]):
         return again
 
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+        self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
         self._last = key
         return self._specializing.made(key, leaves, spec, reason)

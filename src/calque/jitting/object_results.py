@@ -54,18 +54,21 @@ class Shells:
         return leaves
 
 
-def opened(leaves: list[Any], is_fresh: Callable[[torch.Tensor], bool]) -> Shells | None:
+def opened(
+    leaves: list[Any], is_fresh: Callable[[Any], bool], given: Collection[int]
+) -> Shells | None:
     """Replace the objects in a list of leaves by their tensors; None if there are no objects.
 
     An object is opened if nothing but the list holds it, and one of its tensors was made in the
-    trace. What other things hold keeps its identity, and is not copied.
+    trace. What other things hold keeps its identity, and is not copied. Containers that each call
+    brings, whose ids are `given`, are parts of it as its tensors are.
     """
     shells, opened, found = Shells(), [], False
     for leaf in leaves:
-        tensors = _tensors(leaf) if _is_object(leaf) else {}
+        tensors = _tensors(leaf, given) if _is_object(leaf) and id(leaf) not in given else {}
         if any(map(is_fresh, tensors.values())) and _is_held_by(leaf, leaves):
             places = {key: _Place(index) for index, key in enumerate(tensors)}
-            shell = _rebuilt(leaf, lambda t, to=places: to[id(t)], _copied_if_alone)
+            shell = _rebuilt(leaf, lambda t, to=places: to[id(t)], _copied_if_alone, places)
             shells.rows.append((len(tensors), shell))
             opened += tensors.values()
             found = True
@@ -108,16 +111,16 @@ def _parts(value: Any) -> list[Any]:
     return [*parts, *getattr(value, "__dict__", {}).values()]
 
 
-def _tensors(value: Any) -> dict[int, torch.Tensor]:
-    """The tensors in an object, by id; none if it holds what must not be copied."""
-    found: dict[int, torch.Tensor] = {}
+def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
+    """The tensors in an object, and what is given, by id; none if it must not be copied."""
+    found: dict[int, Any] = {}
     seen: set[int] = set()
     rest = [(value, _DEPTH)]
     while rest:
         item, depth = rest.pop()
         if isinstance(item, _UNCOPIED):
             return {}
-        if isinstance(item, torch.Tensor):
+        if isinstance(item, torch.Tensor) or id(item) in given:
             found[id(item)] = item
         elif id(item) not in seen and depth:
             seen.add(id(item))
@@ -126,7 +129,10 @@ def _tensors(value: Any) -> dict[int, torch.Tensor]:
 
 
 def _rebuilt(
-    value: Any, swap: Callable[[Any], Any], plain: Callable[[Any, Collection[Any]], Any]
+    value: Any,
+    swap: Callable[[Any], Any],
+    plain: Callable[[Any, Collection[Any]], Any],
+    parts: Collection[int] = (),
 ) -> Any:
     """A copy of an object, and of all on the way to its tensors (or places), which are swapped.
 
@@ -136,13 +142,13 @@ def _rebuilt(
     kept: list[Any] = []  # so that no id is used again
 
     def visit(item: Any, depth: int) -> Any:
-        if isinstance(item, torch.Tensor | _Place):
+        if isinstance(item, torch.Tensor | _Place) or id(item) in parts:
             return swap(item)
         if isinstance(item, _Shared):
             return item.value
         if id(item) in made:
             return made[id(item)]
-        if not _reaches(item, depth):
+        if not _reaches(item, depth, parts):
             return plain(item, made.values())
         kept.append(item)
         if isinstance(item, tuple):
@@ -180,13 +186,13 @@ def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
     return _Shared(value) if len(holders) > 1 else copy.copy(value)
 
 
-def _reaches(value: Any, depth: int) -> bool:
+def _reaches(value: Any, depth: int, parts: Collection[int] = ()) -> bool:
     """Whether an object holds a tensor or a place, or is to be looked at again in each copy."""
     seen: set[int] = set()
     rest = [(value, depth)]
     while rest:
         item, depth = rest.pop()
-        if isinstance(item, torch.Tensor | _Place | _Shared):
+        if isinstance(item, torch.Tensor | _Place | _Shared) or id(item) in parts:
             return True
         if id(item) not in seen and depth:
             seen.add(id(item))

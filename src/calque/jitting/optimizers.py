@@ -9,8 +9,10 @@ floats, and `1 - 0.999 ** step` keeps four digits in float32.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from calque.errors import TraceError
 from calque.program.lifting import Lifting
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
 from calque.program.turns import wait_for_traces
+from calque.state import Running
 
 Group = dict[str, Any]
 
@@ -51,6 +54,9 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
+        codes: the code that has run, in order.
+        in_steps: that which ran first in a step of an optimizer, where numbers are lent.
+        own_numbers: gives the keys of a param group whose numbers the function assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
     """
@@ -64,7 +70,11 @@ class OptimizerLending:
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
-        self._numbers_before: dict[Optimizer, list[Any]] = {}
+        self._numbers_before: dict[int, tuple[Optimizer, Group, Group]] = {}
+        self.codes: Collection[CodeType] = ()
+        self.in_steps: set[CodeType] = set()
+        self._ran = 0
+        self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self._kept_waiting: list[Any] = []
 
@@ -82,15 +92,19 @@ class OptimizerLending:
                 handle.remove()
             self._give_back()
 
-    def check_unchanged(self) -> None:
-        """Raise TraceError where the function itself changed a hyper-parameter (a scheduler)."""
-        for optimizer, numbers in self._numbers_before.items():
-            if _all_numbers(optimizer) != numbers:
-                raise TraceError(
-                    f"a hyper-parameter of {type(optimizer).__name__} is changed inside "
-                    "calque.jit, by scheduler.step() perhaps: the program could not repeat that.\n"
-                    "Step the scheduler outside of the jitted function."
-                )
+    def check_unchanged(self, running: Running) -> None:
+        """Check that the function itself has changed no hyper-parameter.
+
+        Args:
+            running: has seen the function run.
+
+        Raises:
+            TraceError: a scheduler has, or the user's own code.
+        """
+        for optimizer, group, lent in self._numbers_before.values():
+            for key, value in lent.items():
+                if group.get(key) != value:
+                    raise _changed(type(optimizer).__name__, key, running)
 
     def rollback(self) -> None:
         """Undo what a failed trace left in the optimizers: state made, step counts moved."""
@@ -98,11 +112,17 @@ class OptimizerLending:
             state.pop(key, None)
         for container, key, value in reversed(self._moved):
             container[key] = value
+        for _, group, lent in self._numbers_before.values():
+            group.update({k: v for k, v in lent.items() if group.get(k) is not v})
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is not self.lifting:
             return
-        self._numbers_before.setdefault(optimizer, _all_numbers(optimizer))
+        for group in optimizer.param_groups:
+            if id(group) not in self._numbers_before:
+                own = self.own_numbers(group)
+                lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
+                self._numbers_before[id(group)] = optimizer, group, lent
         made, moved = len(self._created), len(self._moved)
         for group in optimizer.param_groups:
             if group.get("capturable") is False:
@@ -118,9 +138,11 @@ class OptimizerLending:
             self._lend(index, group)
         self._widen_steps(optimizer)
         self.lifting.lend_number = lambda array: number_of(array, self.watch)
+        self._ran = len(self.codes)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
+            self.in_steps.update(islice(self.codes, self._ran, None))
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 for state, step in self._widened:
@@ -174,7 +196,10 @@ class OptimizerLending:
         if group.get("fused"):  # one operator, whose schema asks for Python floats
             self._lent.append((group, "fused", group["fused"]))
             group["fused"] = False
+        _, _, lent = self._numbers_before[id(group)]
         for key, value in group.items():
+            if key not in lent:
+                continue
             if type(value) is float:
                 self._lent.append((group, key, value))
                 group[key] = self._number(index, group, key, None)
@@ -205,6 +230,17 @@ class OptimizerLending:
         for handle in self._kept_waiting:
             handle.remove()
         self._kept_waiting.clear()
+
+
+def _changed(name: str, key: str, running: Running) -> TraceError:
+    """The error for a hyper-parameter that the function has changed, at the line that did it."""
+    place = running.scheduler_stepped
+    how = "by scheduler.step()" if place else "after the optimizer's step"
+    return TraceError(
+        f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit {how}, "
+        "which one program cannot repeat.\nDo that outside of the jitted function, after the "
+        "call: the program reads the numbers of the param groups at each call."
+    )
 
 
 def _wait(optimizer: Optimizer) -> None:
@@ -240,10 +276,6 @@ def is_number(value: Any) -> bool:
     if type(value) is tuple and value:
         return all(type(v) is float for v in value)
     return type(value) is float
-
-
-def _all_numbers(optimizer: Optimizer) -> list[Any]:
-    return [{k: v for k, v in g.items() if is_number(v)} for g in optimizer.param_groups]
 
 
 def settings_of(optimizer: Optimizer) -> list[Group]:

@@ -344,7 +344,7 @@ class Program(Stepping[Call]):
         for cell, output in recording.survivors:
             cell.array = made.arrays[output]
         if recording.effects:
-            recording.effects.apply(lambda description: description.build(made), given)
+            made.kept = recording.effects.apply(lambda one: one.build(made), given)
         if recording.rebound:
             self._rebind(made)
         results = [description.build(made) for description in recording.results]

@@ -6,6 +6,7 @@ containers are filled. What cannot be put back (an iterator that was advanced) h
 program is not kept, and the next call is traced again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import torch
 
 from calque.errors import TraceError
-from calque.jitting.optimizers import is_number
+from calque.jitting.numbers import Numbers
+from calque.jitting.structures import containers_in
+from calque.jitting.unread import is_unread
 from calque.program import signature
 from calque.program.results import Attribute, Given, container_at
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, InstanceRow, ListRow
+from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
@@ -83,8 +86,8 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self._changes)
 
-    def apply(self, make: Callable[[Any], Any], given: Any) -> None:
-        """Make the changes.
+    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
+        """Make the changes; gives the values that the function returns, too.
 
         Args:
             make: gives the tensor for a description.
@@ -93,6 +96,7 @@ class Effects:
         values = iter(self._template.build(make))
         for change in self._changes:
             change.apply([next(values) for _ in change.keys], given)
+        return list(values)
 
 
 class PythonState:
@@ -102,16 +106,22 @@ class PythonState:
         snapshot: the rows.
         unrepeatable: why the program serves no second call, in words; empty if it does.
         given: the keys that lead to each container among the arguments, by id.
+        numbers: those of the optimizers that step.
+        freed: places that held tensors, and are given others by `effects`.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.numbers = Numbers(snapshot)
         self.unrepeatable: list[str] = []
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
         self._kept: list[Any] = []
         self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[Change, list[Any]]] = []
+        self._changed: list[tuple[Row, dict[Any, Any]]] = []
+        self._holders: Counter[int] = Counter()
+        self.freed: list[Rebound] = []
 
     @property
     def changes_containers(self) -> bool:
@@ -136,6 +146,9 @@ class PythonState:
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
         if steps in self._own:
             return
+        if is_unread(value):
+            self.given[id(value)] = steps
+            return
         if isinstance(value, torch.Tensor):
             self._arguments.append((steps, InstanceRow(value, path)))
             return
@@ -149,14 +162,23 @@ class PythonState:
             elif value:
                 self._kept.append(value)
             inner += enumerate(value)
+        elif type(value) is set:
+            self._arguments.append((steps, SetRow(value, path)))
         elif not self._is_rebuilt(value):
             return
         if id(value) in self.given:
             return
+        rows: list[Row] = []
         if hasattr(value, "__dict__"):
-            self._arguments.append((steps, InstanceRow(value, path)))
+            rows.append(InstanceRow(value, path))
+        if slots_of(type(value)):
+            rows.append(SlotsRow(value, path))
+        for row in rows:
+            self._arguments.append((steps, row))
             self._kept.append(value)
-            inner += ((Attribute(name), item) for name, item in vars(value).items())
+            inner += ((Attribute(name), item) for name, item in row.before.items())
+        if rows:
+            self.snapshot.visit(type(value), type(value).__name__)
         self.given[id(value)] = steps
         for key, item in inner:
             inside = path.attribute(key) if type(key) is Attribute else path.item(key)
@@ -165,7 +187,9 @@ class PythonState:
     def _is_rebuilt(self, value: Any) -> bool:
         """Whether an object stands for one of the call's whose class is known as a container."""
         is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
-        return not is_leaf and hasattr(value, "__dict__") and not isinstance(value, type)
+        if is_leaf or isinstance(value, type):
+            return False
+        return hasattr(value, "__dict__") or bool(slots_of(type(value)))
 
     def restore(self) -> None:
         """Put everything back.
@@ -181,12 +205,30 @@ class PythonState:
                 "up.\nTake from it outside of the jitted function, and pass what it gives."
             )
 
-    def collect(self) -> list[Rebound]:
-        """Take note of every change; all that can be is undone, and tensors are given back."""
-        rebound: list[Rebound] = []
+    def look(self) -> set[int]:
+        """See what has changed; gives the ids of the containers and objects that are kept by it."""
         self.snapshot.look_again()
+        self._changed = list(self.snapshot.changed())
+        arguments = [(row, row.items()) for _, row in self._arguments]
+        for row, now in (*self._changed, *arguments):
+            if row.restored and row.settable:
+                new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
+                for value in new:
+                    self._holders.update(map(id, containers_in(value)))
+        known = self.snapshot.known
+        return {key for key in self._holders if key not in known and key not in self.given}
+
+    def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
+        """Take note of every change; all that can be is undone, and tensors are given back.
+
+        Args:
+            returned: the ids of what is kept that the function returns, too.
+        """
+        rebound: list[Rebound] = []
+        self._holders.update(returned)
         self.unrepeatable += self.snapshot.unrepeatable
-        for row, now in list(self.snapshot.changed()):
+        changed, self._changed = self._changed, []
+        for row, now in changed:
             if not row.restored:  # a library's own: none of the program's business
                 row.guarded = False
             elif not row.settable:
@@ -194,6 +236,7 @@ class PythonState:
             else:
                 self._collect(row, now, rebound, None)
                 row.restore()
+        del changed
         for steps, row in self._arguments:
             now = row.items()
             if row.is_changed(now):
@@ -252,6 +295,8 @@ class PythonState:
             if held is None or leaves is None:
                 keys.append(key)
                 values.append(value)
+                if held is not None and self._is_made_here(value):
+                    self.freed.append(Rebound(row, key, *held, [], None))
             else:
                 assert rebound is not None
                 rebound.append(Rebound(row, key, *held, *leaves))
@@ -262,7 +307,19 @@ class PythonState:
         """What a place is given that held tensors; None if that is not made of tensors."""
         if id(value) in self.given:
             return [value], None
-        return None if self._is_given(value) else signature.tensors_in(value)
+        if self._is_given(value):
+            return None
+        for one in containers_in(value):  # what is held elsewhere, too, is to stay one
+            if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
+                return None
+        return signature.tensors_in(value)
+
+    def _is_made_here(self, value: Any) -> bool:
+        """Whether a value is made of tensors, and each call makes it anew."""
+        known = self.snapshot.known
+        if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
+            return False
+        return signature.tensors_in(value) is not None
 
     def _is_given(self, value: Any) -> bool:
         """Whether a value is, or holds, a container that each call brings."""
@@ -281,13 +338,18 @@ class PythonState:
 
         return description
 
-    def described(self, describe: Callable[[Any], Any]) -> Effects:
-        """The changes that are no `Rebound`; `describe` tells how to make a tensor."""
+    def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
+        """The changes that are no `Rebound`.
+
+        Args:
+            describe: tells how to make a tensor.
+            returned: what is kept that the function returns, too.
+        """
         changes, found = self._changes, []
         self._changes = []
         for _, values in changes:
             found += values
-        return Effects([change for change, _ in changes], self.template(found, describe))
+        return Effects([change for change, _ in changes], self.template(found + returned, describe))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
         """How each call makes values anew; `describe` tells how to make a tensor."""
@@ -296,13 +358,6 @@ class PythonState:
         for value in template.unmade:
             self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
         return template
-
-    def leave_out(self, groups: Iterable[dict[str, Any]]) -> None:
-        """The numbers of an optimizer that steps are inputs: no row compares them."""
-        for group in groups:
-            row = self.snapshot.rows.get(id(group))
-            if row is not None:
-                row.ignored = {k for k, v in group.items() if is_number(v)}
 
     def made(self, container: Any, key: Any) -> None:
         """Something that was prepared for the trace stays: it counts as there before."""

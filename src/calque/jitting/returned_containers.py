@@ -9,7 +9,7 @@ from torch.utils import _pytree
 
 from calque.jitting.descriptions import Describer
 from calque.program import signature
-from calque.program.results import Constant, Description, Given, Made, Outputs
+from calque.program.results import Constant, Description, Given, Kept, Made, Outputs
 
 
 def _is_container(value: Any) -> bool:
@@ -43,17 +43,29 @@ class Containers:
         result: the result.
         outside: the ids of the containers that were there before the call.
         given: the keys that lead to those among the call's arguments, by id.
+        kept: the ids of those, and of objects, that the function leaves in the state, too.
+
+    Attributes:
+        kept: those of them that were described.
     """
 
     def __init__(
-        self, result: Any, outside: Collection[int], given: Mapping[int, tuple[Any, ...]]
+        self,
+        result: Any,
+        outside: Collection[int],
+        given: Mapping[int, tuple[Any, ...]],
+        kept: Collection[int] = (),
     ) -> None:
         self._outside = outside
         self._given = given
+        self._kept = kept
+        self.kept: list[Any] = []
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
 
         def is_known(one: Any) -> bool:
+            if id(one) in kept:
+                return True
             if not _is_container(one):
                 return False
             counts[id(one)] += 1
@@ -69,7 +81,7 @@ class Containers:
     def has(self, leaf: Any) -> bool:
         """Whether a leaf is a container."""
         key = id(leaf)
-        return key in self._outside or key in self._given or key in self._shared
+        return any(key in ids for ids in (self._outside, self._given, self._kept, self._shared))
 
     def describe(self, leaf: Any, describer: Describer) -> Description:
         """The description of a leaf."""
@@ -77,6 +89,12 @@ class Containers:
             return Given(self._given[id(leaf)])
         if id(leaf) in self._outside:
             return Constant(leaf)
+        if id(leaf) in self._kept:
+            known = self._described.get(id(leaf))
+            if known is None:
+                known = self._described[id(leaf)] = Kept(len(self.kept))
+                self.kept.append(leaf)
+            return known
         if id(leaf) not in self._shared:
             return describer.describe(leaf)
         known = self._described.get(id(leaf))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from calque.jitting.objects import Distinct
 from calque.state import Row
 from calque.state.rows import DictRow, ListRow
 
@@ -74,6 +75,7 @@ class Apart:
         containers: whether containers count.
         tensors: the tensors of the state, by id; None if their identity does not count.
         leaves: those of the trace's arguments.
+        distinct: tells objects among the arguments from those of the state; None for nothing.
     """
 
     guarded = "arguments that are part of the state"
@@ -84,7 +86,9 @@ class Apart:
         containers: bool,
         tensors: Mapping[int, torch.Tensor] | None,
         leaves: list[Any],
+        distinct: Distinct | None = None,
     ) -> None:
+        self._distinct = distinct
         held = [r.owner for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
         self._containers = set(map(id, held)) if containers else None
         self._tensors = None if tensors is None else frozenset(tensors)
@@ -99,6 +103,8 @@ class Apart:
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
         """Whether it is so for a call's leaves and (args, kwargs)."""
         if self._among(leaves) != self._shared:
+            return False
+        if given is not None and self._distinct is not None and self._distinct.shared(given):
             return False
         if self._containers is None or given is None:
             return True

@@ -12,10 +12,12 @@ import torch
 from jax import Array
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 
 from calque.device.memory.cell import Cell, active, cell_of, read, view_of, write
 from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError, noting_refusals
+from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import Assumed, Assumptions
 from calque.jitting.descriptions import Describer
@@ -27,11 +29,14 @@ from calque.jitting.input_names import names_by_cell
 from calque.jitting.input_sources import Sources
 from calque.jitting.modes import Modes, ambient, function_modes
 from calque.jitting.object_results import opened
+from calque.jitting.objects import Distinct
 from calque.jitting.optimizers import OptimizerLending
 from calque.jitting.python_effects import Effects, PythonState, Rebound
 from calque.jitting.reachable import Reach
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import Apart, Overlap, overlapping, with_own
+from calque.jitting.structures import Structure
+from calque.jitting.unread import Restructure, is_unread, watching_objects
 from calque.program import signature
 from calque.program.gradients.border import Edge, has_graph
 from calque.program.gradients.carrying import Attached, Carriers
@@ -42,7 +47,7 @@ from calque.program.lifting import Input, Lifting, close, late_equations
 from calque.program.results import Argument, Description, Existing, Fresh, Inseparable
 from calque.program.signature import is_tensor
 from calque.program.value_checks import Checks
-from calque.state import Row, Running, Snapshot, StateGuard
+from calque.state import ATOMIC, Row, Running, Snapshot, StateGuard, weakened
 
 Target = Existing | Argument
 
@@ -84,6 +89,14 @@ def record(
             if error.indexes <= with_storage:
                 raise
             with_storage |= error.indexes
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in ATOMIC
+
+
+class Unshaped(BaseException):
+    """Parameters have no shapes yet: a call that runs eagerly gives them theirs."""
 
 
 class Recording:
@@ -145,8 +158,11 @@ class Recording:
         trace.given, trace.own_containers = given, own
         try:
             self.jaxpr, self.inputs = trace.run(fn, spec)
-        except BaseException:
+        except BaseException as error:
+            refused = refusal(error, trace.modules)
             trace.rollback()
+            if refused is not None:
+                raise refused from error
             raise
         if path:
             trace.rollback()
@@ -175,18 +191,23 @@ class _Trace:
         self.lifting = Lifting(checks, assumptions)
         self.lending = OptimizerLending(self.lifting)
         self.reach = reach = Reach(fn)
+        if any(map(is_lazy, reach.tensors.values())):
+            raise Unshaped
         own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
         self.own_hosts = [t for t in reach.tensors.values() if t.device.type == "cpu"]
         self.own_tensors = dict(reach.tensors)
-        reach.add(leaves, "arguments")
+        reach.add([leaf for leaf in leaves if not is_unread(leaf)], "arguments")
         self.modes = Modes()
         self.state = PythonState(Snapshot(fn, *function_modes()))
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
-                self.state.snapshot.visit(leaf, f"arguments[{index}]")
+                if not is_unread(leaf):
+                    self.state.snapshot.visit(leaf, f"arguments[{index}]")
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
+        self.lending.own_numbers = self.state.numbers.own
+        self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
         self.tensors: dict[int, torch.Tensor] = {}
@@ -205,6 +226,7 @@ class _Trace:
         self.flags: list[tuple[torch.Tensor, bool]] = []
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
+        self.spec: Any = None
         self.free: list[tuple[Row, Any]] = []
         self.implicit: list[tuple[Implicit, list[Any]]] = []
         self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -213,6 +235,7 @@ class _Trace:
 
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
+        self.spec = spec
         args, kwargs = signature.unflatten(self.stand_ins, spec)
         if self.own_containers:
             args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
@@ -234,6 +257,8 @@ class _Trace:
     def _on_module(self, module: Module, args: Any) -> None:
         if active.trace is self.lifting and module not in self.modules:
             found = Reach(module)
+            if any(map(is_lazy, found.tensors.values())):
+                raise Unshaped
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
@@ -253,7 +278,7 @@ class _Trace:
         self.state.made(vars(optimizer), "_opt_called")
         for container, key in made:
             self.state.made(container, key)
-        self.state.leave_out(optimizer.param_groups)
+        self.state.numbers.leave_out(optimizer.param_groups)
 
     def _know(self, tensor: torch.Tensor) -> None:
         """Remember how a tensor was before the function could change it."""
@@ -269,22 +294,30 @@ class _Trace:
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
         running = Running(self.state.snapshot, self.witness.read)
-        with self.arguments.watched(), noting_refusals() as refusals, running.watching():
+        with (
+            watching_objects() as touched,
+            self.arguments.watched(),
+            noting_refusals() as refusals,
+            running.watching(),
+        ):
             result = fn(*args, **kwargs)
+        if touched:
+            raise Restructure(touched=touched)
         del args, kwargs
         if self.assumptions is not None:
             self.assumptions.check_met()
         if refusals:  # the function has caught it
             raise refusals[0]
         outside = {id(row.owner) for row in self.state.snapshot.rows.values()}
-        containers = Containers(result, outside, self.state.given)
+        kept = self.state.look()
+        containers = Containers(result, outside, self.state.given, kept)
         leaves, recording.spec = containers.flatten(result)
         del result
-        recording.shells = opened(leaves, self._is_made_here)
+        recording.shells = opened(leaves, self._is_made_here, kept.union(self.state.given))
         self._forget_aliases()
         self._undo_data()
         recording.modes = self.modes.changed()
-        rebound = self.state.collect()
+        rebound = self.state.collect(id(leaf) for leaf in leaves if id(leaf) in kept)
         self._tell_apart()
         self.arguments.check_separable(self.lifting.written.keys())
         self._find_implicit(rebound)
@@ -304,7 +337,8 @@ class _Trace:
         recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
         for place in rebound:
             place.after.clear()
-        recording.effects = self.state.described(describer.describe)
+        recording.effects = self.state.described(describer.describe, containers.kept)
+        containers.kept.clear()
         recording.unrepeatable = self.state.unrepeatable
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
         recording.rewritten = [
@@ -312,7 +346,8 @@ class _Trace:
             for tensor in self.histories.changed()
         ]
         recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
-        self.lending.check_unchanged()
+        self.lending.check_unchanged(running)
+        self.state.numbers.compare_read(self.lending.in_steps)
         recording.checks = Checks.of(self.lifting, describer)
         if self.assumptions is not None:
             recording.checks = self.assumptions.checked_by(recording.checks, describer)
@@ -384,14 +419,30 @@ class _Trace:
             Overlap: they are not apart.
         """
         snapshot = self.state.snapshot
+        distinct = self._distinct_objects()
         changes = self.state.changes_containers
         if changes and (found := overlapping(self.given, snapshot.rows).keys()):
             if not found <= self.own_containers:
                 raise Overlap(found)
         tensors = self.own_tensors | snapshot.tensors if snapshot.compares_objects else None
         changes = changes and self.given is not None and not self.own_containers
-        if changes or tensors is not None:
-            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves)
+        if changes or tensors is not None or distinct is not None:
+            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves, distinct)
+
+    def _distinct_objects(self) -> Distinct | None:
+        """What tells the objects that were taken apart from those of the state; None if none were.
+
+        Raises:
+            Restructure: they are not apart, or the function asks for their identity.
+        """
+        if not isinstance(self.spec, Structure) or self.given is None:
+            return None
+        snapshot, opened = self.state.snapshot, self.spec.opened
+        distinct = Distinct(opened, snapshot.known)
+        closed = opened if snapshot.asks_identity else distinct.shared(self.given)
+        if closed:
+            raise Restructure(closed=closed)
+        return distinct
 
     def _forget_aliases(self) -> None:
         """Let go of tensors that were made in the trace over storages from outside.
@@ -428,14 +479,17 @@ class _Trace:
         """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
         tensors = self.reach.tensors | self.state.snapshot.tensors
         known = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
+        rebound = [*rebound, *self.state.freed]
+        alone = self._held_alone(rebound) if rebound else ()
         for place in rebound:
             tensors = [t for t in place.before if is_tensor(t)]
             cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
             if (
                 tensors
+                and place in alone
                 and all(map(self._is_replaceable, tensors))
                 and all(
-                    known[cell] == cells.count(cell) and cell not in self.arguments.indexes
+                    known[cell] <= cells.count(cell) and cell not in self.arguments.indexes
                     for cell in cells
                 )
             ):
@@ -449,7 +503,33 @@ class _Trace:
                     self.fixed.append((tensor, gradient))
                     continue
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
+        self.state.freed.clear()
         self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
+
+    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
+        """The places whose tensors and containers no other place of the state holds."""
+        held: Counter[int] = Counter()
+        for row in self.state.snapshot.rows.values():
+            stack = list(row.before.values())
+            while stack:
+                value = stack.pop()
+                held[id(value)] += 1
+                if isinstance(value, tuple):
+                    stack += value
+        before = [(place, place.holder.before[place.key]) for place in places]
+        given = Counter(id(value) for _, value in before)
+        given.update(
+            id(leaf) for place, value in before for leaf in place.before if leaf is not value
+        )
+        return [
+            place
+            for place, value in before
+            if all(
+                held[id(one)] <= given[id(one)]
+                for one in (value, *place.before)
+                if not _is_plain(one)
+            )
+        ]
 
     def _is_replaceable(self, tensor: torch.Tensor) -> bool:
         """Whether another tensor may stand in its place in the next call."""
@@ -557,7 +637,9 @@ class _Trace:
         known = [(t, key) for key, t in self.tensors.items() if key not in positions]
         state = {i.source for i in self.recording.inputs if i.kind == "cell"}
         optimizers = list(self.lending.optimizers)
-        rows = self.state.snapshot.rows
+        snapshot = self.state.snapshot
+        rows = weakened(snapshot.rows, snapshot.weak.values())
+        moved = {row: rows[key] for key, row in snapshot.rows.items()} if snapshot.weak else {}
         handles = [
             (t, cell, view_of(alias))
             for t, key in known
@@ -571,7 +653,7 @@ class _Trace:
                 self.fixed,
             ),
             CellGuard(handles),
-            StateGuard(rows, self.free),
+            StateGuard(rows, [(moved.get(row, row), key) for row, key in self.free]),
         ]
         self.recording.optimizers = optimizers
         if optimizers:

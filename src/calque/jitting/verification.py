@@ -13,6 +13,7 @@ from typing import Any
 from calque.errors import RetraceWarning
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import Program
+from calque.jitting.structures import Structure
 from calque.program import signature
 from calque.program.results import Constant
 from calque.program.signature import is_tensor
@@ -96,8 +97,12 @@ class Repeating:
     ) -> None:
         """A program was traced for a call's leaves, because of `reason`."""
         if self._verify and program.assumed is None and not program.single_use:
-            program.unverified = True
-            self._unverified = {id(program): Fingerprint(program, lowered, leaves)}
+            found = Fingerprint(program, lowered, leaves)
+            first = next(iter(self._unverified.values()), None)
+            # The same program with its arguments taken apart: two calls have given it.
+            opened = first if isinstance(key[0], Structure) else None
+            program.unverified = opened is None or opened.difference(found) is not None
+            self._unverified = {id(program): found} if program.unverified else {}
         changes = program.single_use or program.recording.effects or program.recording.rebound
         before, count = self._streak
         another = before is not None and signature.differ_by_objects(before, key)

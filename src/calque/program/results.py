@@ -9,6 +9,7 @@ from jax import Array
 
 from calque.device.memory.cell import META, cell_of, wrap, wrap_strided
 from calque.device.memory.geometry import Ints, View
+from calque.jitting.structures import getattr_of
 
 
 class Outputs:
@@ -21,9 +22,10 @@ class Outputs:
         storages: the tensors over whole arrays, by output.
         made: what several places hold, by description.
         carried: the tensors that have a graph behind them (see `carrying`).
+        kept: what the call has left in the state and returns, too.
     """
 
-    __slots__ = ("arrays", "carried", "given", "leaves", "made", "storages")
+    __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "storages")
 
     def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
         self.arrays = arrays
@@ -32,6 +34,7 @@ class Outputs:
         self.storages: dict[int, torch.Tensor] = {}
         self.made: dict[Any, Any] = {}
         self.carried: list[torch.Tensor] = []
+        self.kept: list[Any] = []
 
 
 class Description(Protocol):
@@ -93,6 +96,20 @@ class Given:
         return container_at(self.steps, outputs.given)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A container or an object that the call has left in the state.
+
+    Attributes:
+        index: its place among those.
+    """
+
+    index: int
+
+    def build(self, outputs: Outputs) -> Any:
+        return outputs.kept[self.index]
+
+
 class Attribute(str):
     """A step to an attribute of an object, rather than to an item."""
 
@@ -102,7 +119,13 @@ class Attribute(str):
 def container_at(steps: Iterable[Any], given: Any) -> Any:
     """What some keys lead to from a call's (args, kwargs)."""
     for step in steps:
-        given = vars(given)[step] if type(step) is Attribute else given[step]
+        if type(step) is Attribute:
+            held = getattr_of(given, "__dict__", {})
+            given = held[step] if step in held else getattr_of(given, step)
+        elif isinstance(given, dict):
+            given = dict.__getitem__(given, step)
+        else:
+            given = given[step]
     return given
 
 

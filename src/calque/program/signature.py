@@ -1,6 +1,6 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch.nn import Module, Parameter
 from torch.utils import _pytree
+
+from calque.jitting.structures import Structure, opened
+from calque.jitting.unread import is_unread, value_of
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
@@ -146,6 +149,8 @@ def _in_order(tree: Any, met: list[int]) -> bool:
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
     """The inverse of `flatten`."""
+    if isinstance(spec, Structure):
+        return spec.build(leaves)
     if isinstance(spec, Joined):
         return spec.join(unflatten(leaves, spec.spec))
     if isinstance(spec, _pytree.TreeSpec):
@@ -163,10 +168,20 @@ def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
     if not isinstance(value, tuple | list | dict):
-        return None
-    leaves, spec = flatten(value)
+        found = None if type(value) in _VALUES else _opened_or_registered(value)
+        if found is None:
+            return None
+        leaves, spec = found
+    else:
+        leaves, spec = flatten(value)
     plain = all(is_tensor(leaf) or type(leaf) in _VALUES | _INEXACT for leaf in leaves)
     return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
+
+
+def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
+    leaves, spec = flatten(value)
+    alone = len(leaves) == 1 and leaves[0] is value
+    return opened(value) if alone else (leaves, spec)
 
 
 def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
@@ -202,11 +217,14 @@ def key_of(leaf: Any) -> Any:
         return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
         return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
-    return Same(leaf)
+    return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
 
 
 def difference(old: Any, new: Any) -> str:
     """What differs between two signatures: of containers, modes, sharing, then each leaf."""
+    if isinstance(new[0], Structure) and not isinstance(old[0], Structure):
+        names = ", ".join(sorted(kind.__name__ for kind in new[0].opened))
+        return f"objects are compared by what they hold from now on ({names})"
     if type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return "the containers or the number of the arguments are others"
     if old[1] != new[1]:
@@ -230,6 +248,18 @@ def differ_by_objects(old: Any, new: Any) -> bool:
     return bool(pairs) and all(
         _is_another(a, b) and not isinstance(b.value, _LASTING) for a, b in pairs
     )
+
+
+def replaced(old: Any, new: Any) -> set[type]:
+    """The classes of the objects among the arguments in whose place another one stands."""
+    if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
+        return set()
+    return {type(b.value) for a, b in zip(old[3:], new[3:]) if _is_another(a, b)}
+
+
+def holds_any(key: Any, kinds: Collection[type]) -> bool:
+    """Whether objects of some classes are part of a signature."""
+    return any(isinstance(one, Same) and type(one.value) in kinds for one in key[3:])
 
 
 def _is_another(old: Any, new: Any) -> bool:

@@ -5,6 +5,7 @@ from calque.state.rows import Row
 from calque.state.running import Running, Suspension, call_watched, unwatched, watched
 from calque.state.snapshot import Snapshot
 from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
+from calque.state.weak import weakened
 
 __all__ = [
     "ATOMIC",
@@ -19,4 +20,5 @@ __all__ = [
     "same_value",
     "unwatched",
     "watched",
+    "weakened",
 ]

@@ -4,6 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, MethodType
 from typing import Any
 
 from calque.state.identity import Identities
@@ -103,6 +104,15 @@ class StateGuard:
             same = len(old) == len(new)
             return same and all(self._matches(a, b, pairs, seen) for a, b in zip(old, new))
         found = False
+        if isinstance(old, MethodType):
+            same = old.__func__ is new.__func__
+            return same and self._matches(old.__self__, new.__self__, pairs, seen)
+        if isinstance(old, FunctionType):
+            cells = old.__closure__ or (), new.__closure__ or ()
+            if old.__globals__ is not new.__globals__ or len(cells[0]) != len(cells[1]):
+                return False
+            if not all(self._matches(a, b, pairs, seen) for a, b in zip(*cells)):
+                return False
         for key, owner, moved in _containers(old, new):
             row = self._by_owner.get(key)
             if row is None:

@@ -14,6 +14,7 @@ from torch.nn import Module
 from calque.state.differing import differs
 from calque.state.whose import Owner, home_of_class, owner_of_class
 
+_MOST_ENTRIES = 10_000
 WRAPPERS = (staticmethod, classmethod)
 
 
@@ -48,6 +49,31 @@ def matters_in_library(value: Any) -> bool:
     if home == "os" or isinstance(value, types.FunctionType | functools._lru_cache_wrapper):
         return True
     return is_random(value) or isinstance(value, contextvars.ContextVar)
+
+
+def registries_in(value: Any) -> Iterator[dict[Any, Any]]:
+    """The dicts of functions or classes that a package's variable is, or keeps in its attributes.
+
+    By these a package finds what to call (`ACT2FN` of transformers), and users add to them.
+    """
+    if isinstance(value, dict):
+        if _is_registry(value):
+            yield value
+    elif owner_of_class(type(value)) is Owner.PACKAGE and not isinstance(value, type):
+        spaces = (vars(type(value)), getattr(value, "__dict__", {}))
+        held = [one for space in spaces for one in list(space.values()) if isinstance(one, dict)]
+        if any(map(_is_registry, held)):
+            yield from held  # what users add may go into one that is empty
+
+
+def _is_registry(value: dict[Any, Any]) -> bool:
+    return len(value) < _MOST_ENTRIES and any(map(_is_code, dict.values(value)))
+
+
+def _is_code(value: Any) -> bool:
+    if isinstance(value, tuple) and value:
+        value = value[0]
+    return isinstance(value, types.FunctionType | types.MethodType | functools.partial | type)
 
 
 def is_random(value: Any) -> bool:

@@ -98,6 +98,25 @@ def names_of(code: CodeType) -> Names:
     )
 
 
+@lru_cache(maxsize=16384)
+def assigns_item(code: CodeType, key: str) -> bool:
+    """Whether code assigns an item by a constant key: `group["lr"] = 0.1`.
+
+    >>> assigns_item(compile("d['a'] = 1", "", "exec"), "a")
+    True
+    """
+    if key not in code.co_consts:
+        return False
+    line, loaded = None, None
+    for one in dis.get_instructions(code):
+        line = (one.positions.lineno if one.positions else None) or line
+        if one.opname.startswith("LOAD_") and one.argval == key:
+            loaded = line
+        if one.opname == "STORE_SUBSCR" and loaded == line is not None:
+            return True
+    return False
+
+
 def words_in(text: str) -> set[str]:
     """The names of attributes in a string that may lead to them: dotted, or fields of a format.
 

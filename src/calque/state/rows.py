@@ -6,16 +6,19 @@ attributes of an object. A row reads one of them, tells what has changed, and pu
 
 import array
 import contextvars
+import functools
 import gc
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
 import numpy as np
 
 from calque.state.paths import Path
 from calque.state.values import MISSING, same_keys, same_value
+
+_HEAP_TYPE = 1 << 9
 
 
 class Row:
@@ -349,6 +352,31 @@ class AttributeRow(Row):
     def put(self, key: Any, value: Any) -> None:
         if self.write is not None:
             self.write(self.owner, key, value)
+
+
+class SlotsRow(AttributeRow):
+    """The slots of an object that each call brings."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, path: Path) -> None:
+        super().__init__(owner, path, slots_of(type(owner)), set_attribute)
+
+
+@functools.lru_cache(maxsize=4096)
+def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """What reads each slot of the objects of a class."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, MemberDescriptorType) and is_made_in_python(base):
+                found.setdefault(name, lambda o, get=value.__get__: get(o))
+    return found
+
+
+def is_made_in_python(kind: type) -> bool:
+    """Whether a class was made by a class statement: its objects hold slots and no more."""
+    return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> None:

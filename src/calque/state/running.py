@@ -23,7 +23,9 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, TypeVar
 
 import torch
+from torch.optim import lr_scheduler
 
+from calque.errors.frames import Origin, user_origin
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
@@ -35,6 +37,7 @@ _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warning
 """Files of Python's whose code only writes what the user reads: when it does is no state."""
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a tensor of the CPU without any operator of PyTorch's."""
+_SCHEDULERS = lr_scheduler.__file__
 _AS_ARRAY = torch.Tensor.__array__.__code__
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,6 +102,9 @@ class Running:
     Args:
         snapshot: is told of each code object before it runs.
         on_read: is told of each tensor of the CPU that is read as Python values.
+
+    Attributes:
+        scheduler_stepped: the user's line at which a scheduler of PyTorch's stepped first.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class Running:
     ) -> None:
         self._snapshot = snapshot
         self._on_read = on_read
+        self.scheduler_stepped: Origin | None = None
         self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
         self._before: Any = None
         self._calls_watched = False
@@ -178,6 +185,7 @@ class Running:
             return
         self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
+            self._meet_engine(code)
             return
         if _is_importing(frame):
             del self._seen[id(code)]
@@ -187,6 +195,7 @@ class Running:
     def start(self, code: CodeType, frame: FrameType) -> bool:
         """A code object runs for the first time; gives whether it is looked at closely."""
         if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
+            self._meet_engine(code)
             return False
         if any(getattr(called, "__code__", None) is code for called in gc.callbacks):
             return False  # the garbage collector calls it, whoever runs
@@ -197,6 +206,10 @@ class Running:
         if not (NAMES | _READS).isdisjoint(words):  # methods of classes are no values yet
             self._watch_calls()
         return self._calls_watched
+
+    def _meet_engine(self, code: CodeType) -> None:
+        if code.co_name == "step" and code.co_filename == _SCHEDULERS:
+            self.scheduler_stepped = self.scheduler_stepped or user_origin()
 
     def _watch_calls(self) -> None:
         # What is met before or after the function runs must not leave a profile function behind.

@@ -46,6 +46,7 @@ from calque.state.matters import (
     is_program,
     is_random,
     matters_in_library,
+    registries_in,
 )
 from calque.state.names import Names, names_of
 from calque.state.opaque import moves, opaque
@@ -86,6 +87,7 @@ _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", 
 """Names by which code asks how far something has moved on, without using it."""
 _CALLED = frozenset(("forward", "backward", "setup_context"))
 """Methods that PyTorch calls, though no code of the program's names them."""
+_IDENTITY = frozenset(("id", "hash"))
 _FAMILY = "__subclasses__"
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
 """What a library's module goes by, though no code names it."""
@@ -102,10 +104,12 @@ class Snapshot:
         rows: the rows, by the id of their container (and a mark, where one object has several).
         known: every object met, by id; kept alive.
         tensors: those among them that are tensors, by id.
+        weak: those that something refers to weakly, by id.
         codes: the code that has run, with whose it is.
         moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         compares_objects: whether the user's code asks whether two things are one object.
+        asks_identity: whether it asks which object something is.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
     """
@@ -116,8 +120,9 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         self.codes: dict[types.CodeType, Owner] = {}
         self.unrepeatable: list[str] = []
-        self.has_differing = self.compares_objects = False
+        self.has_differing = self.compares_objects = self.asks_identity = False
         self.on_difference: Callable[[], None] = lambda: None
+        self.weak: dict[int, Any] = {}
         self._passes = passes
         self._words: set[str] = set(_CALLED)
         self._classes: dict[int, type] = {}
@@ -378,10 +383,21 @@ class Snapshot:
             path = Path(module, foreign=True).attribute(name)
             self._hold(StateRow(held, path, lambda held: _told(held[name])), ("i", module))
 
+    def _registries(self, value: Any, path: Path) -> None:
+        """Dicts in which a package looks up what to call."""
+        for found in registries_in(value):
+            if id(found) not in self.rows:
+                row = self._hold(DictRow(found, path))
+                own = (v for v in row.before.values() if _is_users_code(v))
+                self._stack += [(one, Path(path.key)) for one in own]
+
     def _look_in_library(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
         held = vars(module)
+        registers = owner_of_module(module) is Owner.PACKAGE
         for name in words:
             value = held.get(name)
+            if registers and value is not None and type(value) not in ATOMIC:
+                self._registries(value, path.attribute(name))
             if is_setting(value, name):
                 self._hold_setting(value, path.attribute(name))
             elif name in vars(type(module)) and not hasattr(types.ModuleType, name):
@@ -511,7 +527,16 @@ class Snapshot:
     def _weak(self, value: weakref.ref, path: Path) -> None:
         target = value()
         if target is not None:
+            self.weak[id(target)] = target
             self._stack.append((target, path))
+
+    def _proxy(self, value: Any, path: Path) -> None:
+        try:
+            target = value.__init__.__self__  # of the object that it stands for
+        except (ReferenceError, AttributeError):  # it has died, or has attributes of its own making
+            return
+        self.weak[id(target)] = target
+        self._stack.append((target, path))
 
     def _weak_container(self, value: Any, path: Path) -> None:
         if not path.foreign:
@@ -579,6 +604,7 @@ class Snapshot:
         self._use(names.words)
         if owner is Owner.USER:
             self.compares_objects |= names.compares
+            self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
             self._look_up(names, held)
 
     def _follow_all(self) -> None:
@@ -658,7 +684,11 @@ class Snapshot:
     def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
-            if type(value) not in ATOMIC and matters_in_library(value):
+            if type(value) in ATOMIC:
+                continue
+            if owner is Owner.PACKAGE:
+                self._registries(value, Path(name, foreign=True))
+            if matters_in_library(value):
                 foreign = home_of_class(type(value)) != "os"
                 self._stack.append((value, Path(name, foreign=foreign)))
         scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
@@ -793,6 +823,11 @@ def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
 
 
+def _is_users_code(value: Any) -> bool:
+    home = getattr(value, "__module__", None)
+    return isinstance(home, str) and owner_of_name(home) is Owner.USER
+
+
 def _told(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else setting_of(value)
 
@@ -846,6 +881,8 @@ _HANDLERS: dict[type, Callable[[Snapshot, Any, Path], None]] = {
     types.ModuleType: Snapshot._module,
     torch.Tensor: Snapshot._tensor,
     torch.nn.Parameter: Snapshot._tensor,
+    weakref.ProxyType: Snapshot._proxy,
+    weakref.CallableProxyType: Snapshot._proxy,
 }
 _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (torch.Tensor, Snapshot._tensor),

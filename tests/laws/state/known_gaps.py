@@ -1,13 +1,9 @@
 """Programs that are not yet right, by mode, with what is wrong."""
 
 KNOWN_GAPS: dict[tuple[str, str], str] = {
-    ("attribute_of_a_view_that_is_an_argument_is_deleted", "trace"): "a proxy has no attributes",
-    ("attributes_of_a_result", "trace"): "a graph's results have no attributes",
-    ("attributes_of_a_tensor_argument_are_set", "trace"): "a graph sets none",
     ("lines_written_to_a_file", "trace"): "raises AssertionError",
     ("logger_that_counts_lines", "trace"): "a refused call fills a cache of PyTorch's loggers",
     ("logging_handler_that_collects", "trace"): "as logger_that_counts_lines",
-    ("forward_hook_that_always_runs", "jit"): "differs from eager: an error takes the call back",
     ("setdefault_of_a_dict", "trace"): "differs from eager",
     ("swallowed_by_the_caller_of_a_nested_function", "trace"): "names no line",
 }

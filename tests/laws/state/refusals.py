@@ -21,6 +21,9 @@ _REFUSED: dict[str, dict[str, str]] = {
         "is changed by the backward of a result": """
             backward_outside_that_counts
         """,
+        "a forward hook with always_call=True has to run": """
+            forward_hook_that_always_runs
+        """,
         "is copied to the CPU": """
             except_runtime_error_around_tolist fallback_of_a_conversion
         """,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _PLAIN = (torch.Tensor, Parameter)
@@ -33,6 +34,8 @@ class Move:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in self._done:
             return tensor
+        if is_lazy(tensor):
+            return self._lazy(tensor)
         result = self._function(tensor)
         plain = type(result) in _PLAIN and isinstance(tensor, Parameter)
         if not (plain and crosses(tensor, result)):
@@ -45,6 +48,17 @@ class Move:
             become(grad, self._function(grad).requires_grad_(grad.requires_grad))
             self._done[id(grad)] = grad
             tensor.grad = grad
+        return tensor
+
+    def _lazy(self, tensor: Any) -> torch.Tensor:
+        """A parameter or buffer without a shape: only where it will be made, and of which dtype."""
+        before = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        after = self._function(before)
+        if not crosses(before, after):
+            return self._function(tensor)
+        form = {"requires_grad": tensor.requires_grad, "device": after.device, "dtype": after.dtype}
+        torch._C._swap_tensor_impl(tensor, tensor.__class__(**form))
+        self._done[id(tensor)] = tensor
         return tensor
 
 

@@ -33,6 +33,8 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.sizes import translated
 from calque.errors import TraceError, unrepeatable
+from calque.errors.branches import is_subscript
+from calque.errors.frames import asking_frame
 
 _COPY = Written("aten::copy_")
 
@@ -66,6 +68,16 @@ def no_value(tensor: torch.Tensor, use: str) -> TraceError:
     )
 
 
+def _no_index(tensor: torch.Tensor) -> TraceError:
+    return unrepeatable(
+        f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is used as an index",
+        "or as the bound of a slice inside calque.jit, where it has no value yet",
+        "Give the index a dimension: `x[i.reshape(1)]` and `x[i.reshape(1)] = row` read and write "
+        "one row (of a list, after `torch.stack`). For n elements from i, index with "
+        "`i + torch.arange(n, device=i.device)`.",
+    )
+
+
 def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
     """`Tensor.item()`."""
     if active.trace is not None:
@@ -75,7 +87,10 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         told = validations.answer(tensor)
         if told is not None:
             return told
-    value = concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)")
+    if active.trace is not None and is_subscript(asking_frame()):
+        value = known(read(tensor), "used as an index", lambda: _no_index(tensor))
+    else:
+        value = concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)")
     with translated():
         return value.item()
 

@@ -37,6 +37,10 @@ def assert_fn(x: object) -> None:
         raise AssertionError("Assertion failed")
 
 
+OWN = frozenset(("node", "tracer", "type_of_value"))
+"""Attributes of a proxy that are none of the value's."""
+
+
 class Proxy(torch.fx.Proxy):
     """Stands for the value of a node; what is done with it is recorded in the graph.
 

@@ -19,6 +19,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.graph import checks
+from calque.tracing.proxies.proxy import OWN
 from calque.tracing.tracer.constants import is_constant
 
 _FIXED = (bool, str, type(None), torch.Tensor)
@@ -82,7 +83,7 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         node.meta["val"] = tracer.abstract.of(value)
         tracer.assumed.add_input(node, name)
-        return tracer.tensor_proxy(node)
+        return _with_attributes(tracer, node, name, tracer.tensor_proxy(node), value)
     if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
         tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
@@ -103,6 +104,17 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
             "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
         )
     return _constant(tracer, node, name, value)
+
+
+def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torch.Tensor) -> Any:
+    """A proxy with the attributes that Python keeps of the example, as far as a graph has them."""
+    for key, part in vars(value).items():
+        if not key.startswith("_") and (isinstance(part, torch.Tensor) or type(part) in ATOMIC):
+            child = tracer.create_node("call_function", getattr, (node, key), {})
+            tracer.assumed.follow(child)
+            vars(proxy)[key] = _like(tracer, child, f"{name}.{key}", part)
+            tracer.told_before.setdefault(id(proxy), {})[key] = vars(proxy)[key]
+    return proxy
 
 
 def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
@@ -148,6 +160,15 @@ def write_back(tracer: Any) -> None:
         for key, value in container.items():
             if key not in before or value is not before[key]:
                 record(change, given, key, value)
+    for proxy in list(tracer.told.values()):
+        held = {key: value for key, value in vars(proxy).items() if key not in OWN}
+        before = tracer.told_before.get(id(proxy), {})
+        for key in before.keys() - held.keys():
+            record(delattr, proxy, key)
+        for key, value in held.items():
+            if key not in before or value is not before[key]:
+                made = tracer.result_argument(value)
+                tracer.create_node("call_function", setattr, (proxy.node, key, made), {})
 
 
 def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import torch
 from torch.fx.node import Node
 
 from calque.tracing.core.refusals import describe, refuse_because
-from calque.tracing.proxies.proxy import Attribute, Proxy, tracer_of
+from calque.tracing.proxies.proxy import OWN, Attribute, Proxy, tracer_of
 from calque.tracing.symbolic.strict import Strict
 
 _NO_DATA = torch.empty(0, device="meta")
@@ -74,6 +74,20 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     def __getattr__(self, k: str) -> Any:
         raise AttributeError(f"'Tensor' object has no attribute '{k}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in self.__dict__:  # `requires_grad` and the like are none of Python's
+            self._tell(name)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        """An attribute of the tensor's own, which Python keeps, has been set or deleted."""
+        if name not in OWN and hasattr(self.tracer, "told"):
+            self.tracer.told[id(self)] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("'Tensor' object is not callable")

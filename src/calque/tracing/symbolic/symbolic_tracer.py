@@ -85,6 +85,8 @@ class SymbolicTracer(NamingTracer):
         self.deferred: list[tuple[Any, tuple]] = []
         self.abstract = AbstractValues(self.resolve)
         self.containers: list[tuple[Node, Any, Any]] = []
+        self.told: dict[int, Any] = {}  # tensors whose own attributes the program has changed
+        self.told_before: dict[int, dict[str, Any]] = {}
         self.optional: dict[Node, None] = {}
         self.path: Path | None = None
         self._patches: Patches | None = None

@@ -1,0 +1,98 @@
+"""Plain objects that a function is given: which of their classes it takes apart.
+
+The first object of a class is compared as an object, for it may be one that lasts, such as a
+configuration. When a call brings another one in its place, objects of that class are taken apart
+(`structures`), unless the function reaches them by itself, too.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from calque.jitting.structures import Flattening, Structure, TooLarge, can_open, objects_in
+from calque.jitting.unread import Restructure
+from calque.program import signature
+
+
+class Objects:
+    """How one jitted function takes objects apart.
+
+    Attributes:
+        opened: the classes whose objects are taken apart.
+    """
+
+    def __init__(self) -> None:
+        self.opened: frozenset[type] = frozenset()
+        self._closed: frozenset[type] = frozenset()
+        self._touched: frozenset[type] = frozenset()
+
+    def follow(self, signal: Restructure) -> None:
+        """Do as a signal says."""
+        self._closed |= signal.closed
+        self._touched |= signal.touched
+        self.opened = (self.opened | signal.opened) - self._closed
+
+    def flatten(self, args: Any, kwargs: dict[str, Any], ordered: bool) -> tuple[list[Any], Any]:
+        """As `signature.flatten_call`."""
+        if self.opened:
+            if len(kwargs) > 1 and not ordered:
+                kwargs = {name: kwargs[name] for name in sorted(kwargs)}
+            flattening = Flattening(self._opens, self._is_unread)
+            try:
+                node = flattening.visit((tuple(args), kwargs))
+            except TooLarge:
+                pass
+            else:
+                if flattening.opened:
+                    return flattening.leaves, Structure(node, frozenset(flattening.opened))
+        return signature.flatten_call(args, kwargs, ordered)
+
+    def _opens(self, kind: type, inside: bool) -> bool:
+        if not inside:
+            return kind in self.opened
+        return kind not in self._closed and can_open(kind)
+
+    def _is_unread(self, kind: type) -> bool:
+        return kind not in self._touched
+
+    def learn(self, old: Any, new: Any) -> None:
+        """Compare the signatures of two calls.
+
+        Raises:
+            Restructure: the second has other objects of the same classes.
+        """
+        kinds = signature.replaced(old, new)
+        found = {k for k in kinds if k not in self.opened | self._closed and can_open(k)}
+        if found:
+            raise Restructure(opened=found)
+
+
+class Distinct:
+    """Tells objects of the arguments from those of the state.
+
+    Args:
+        opened: the classes whose objects are taken apart.
+        known: the objects of the state, by id.
+    """
+
+    def __init__(self, opened: frozenset[type], known: Mapping[int, Any]) -> None:
+        self._opened = opened
+        kinds = (*opened, dict, list, set)
+        self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
+
+    def shared(self, given: Any) -> set[type]:
+        """The classes of the objects among a call's (args, kwargs) that are the state's, too."""
+        known, found = self._known, set()
+        for one, kind in objects_in(given, self._opened):
+            held = known.get(id(one))
+            if held is not None and held() is one:
+                found.add(kind)
+        return found
+
+
+def _reference(value: Any) -> Any:
+    """What gives an object, without keeping it alive where that can be."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value

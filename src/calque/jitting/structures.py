@@ -1,0 +1,320 @@
+"""Arguments taken apart: containers, and plain objects as if they were some.
+
+A plain object (a data class, a batch of a user's or a library's class) is its class and what its
+attributes hold. An object made anew at each call then is another set of leaves for one program,
+as a dict is; which of the containers and objects of a call are one is part of the structure.
+"""
+
+import argparse
+import enum
+import functools
+import types
+from collections import OrderedDict, UserDict, UserList, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils import _pytree
+
+from calque.jitting.unread import Unread
+from calque.state.rows import is_made_in_python, slots_of
+from calque.state.values import ATOMIC
+from calque.state.whose import Owner, home_of_class, owner_of_class
+
+_LARGEST = 10_000
+"""How many values may be looked at in the arguments of a call."""
+_LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
+_OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
+_LASTING = (
+    *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
+)
+"""There are only so many of these, or they are compared as values."""
+_BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
+
+
+class TooLarge(Exception):
+    """The arguments hold more than is worth looking at in each call."""
+
+
+class Node(NamedTuple):
+    """A container or an object.
+
+    Attributes:
+        kind: its class.
+        keys: those of a dict, with their classes; the elements of a set.
+        items: what a dict, a list or a tuple holds.
+        names: of the attributes, first those in its instance dict.
+        n_slots: how many of these are slots, at the end.
+        attributes: what they hold.
+        registered: what puts the items back, where JAX or PyTorch knows the class.
+    """
+
+    kind: type
+    keys: Any = ()
+    items: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
+    n_slots: int = 0
+    attributes: tuple[Any, ...] = ()
+    registered: Any = None
+
+
+class Again(NamedTuple):
+    """A container or an object that was met before, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What puts the leaves of a call's arguments back.
+
+    Attributes:
+        node: of (args, kwargs); None stands for a leaf.
+        opened: the classes of the objects that were taken apart.
+    """
+
+    node: Any
+    opened: frozenset[type]
+
+    def build(self, leaves: list[Any]) -> Any:
+        """The arguments, made of other leaves: containers and objects are new ones."""
+        return _build(self.node, iter(leaves), [])
+
+
+class Flattening:
+    """Takes the arguments of one call apart.
+
+    Args:
+        opens: says whether an object of a class is taken apart, given whether it stands in one
+            that was.
+        unread: says whether objects of a class are expected not to matter.
+    """
+
+    def __init__(self, opens: Callable[[type, bool], bool], unread: Callable[[type], bool]) -> None:
+        self._opens = opens
+        self._unread = unread
+        self._numbers: dict[int, int] = {}
+        self._count = 0
+        self.leaves: list[Any] = []
+        self.opened: set[type] = set()
+
+    def visit(self, value: Any, inside: bool = False) -> Any:
+        """The node of a value.
+
+        Raises:
+            TooLarge: there is too much of it.
+        """
+        kind = type(value)
+        self._count += 1
+        if self._count > _LARGEST:
+            raise TooLarge
+        if kind in _LEAVES or isinstance(value, torch.Tensor):
+            return self._leaf(value)
+        if kind is tuple:
+            return Node(kind, items=tuple([self.visit(item, inside) for item in value]))
+        if kind in (set, frozenset) and all(type(item) in ATOMIC for item in value):
+            return self._numbered(value) or Node(kind, frozenset((type(i), i) for i in value))
+        if kind in (dict, list):
+            return self._numbered(value) or self._contents(value, kind, inside)
+        if self._opens(kind, inside):
+            self.opened.add(kind)
+            return self._numbered(value) or self._object(value, kind)
+        return self._registered(value, kind, inside)
+
+    def _numbered(self, value: Any) -> Again | None:
+        number = self._numbers.get(id(value))
+        if number is not None:
+            return Again(number)
+        self._numbers[id(value)] = len(self._numbers)
+        return None
+
+    def _contents(self, value: Any, kind: type, inside: bool) -> Node:
+        if isinstance(value, dict):
+            found = dict.items(value)
+            keys = tuple([(type(key), key) for key, _ in found])
+            return Node(kind, keys, tuple([self.visit(item, inside) for _, item in found]))
+        if isinstance(value, list):
+            items = [self.visit(item, inside) for item in list.__iter__(value)]
+            return Node(kind, items=tuple(items))
+        return Node(kind)
+
+    def _object(self, value: Any, kind: type) -> Node:
+        node = self._contents(value, kind, True)
+        held = getattr_of(value, "__dict__", {})
+        slots = {s: getattr_of(value, s) for s in slots_of(kind) if hasattr_of(value, s)}
+        attributes = [self.visit(item, True) for item in (*held.values(), *slots.values())]
+        names = (*held, *slots)
+        return node._replace(names=names, n_slots=len(slots), attributes=tuple(attributes))
+
+    def _registered(self, value: Any, kind: type, inside: bool) -> Any:
+        """A container that JAX or PyTorch knows, or a leaf."""
+        items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
+        if jax.tree_util.treedef_is_leaf(spec):
+            if kind not in _pytree.SUPPORTED_NODES:
+                return self._leaf(value, inside)
+            items, spec = _pytree.tree_flatten(value, lambda one: one is not value)
+        visited = tuple([self.visit(item, inside) for item in items])
+        return Node(kind, items=visited, registered=spec)
+
+    def _leaf(self, value: Any, inside: bool = False) -> None:
+        if inside and not isinstance(value, _LASTING) and self._unread(type(value)):
+            value = Unread(value)
+        self.leaves.append(value)
+
+
+def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
+    if node is None:
+        return next(leaves)
+    if type(node) is Again:
+        return made[node.number]
+    kind = node.kind
+    if node.registered is not None:
+        items = [_build(item, leaves, made) for item in node.items]
+        if isinstance(node.registered, _pytree.TreeSpec):
+            return _pytree.tree_unflatten(items, node.registered)
+        return jax.tree_util.tree_unflatten(node.registered, items)
+    if kind is tuple:
+        return tuple([_build(item, leaves, made) for item in node.items])
+    if kind in (set, frozenset):
+        made.append(kind(item for _, item in node.keys))
+        return made[-1]
+    new = bare(kind)
+    made.append(new)
+    items = [_build(item, leaves, made) for item in node.items]
+    if isinstance(new, OrderedDict):
+        for (_, key), item in zip(node.keys, items):
+            OrderedDict.__setitem__(new, key, item)
+    elif isinstance(new, dict):
+        dict.update(new, {key: item for (_, key), item in zip(node.keys, items)})
+    elif isinstance(new, list):
+        list.extend(new, items)
+    values = [_build(one, leaves, made) for one in node.attributes]
+    count = len(values) - node.n_slots
+    if count:
+        new.__dict__.update(zip(node.names[:count], values))
+    for name, value in zip(node.names[count:], values[count:]):
+        object.__setattr__(new, name, value)
+    return new
+
+
+def opened(value: Any) -> tuple[list[Any], Structure] | None:
+    """The leaves of one plain object, and what puts them back; None if it is none."""
+    if not can_open(type(value)):
+        return None
+    flattening = Flattening(lambda kind, inside: can_open(kind), lambda kind: False)
+    try:
+        node = flattening.visit(value)
+    except TooLarge:
+        return None
+    return flattening.leaves, Structure(node, frozenset(flattening.opened))
+
+
+def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
+    """The objects of some classes in a call's arguments, and the containers in them.
+
+    Yields:
+        each, and the class of the innermost object that it is or that it stands in.
+    """
+    stack: list[tuple[Any, type | None]] = [(given, None)]
+    seen: dict[int, Any] = {}
+    while stack:
+        value, inside = stack.pop()
+        kind = type(value)
+        if kind in _LEAVES or id(value) in seen or isinstance(value, _LASTING):
+            continue
+        seen[id(value)] = value
+        if kind in opened:
+            inside = kind
+            held = getattr_of(value, "__dict__", {})
+            stack += [(item, inside) for item in held.values()]
+            stack += [(getattr_of(value, s, None), inside) for s in slots_of(kind)]
+        if inside is not None and kind is not tuple:
+            yield value, inside
+        if isinstance(value, dict):
+            stack += [(item, inside) for item in dict.values(value)]
+        elif isinstance(value, list | tuple):
+            stack += [(item, inside) for item in value]
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The containers and objects in a value that may be held elsewhere, too; itself first."""
+    stack, seen = [value], dict[int, Any]()
+    while stack:
+        one = stack.pop()
+        kind = type(one)
+        if kind in _LEAVES or isinstance(one, _LASTING) or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if kind is not tuple:
+            yield one
+        if isinstance(one, dict):
+            stack += dict.values(one)
+        elif isinstance(one, list | tuple | set | frozenset | deque):
+            stack += one
+        held = getattr_of(one, "__dict__", None)
+        if isinstance(held, dict):
+            stack += held.values()
+        stack += [getattr_of(one, name, None) for name in slots_of(kind)]
+
+
+# Objects ------------------------------------------------------------------------------------------
+
+
+def getattr_of(value: Any, name: str, *default: Any) -> Any:
+    """An attribute that is stored in the object, whatever its class says of attributes."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def hasattr_of(value: Any, name: str) -> bool:
+    """Whether an attribute is stored in the object."""
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def can_open(kind: type) -> bool:
+    """Whether an object is nothing but its class and what its attributes hold."""
+    if issubclass(kind, (*_LASTING, BaseException)) or kind in (dict, list):
+        return False
+    if any(hasattr(kind, name) for name in ("__del__", "__next__", "__calque_state__")):
+        return False
+    if owner_of_class(kind) < Owner.PACKAGE and kind not in _OF_PYTHON:
+        return home_of_class(kind).startswith("torch.distributions") and _base_of(kind) is object
+    return _base_of(kind) is not None
+
+
+def bare(kind: type) -> Any:
+    """An object of a class, without attributes."""
+    if kind in (dict, list):
+        return kind()
+    base = _base_of(kind)
+    assert base is not None
+    return base.__new__(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _base_of(kind: type) -> Any:
+    """The class of Python's that makes objects of a class; None if its own C code must."""
+    if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
+        return None
+    for base in _BASES:
+        try:
+            base.__new__(kind)
+        except TypeError:
+            continue
+        return base
+    return None

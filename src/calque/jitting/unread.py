@@ -1,0 +1,116 @@
+"""What stands in a trace for an object that the function is given and perhaps never looks at.
+
+A batch may carry objects that no program can be compiled for (the encodings of a tokenizer, a
+lock), others in each call. While the function leaves them alone, all that a program needs to know
+is their class; once it looks at one, objects of that class are compared by identity.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Restructure(BaseException):
+    """The arguments of a call are to be taken apart in another way.
+
+    No `Exception`: the traced function must not catch it.
+
+    Args:
+        opened: classes whose objects are taken apart from now on.
+        closed: classes whose objects are compared as objects for good.
+        touched: classes whose objects the function looks at.
+    """
+
+    def __init__(
+        self,
+        opened: Iterable[type] = (),
+        closed: Iterable[type] = (),
+        touched: Iterable[type] = (),
+    ) -> None:
+        self.opened = frozenset(opened)
+        self.closed = frozenset(closed)
+        self.touched = frozenset(touched)
+
+
+class _Watching(threading.local):
+    """The classes of the objects that the function has looked at; None while none runs."""
+
+    touched: set[type] | None = None
+
+
+_watching = _Watching()
+
+
+class Unread:
+    """Stands for an object: whatever is asked of it raises `Restructure`, but for its class.
+
+    Args:
+        value: the object.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        object.__setattr__(self, "value", value)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return type(value_of(self))
+        _touch(self)
+        return object.__getattribute__(self, name)
+
+
+def value_of(unread: Unread) -> Any:
+    """The object that one stands for."""
+    return object.__getattribute__(unread, "value")
+
+
+def is_unread(value: Any) -> bool:
+    """Whether a value stands for an object."""
+    return type(value) is Unread
+
+
+def _touch(unread: Unread) -> None:
+    if _watching.touched is not None:
+        kind = type(value_of(unread))
+        _watching.touched.add(kind)
+        raise Restructure(touched=(kind,))
+
+
+@contextmanager
+def watching_objects() -> Iterator[set[type]]:
+    """Within, the function runs; gives the classes of the objects that it looks at."""
+    before, touched = _watching.touched, set[type]()
+    _watching.touched = touched
+    try:
+        yield touched
+    finally:
+        _watching.touched = before
+
+
+_OPERATORS = (
+    *("call", "len", "iter", "next", "reversed", "contains", "getitem", "setitem", "delitem"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "str", "repr", "format", "bytes"),
+    *("int", "float", "complex", "index", "round", "trunc", "floor", "ceil", "fspath"),
+    *("neg", "pos", "abs", "invert", "enter", "exit", "await", "aiter", "anext", "aenter", "aexit"),
+    *("setattr", "delattr", "dir", "reduce_ex", "get", "set", "delete"),
+)
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+
+
+def _operator(name: str) -> Any:
+    def operate(self: Unread, *args: Any, **kwargs: Any) -> Any:
+        _touch(self)
+        return getattr(object, name)(self, *args, **kwargs)
+
+    operate.__name__ = name
+    return operate
+
+
+for _name in (*_OPERATORS, *_BINARY, *(f"{p}{b}" for p in "ri" for b in _BINARY)):
+    _dunder = f"__{_name}__"
+    setattr(Unread, _dunder, _operator(_dunder))

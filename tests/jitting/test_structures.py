@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from calque.jitting.structures import Flattening, Structure, TooLarge, can_open, objects_in
-from calque.jitting.unread import Restructure, Unread, is_unread, value_of, watching_objects
+from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
+from calque.program.unread import Restructure, Unread, is_unread, value_of, watching_objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

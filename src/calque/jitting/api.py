@@ -29,13 +29,13 @@ from calque.jitting.objects import Objects
 from calque.jitting.program import Program
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Recording, Unshaped, record
-from calque.jitting.unread import Restructure
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
 from calque.program.compile_flags import others_compile
 from calque.program.gradients.derivatives import Step
 from calque.program.slow_log import announced
 from calque.program.turns import Stale, tracing, wait_for_traces
+from calque.program.unread import Restructure
 from calque.tracing.core.active import is_tracing
 
 P = ParamSpec("P")

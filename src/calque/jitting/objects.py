@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from calque.jitting.structures import Flattening, Structure, TooLarge, can_open, objects_in
-from calque.jitting.unread import Restructure
 from calque.program import signature
+from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
+from calque.program.unread import Restructure
 
 
 class Objects:

@@ -15,10 +15,10 @@ import torch
 
 from calque.errors import TraceError
 from calque.jitting.numbers import Numbers
-from calque.jitting.structures import containers_in
-from calque.jitting.unread import is_unread
 from calque.program import signature
 from calque.program.results import Attribute, Given, container_at
+from calque.program.structures import containers_in
+from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of

@@ -35,8 +35,6 @@ from calque.jitting.python_effects import Effects, PythonState, Rebound
 from calque.jitting.reachable import Reach
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import Apart, Overlap, overlapping, with_own
-from calque.jitting.structures import Structure
-from calque.jitting.unread import Restructure, is_unread, watching_objects
 from calque.program import signature
 from calque.program.gradients.border import Edge, has_graph
 from calque.program.gradients.carrying import Attached, Carriers
@@ -46,6 +44,8 @@ from calque.program.gradients.saved_values import watch
 from calque.program.lifting import Input, Lifting, close, late_equations
 from calque.program.results import Argument, Description, Existing, Fresh, Inseparable
 from calque.program.signature import is_tensor
+from calque.program.structures import Structure
+from calque.program.unread import Restructure, is_unread, watching_objects
 from calque.program.value_checks import Checks
 from calque.state import ATOMIC, Row, Running, Snapshot, StateGuard, weakened
 

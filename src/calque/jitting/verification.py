@@ -13,10 +13,10 @@ from typing import Any
 from calque.errors import RetraceWarning
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import Program
-from calque.jitting.structures import Structure
 from calque.program import signature
 from calque.program.results import Constant
 from calque.program.signature import is_tensor
+from calque.program.structures import Structure
 from calque.state import ATOMIC, same_value
 
 _STREAK = 6

@@ -9,7 +9,7 @@ from jax import Array
 
 from calque.device.memory.cell import META, cell_of, wrap, wrap_strided
 from calque.device.memory.geometry import Ints, View
-from calque.jitting.structures import getattr_of
+from calque.program.structures import getattr_of
 
 
 class Outputs:

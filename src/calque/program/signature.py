@@ -11,8 +11,8 @@ import torch
 from torch.nn import Module, Parameter
 from torch.utils import _pytree
 
-from calque.jitting.structures import Structure, opened
-from calque.jitting.unread import is_unread, value_of
+from calque.program.structures import Structure, opened
+from calque.program.unread import is_unread, value_of
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")

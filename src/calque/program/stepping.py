@@ -1,7 +1,7 @@
 """One call of a program is one step: everything that it changes is changed, or nothing.
 
-A signal's handler waits for the end of a step (`device.runtime.interrupts`); other threads that read or
-change the same state wait, too (`turns`); an error of the program leaves all as it was
+A signal's handler waits for the end of a step (`device.runtime.interrupts`); other threads that
+read or change the same state wait, too (`turns`); an error of the program leaves all as it was
 (`execution`).
 """
 

@@ -1,8 +1,9 @@
 """Calls that change the same state take turns, and nobody reads an array that is given away.
 
 A program that donates deletes the arrays that it replaces a moment before the new ones are in their
-cells. A thread alone on the device (`device.runtime.threads`) need not care. Where there are several, a
-call says by the class of the cells what is going on in them, which costs their readers nothing:
+cells. A thread alone on the device (`device.runtime.threads`) need not care. Where there are
+several, a call says by the class of the cells what is going on in them, which costs their readers
+nothing:
 
 - `Claimed`: another array will be written. Other calls that change the cell wait; a read finds the
   array before.

@@ -81,7 +81,7 @@ class _Active(threading.local):
         trace: the trace that runs; None while its thread is eager.
         observer: what is told of reads by the host, outside of traces.
         inlining: whether jitted functions run as parts of the one around them.
-        settling: whether the thread changes cells that other threads wait for (see `program.turns`).
+        settling: whether the thread changes cells that other threads wait for (see `turns`).
     """
 
     trace: Trace | None = None

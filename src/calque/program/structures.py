@@ -21,7 +21,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils import _pytree
 
-from calque.jitting.unread import Unread
+from calque.program.unread import Unread
 from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, home_of_class, owner_of_class

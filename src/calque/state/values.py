@@ -77,6 +77,18 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
     return len(a) == len(b) and all(x is y or same_value(x, y) for x, y in zip(a, b))
 
 
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The dict with an object's own attributes; None if it has none of its own.
+
+    What the object answers to `__dict__` may be that of another: a method gives its function's.
+    """
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
 def spoken(value: Any) -> str:
     """A value in a message."""
     return "not there" if value is MISSING else repr(value)

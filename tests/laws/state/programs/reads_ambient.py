@@ -372,3 +372,18 @@ def dispatch_mode_around_a_call(case: Case) -> Seen:
         x = case.x + i
         with _Doubling() if i in (3, 5) else contextlib.nullcontext():
             yield f(x)
+
+
+@program
+def detection_of_anomalies_around_a_call(case: Case) -> Seen:
+    f = case.fn(lambda x: (x * 0).sqrt().sum())
+    for i in range(5):
+        x = (case.x + i).requires_grad_()
+        with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(i in (2, 4)):
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                f(x).backward()
+            except RuntimeError as error:
+                yield str(error), x.grad
+            else:
+                yield x.grad

@@ -12,6 +12,7 @@ from calque.state.rows import CacheRow, Row
 from calque.state.values import (
     MISSING,
     SCALARS,
+    holds_more_than_attributes,
     instance_dict,
     same_keys,
     same_value,
@@ -112,8 +113,14 @@ class StateGuard:
         seen[id(old)] = new
         if isinstance(old, _UNCHANGING):
             parts, others = _parts_of(old), _parts_of(new)
-            same = len(parts) == len(others)
-            return same and all(self._matches(a, b, pairs, seen) for a, b in zip(parts, others))
+            if len(parts) != len(others):
+                return False
+            if not all(self._matches(a, b, pairs, seen) for a, b in zip(parts, others)):
+                return False
+            if instance_dict(old) is None:
+                return True
+        elif id(old) not in self._by_owner and holds_more_than_attributes(type(old)):
+            return False
         if isinstance(old, FunctionType) and not self._is_as_closed(old, new, pairs, seen):
             return False
         found = False

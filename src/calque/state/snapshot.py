@@ -210,12 +210,21 @@ class Snapshot:
 
     def _set(self, value: Any, path: Path) -> None:
         self._push_items(self._hold(SetRow(value, path)))
+        if type(value) is not set:
+            self._attributes_of(value, path, is_container=True)
+
+    def _exception(self, value: BaseException, path: Path) -> None:
+        row = self._hold(StateRow(value, path.attribute("args"), lambda error: error.args))
+        self._stack.append((row.before[None], row.path))
+        self._attributes_of(value, path, is_container=True)
 
     def _tuple(self, value: Any, path: Path) -> None:
         for index, item in enumerate(value):
             if type(item) not in ATOMIC and id(item) not in self.known:
                 self._stack.append((item, path.item(index)))
-        if type(value) not in (tuple, frozenset, torch.Size):
+        if instance_dict(value) is not None:
+            self._attributes_of(value, path, is_container=True)
+        elif type(value) not in (tuple, frozenset, torch.Size):
             self._class(type(value), Path(type(value).__name__))
 
     def _buffer(self, value: Any, path: Path) -> None:
@@ -878,6 +887,7 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (tuple, Snapshot._tuple),
     (set, Snapshot._set),
     (frozenset, Snapshot._tuple),
+    (BaseException, Snapshot._exception),
     (bytearray | array.array | np.ndarray, Snapshot._buffer),
     (types.ModuleType, Snapshot._module),
     (functools.partial, Snapshot._partial),

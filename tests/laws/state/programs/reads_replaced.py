@@ -2,6 +2,9 @@
 
 import builtins
 import copy
+import datetime
+import fractions
+import pathlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -203,3 +206,93 @@ def gradient_of_two_parameters_then_of_one(case: Case) -> Seen:
     yield f(case.x), f(case.x), a.grad, b.grad
     a.grad = b.grad * 1  # pyright: ignore[reportOptionalOperand]
     yield f(case.x), f(case.x), a.grad, b.grad
+
+
+class _Name(str):
+    unit = "m"
+
+
+class _Ratio(fractions.Fraction):
+    pass
+
+
+class _Where(type(pathlib.Path())):
+    pass
+
+
+class _Span(datetime.timedelta):
+    pass
+
+
+class _Failure(Exception):
+    pass
+
+
+class _Scaled(tuple):
+    scale = 1.0
+
+
+class _Marked(set):
+    scale = 1.0
+
+
+def _replaced(case: Case, values: list[Any], read: Callable[[Any], float]) -> Seen:
+    """Two calls for each value, in the place of the one before."""
+    config = SimpleNamespace(value=values[0])
+    f = case.fn(lambda x: x * read(config.value))
+    for value in values:
+        config.value = value
+        yield f(case.x), f(case.x)
+
+
+@program(states=2)
+def string_of_a_class_of_ones_own(case: Case) -> Seen:
+    yield from _replaced(case, [_Name("a"), _Name("abc")], lambda v: len(v + v.unit))
+
+
+@program(states=2)
+def fraction_of_a_class_of_ones_own(case: Case) -> Seen:
+    yield from _replaced(case, [_Ratio(1, 2), _Ratio(1, 3)], float)
+
+
+@program(states=2)
+def path_of_a_class_of_ones_own(case: Case) -> Seen:
+    yield from _replaced(case, [_Where("a"), _Where("abc")], lambda v: len(v.name))
+
+
+@program(states=2)
+def time_of_a_class_of_ones_own(case: Case) -> Seen:
+    spans = [_Span(seconds=2), _Span(seconds=3)]
+    yield from _replaced(case, spans, lambda v: v.total_seconds())
+
+
+@program(states=3)
+def arguments_of_an_exception(case: Case) -> Seen:
+    kept = _Failure(2.0)
+    f = case.fn(lambda x: x * kept.args[0])
+    yield f(case.x), f(case.x)
+    kept.args = (3.0,)
+    yield f(case.x), f(case.x)
+    kept = _Failure(5.0)
+    yield f(case.x)
+
+
+@program(states=3)
+def attribute_of_a_tuple_of_ones_own(case: Case) -> Seen:
+    pair = _Scaled((1.0, 2.0))
+    f = case.fn(lambda x: x * pair[1] * pair.scale)
+    yield f(case.x), f(case.x)
+    pair.scale = 3.0
+    yield f(case.x), f(case.x)
+    pair = _Scaled((1.0, 2.0))
+    pair.scale = 5.0
+    yield f(case.x)
+
+
+@program(states=2)
+def attribute_of_a_set_of_ones_own(case: Case) -> Seen:
+    chosen = _Marked([2.0])
+    f = case.fn(lambda x: x * sum(chosen) * chosen.scale)
+    yield f(case.x), f(case.x)
+    chosen.scale = 3.0
+    yield f(case.x), f(case.x)

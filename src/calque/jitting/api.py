@@ -295,12 +295,16 @@ def _is_inlined() -> bool:
     """Whether a jitted function runs as a part of what is around it.
 
     That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
-    whose tangents do not enter a program, or a tracer: ours, dynamo or `torch.export`.
+    whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
+    anomaly detection, which is to name the one that fails, or a tracer: ours, dynamo or
+    `torch.export`.
     """
     return (
         active.inlining
         or torch._C._functorch.maybe_current_level() is not None
         or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.is_anomaly_enabled()
         or is_tracing()
         or others_compile()
         or compiler.is_dynamo_compiling()

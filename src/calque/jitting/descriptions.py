@@ -1,6 +1,14 @@
 """Describe what a traced function leaves behind (see `results`)."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
 from typing import Any
 
 import numpy as np
@@ -85,6 +93,16 @@ class Describer:
         What is described twice is one object after each call, too.
         """
         if not isinstance(value, torch.Tensor) and type(value) is not np.ndarray:
+            if isinstance(value, Awaitable | AsyncIterator):
+                code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
+                made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
+                if isinstance(value, Coroutine):
+                    value.close()  # which nobody will await now
+                raise unrepeatable(
+                    f"a {type(value).__name__}{made} leaves the function",
+                    "and would run in one call only",
+                    "Compile the function that it awaits, which returns tensors.",
+                )
             if isinstance(value, Iterator):
                 code = getattr(value, "gi_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""

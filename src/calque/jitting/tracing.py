@@ -496,10 +496,12 @@ class _Trace:
                 self.free.append((place.holder, place.key))
                 self._add_implicit(HeldIn(place), place.before)
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
+        gradients = [one for key in self.tensors if (one := self.before[key][0]) is not None]
+        known.update(map(cell_of, gradients))  # one that several tensors have is none of its own
         for key, tensor in self.tensors.items():
             gradient = self.before[key][0]
             if gradient is not None and cell_of(gradient) in self.lifting.values:
-                if known[cell_of(gradient)] or cell_of(gradient) in self.arguments.indexes:
+                if known[cell_of(gradient)] > 1 or cell_of(gradient) in self.arguments.indexes:
                     self.fixed.append((tensor, gradient))
                     continue
                 self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])

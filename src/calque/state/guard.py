@@ -2,17 +2,26 @@
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from calque.state.identity import Identities
 from calque.state.rows import CacheRow, Row
-from calque.state.values import MISSING, SCALARS, same_keys, same_value, spoken
+from calque.state.values import (
+    MISSING,
+    SCALARS,
+    holds_more_than_attributes,
+    instance_dict,
+    same_keys,
+    same_value,
+    spoken,
+)
 
 _MOST_ADOPTED = 64
 """How many objects may have been made anew before it is cheaper to trace."""
+_UNCHANGING = (tuple, MethodType)
 
 
 class StateGuard:
@@ -75,7 +84,7 @@ class StateGuard:
         old, new = row.before.get(key, MISSING), row.get(key)
         if old is MISSING or new is MISSING or not _containers(old, new):
             return False
-        self._held_now = Counter(id(v) for r in self._rows for v in r.before.values())
+        self._held_now = _holders(v for r in self._rows for v in r.before.values())
         pairs: list[tuple[Row, Any, Any, Any]] = []
         if not self._matches(old, new, pairs, {}):
             return False
@@ -96,26 +105,31 @@ class StateGuard:
             return seen[id(old)] is new
         if type(old) is not type(new) or len(seen) > _MOST_ADOPTED:
             return False
-        # An object that several rows hold is one object for the program: so must the new one be.
+        # An object that several things hold is one object for the program: so must the new one be.
         if self._held_now[id(old)] > 1 or self._held_now[id(new)]:
             return False
+        if any(one is new for one in seen.values()):
+            return False
         seen[id(old)] = new
-        if isinstance(old, tuple):
-            same = len(old) == len(new)
-            return same and all(self._matches(a, b, pairs, seen) for a, b in zip(old, new))
+        if isinstance(old, _UNCHANGING):
+            parts, others = _parts_of(old), _parts_of(new)
+            if len(parts) != len(others):
+                return False
+            if not all(self._matches(a, b, pairs, seen) for a, b in zip(parts, others)):
+                return False
+            if instance_dict(old) is None:
+                return True
+        elif id(old) not in self._by_owner and holds_more_than_attributes(type(old)):
+            return False
+        if isinstance(old, FunctionType) and not self._is_as_closed(old, new, pairs, seen):
+            return False
         found = False
-        if isinstance(old, MethodType):
-            same = old.__func__ is new.__func__
-            return same and self._matches(old.__self__, new.__self__, pairs, seen)
-        if isinstance(old, FunctionType):
-            cells = old.__closure__ or (), new.__closure__ or ()
-            if old.__globals__ is not new.__globals__ or len(cells[0]) != len(cells[1]):
-                return False
-            if not all(self._matches(a, b, pairs, seen) for a, b in zip(*cells)):
-                return False
         for key, owner, moved in _containers(old, new):
             row = self._by_owner.get(key)
             if row is None:
+                continue
+            if isinstance(key, tuple) and key[0] == "h":  # what the dict holds is in other rows
+                pairs.append((row, key, owner, moved))
                 continue
             found = True
             now = type(row).items(_like(row, owner))
@@ -127,6 +141,22 @@ class StateGuard:
                 return False
             pairs.append((row, key, owner, moved))
         return found
+
+    def _is_as_closed(
+        self,
+        old: FunctionType,
+        new: FunctionType,
+        pairs: list[tuple[Row, Any, Any, Any]],
+        seen: dict[int, Any],
+    ) -> bool:
+        """Returns True if two functions read the same globals, and variables that match."""
+        if old.__globals__ is not new.__globals__:
+            return False
+        before, now = old.__closure__ or (), new.__closure__ or ()
+        return len(before) == len(now) and all(
+            self._matches(a, b, pairs, seen) if id(a) in self._by_owner else _is_as_filled(a, b)
+            for a, b in zip(before, now)
+        )
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -177,12 +207,41 @@ class StateGuard:
         return None
 
 
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    """What an object that cannot be changed holds, or a function in its closure."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, FunctionType):
+        return value.__closure__ or ()
+    return tuple(value) if isinstance(value, tuple | frozenset) else ()
+
+
+def _is_as_filled(a: CellType, b: CellType) -> bool:
+    """Returns True if two variables that the program does not read have one value, or none."""
+    try:
+        return a is b or same_value(a.cell_contents, b.cell_contents)
+    except ValueError:
+        return False
+
+
+def _holders(values: Iterable[Any]) -> Counter[int]:
+    """How many things hold each object, by its id."""
+    found: Counter[int] = Counter()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        found[id(value)] += 1
+        if found[id(value)] == 1:
+            stack += _parts_of(value)
+    return found
+
+
 def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
     """The rows that two objects of one class may have: the key, the new container and its key."""
     found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
-    found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "s", "f", "n")]
-    before, now = getattr(old, "__dict__", None), getattr(new, "__dict__", None)
-    if isinstance(before, dict) and isinstance(now, dict):
+    found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "h", "s", "f", "n")]
+    before, now = instance_dict(old), instance_dict(new)
+    if before is not None and now is not None:
         found += [(("d", id(old)), now, ("d", id(new))), (id(before), now, id(now))]
     return found
 

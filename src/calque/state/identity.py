@@ -23,6 +23,7 @@ from calque.state.versions import Versions, has_version
 
 _content = attrgetter("cell_contents")
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
+_READ_BY_PYTHON = (("__class__",), ("__dict__",))
 _PLAIN = frozenset(
     (
         ("__mro__", "__name__"),
@@ -137,6 +138,8 @@ class Identities:
         values = [value for row in rows for value in row.before.values()]
         if names == ("__class__",):
             self._expect_values(partial(map, type, owners), values)
+        elif names == ("__dict__",):
+            self._expect_values(_reading_dicts(owners), values)
         elif len(names) == 1:
             self._expect_values(partial(map, attrgetter(*names), owners), values)
         else:
@@ -217,6 +220,13 @@ def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
 
 
+def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:
+    """What gives the dicts of objects; twice as fast where no class reads attributes itself."""
+    if all(type(owner).__getattribute__ is object.__getattribute__ for owner in owners):
+        return partial(map, attrgetter("__dict__"), owners)
+    return partial(map, object.__getattribute__, owners, repeat("__dict__"))
+
+
 def _is_plain(row: AttributeRow) -> bool:
     names = tuple(row.before)
-    return names == tuple(row.reads) and (names == ("__class__",) or names in _PLAIN)
+    return names == tuple(row.reads) and (names in _READ_BY_PYTHON or names in _PLAIN)

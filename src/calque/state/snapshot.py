@@ -7,6 +7,7 @@ So nothing is guarded that did not run, and what the code computes with is known
 
 import abc
 import array
+import builtins
 import contextvars
 import enum
 import functools
@@ -70,7 +71,7 @@ from calque.state.rows import (
     set_attribute,
 )
 from calque.state.settings import is_setting, setting_of
-from calque.state.values import ATOMIC, MISSING
+from calque.state.values import ATOMIC, MISSING, instance_dict
 from calque.state.whose import (
     Owner,
     home_of_class,
@@ -85,8 +86,11 @@ _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "a
 """Modules whose objects serve the process, not the program."""
 _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
 """Names by which code asks how far something has moved on, without using it."""
-_CALLED = frozenset(("forward", "backward", "setup_context"))
-"""Methods that PyTorch calls, though no code of the program's names them."""
+_CALLED = frozenset(
+    ("forward", "backward", "setup_context")
+    + ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__")
+)
+"""Methods that PyTorch or Python calls, though no code of the program's names them."""
 _IDENTITY = frozenset(("id", "hash"))
 _FAMILY = "__subclasses__"
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
@@ -211,12 +215,21 @@ class Snapshot:
 
     def _set(self, value: Any, path: Path) -> None:
         self._push_items(self._hold(SetRow(value, path)))
+        if type(value) is not set:
+            self._attributes_of(value, path, is_container=True)
+
+    def _exception(self, value: BaseException, path: Path) -> None:
+        row = self._hold(StateRow(value, path.attribute("args"), lambda error: error.args))
+        self._stack.append((row.before[None], row.path))
+        self._attributes_of(value, path, is_container=True)
 
     def _tuple(self, value: Any, path: Path) -> None:
         for index, item in enumerate(value):
             if type(item) not in ATOMIC and id(item) not in self.known:
                 self._stack.append((item, path.item(index)))
-        if type(value) not in (tuple, frozenset, torch.Size):
+        if instance_dict(value) is not None:
+            self._attributes_of(value, path, is_container=True)
+        elif type(value) not in (tuple, frozenset, torch.Size):
             self._class(type(value), Path(type(value).__name__))
 
     def _buffer(self, value: Any, path: Path) -> None:
@@ -231,7 +244,7 @@ class Snapshot:
         if value.requires_grad:
             row = self._hold(AttributeRow(value, path, HOOKS_OF_TENSORS, None), ("t", id(value)))
             self._push_items(row)
-        held = _instance_dict(value)
+        held = instance_dict(value)
         if held:
             self._namespace(held, path, ("u", id(value)))
         elif held is not None:  # most have no attributes, which is compared at the least cost
@@ -439,6 +452,7 @@ class Snapshot:
                 self._members(item, path.members(name))
             else:
                 self._stack.append((item, path.attribute(name)))
+        self._own_dict(value, path)
         self._kind_of(value, path)
 
     def _members(self, held: dict[str, Any], path: Path) -> None:
@@ -451,6 +465,7 @@ class Snapshot:
         held = vars(value)
         if id(held) not in self.known:
             self._hold_dict(held, path, attribute=True)
+        self._own_dict(value, path)
         self._kind_of(value, path)
 
     def _object(self, value: Any, path: Path) -> None:
@@ -479,13 +494,15 @@ class Snapshot:
 
     def _attributes_of(self, value: Any, path: Path, is_container: bool = False) -> None:
         kind = type(value)
-        held = _instance_dict(value)
+        held = instance_dict(value)
         slots = _slots_of(kind)
         if held is None and not slots and not is_container:
             self._opaque(value, path)
             return
         self._kind_of(value, path)
         if held is not None:
+            if owner_of_class(kind) is Owner.USER or not is_container:
+                self._own_dict(value, path)
             if owner_of_class(kind) is Owner.USER and not self._whole:
                 self.known[id(held)] = held
                 self._namespace(held, path, ("d", id(value)))
@@ -500,6 +517,10 @@ class Snapshot:
         if owner_of_class(kind) is Owner.USER:
             self._hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
         self._class(kind, Path(kind.__name__))
+
+    def _own_dict(self, value: Any, path: Path) -> None:
+        """Hold that an object's dict is its own: `value.__dict__ = {...}` writes to no dict."""
+        self._hold(AttributeRow(value, path, _OWN_DICT, set_attribute), ("h", id(value)))
 
     def _cache(self, value: Any, path: Path) -> None:
         if not path.foreign:
@@ -680,6 +701,21 @@ class Snapshot:
                 self._stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
                     self._hold_setting(value, Path(name))
+            else:
+                self._found_in_builtins(name)
+
+    def _found_in_builtins(self, name: str) -> None:
+        """Code names what Python itself has, or what a program has put there."""
+        held = vars(builtins)
+        if name not in held:
+            return
+        row = self.rows.get(("g", id(held)))
+        if not isinstance(row, NamedRow):
+            row = NamedRow(held, Path("builtins", foreign=True), set())
+            self._hold(row, ("g", id(held)))
+        extend_with(row, (name,), self._stack)
+        if not isinstance(held[name], types.BuiltinFunctionType | type):
+            self._stack.append((held[name], Path(name)))
 
     def _library_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
         found = {name: held[name] for name in names if name in held}
@@ -799,6 +835,7 @@ class Snapshot:
 
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
+_OWN_DICT: dict[str, Callable[[Any], Any]] = {"__dict__": instance_dict}
 _ORDER: dict[str, Callable[[Any], Any]] = {
     "__mro__": lambda kind: kind.__mro__,
     "__name__": lambda kind: kind.__name__,
@@ -844,14 +881,6 @@ def _contents(cell: types.CellType) -> list[Any]:
         return []
 
 
-def _instance_dict(value: Any) -> dict[str, Any] | None:
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):
-        return None
-    return held if isinstance(held, dict) else None
-
-
 @functools.lru_cache(maxsize=4096)
 def _slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
     """What reads each slot of a class's objects."""
@@ -895,6 +924,7 @@ _KINDS: list[tuple[Any, Callable[[Snapshot, Any, Path], None]]] = [
     (tuple, Snapshot._tuple),
     (set, Snapshot._set),
     (frozenset, Snapshot._tuple),
+    (BaseException, Snapshot._exception),
     (bytearray | array.array | np.ndarray, Snapshot._buffer),
     (types.ModuleType, Snapshot._module),
     (functools.partial, Snapshot._partial),

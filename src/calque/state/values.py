@@ -1,11 +1,14 @@
 """Values that are compared as values; everything else is compared as an object."""
 
+import functools
 import types
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
+
+from calque.state.whose import Owner, owner_of_class
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _SCALARS = frozenset(SCALARS)
@@ -42,6 +45,9 @@ ATOMIC = frozenset(
 """Types whose objects never change, and hold nothing that does."""
 
 _TUPLES = frozenset((tuple, torch.Size, frozenset))
+_WITHOUT_CONTENT = (object, types.SimpleNamespace)
+_MADE_BY_PYTHON = 1 << 9
+"""The flag of classes that a statement made (`Py_TPFLAGS_HEAPTYPE`)."""
 _EQUAL = frozenset((torch.dtype, torch.device, range, slice))
 
 
@@ -62,7 +68,7 @@ def same_value(a: Any, b: Any) -> bool:
         return bool(a == b)
     if kind is frozenset:
         return len(a) == len(b) and {(type(i), i) for i in a} == {(type(i), i) for i in b}
-    if kind in _TUPLES or isinstance(a, tuple):
+    if kind in _TUPLES or (isinstance(a, tuple) and instance_dict(a) is None):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
@@ -75,6 +81,37 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
     """Whether keys are the same in the same order; 1 is another key than True."""
     a, b = list(a), list(b)
     return len(a) == len(b) and all(x is y or same_value(x, y) for x, y in zip(a, b))
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The dict with an object's own attributes; None if it has none of its own.
+
+    What the object answers to `__dict__` may be that of another: a method gives its function's.
+    """
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def holds_more_than_attributes(kind: type) -> bool:
+    """Returns True if objects of a class have a content beside a dict and slots of the program's.
+
+    >>> class Path(str): ...
+    >>> holds_more_than_attributes(Path), holds_more_than_attributes(type("Plain", (), {}))
+    (True, False)
+    """
+    for base in kind.__mro__:
+        if base in _WITHOUT_CONTENT:
+            continue
+        if not base.__flags__ & _MADE_BY_PYTHON:
+            return True
+        slots = any(isinstance(v, types.MemberDescriptorType) for v in vars(base).values())
+        if slots and owner_of_class(base) is not Owner.USER:
+            return True
+    return False
 
 
 def spoken(value: Any) -> str:

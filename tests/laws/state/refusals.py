@@ -107,6 +107,12 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("jit", ""): """
         generator_that_is_returned
     """,
+    ("jit", "would run in one call only"): """
+        coroutine_that_is_returned
+    """,
+    ("rows", "would run in one call only"): """
+        coroutine_that_is_returned
+    """,
     ("trace", ""): """
         diffusion_step_with_a_table
     """,

@@ -1,5 +1,6 @@
 """L1: what surrounds a function: globals, modules, the environment, modes of PyTorch and Python."""
 
+import contextlib
 import contextvars
 import decimal
 import math
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.laws.state import settings
 from tests.laws.state.case import Case
@@ -355,3 +357,33 @@ def search_path_of_modules(case: Case) -> Seen:
     case.undo(sys.modules.pop, "laws_state", None)
     sys.modules["laws_state"] = types.ModuleType("laws_state")
     yield f(case.x)
+
+
+class _Doubling(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        return made * 2 if func is torch.ops.aten.tanh.default else made
+
+
+@program
+def dispatch_mode_around_a_call(case: Case) -> Seen:
+    f = case.fn(lambda x: x.tanh() + 1)
+    for i in range(6):
+        x = case.x + i
+        with _Doubling() if i in (3, 5) else contextlib.nullcontext():
+            yield f(x)
+
+
+@program
+def detection_of_anomalies_around_a_call(case: Case) -> Seen:
+    f = case.fn(lambda x: (x * 0).sqrt().sum())
+    for i in range(5):
+        x = (case.x + i).requires_grad_()
+        with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(i in (2, 4)):
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                f(x).backward()
+            except RuntimeError as error:
+                yield str(error), x.grad
+            else:
+                yield x.grad

@@ -1,5 +1,6 @@
 """L7: types and identity inside a call, and results that share or write memory."""
 
+import asyncio
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -90,6 +91,16 @@ def generator_that_is_returned(case: Case) -> Seen:
     f = case.fn(f)
     for i in range(3):
         yield list(f(case.x + i))
+
+
+@program(each_call=True, modes="eager jit rows")
+def coroutine_that_is_returned(case: Case) -> Seen:
+    async def f(x):
+        return x * 2
+
+    f = case.fn(f)
+    for i in range(3):
+        yield asyncio.run(f(case.x + i))
 
 
 @program

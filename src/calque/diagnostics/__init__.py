@@ -2,7 +2,9 @@
 
 from calque.diagnostics.errors import (
     CalqueError,
+    ClientError,
     EagerWarning,
+    FederatedTypeError,
     InternalError,
     RetraceWarning,
     TraceError,
@@ -17,7 +19,9 @@ from calque.diagnostics.tracebacks import tidy
 
 __all__ = [
     "CalqueError",
+    "ClientError",
     "EagerWarning",
+    "FederatedTypeError",
     "InternalError",
     "Origin",
     "RetraceWarning",

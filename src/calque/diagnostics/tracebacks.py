@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from calque.diagnostics.errors import CalqueError
-from calque.diagnostics.frames import is_library
+from calque.diagnostics.frames import is_librarys
 
 E = TypeVar("E", bound=BaseException)
 
@@ -21,7 +21,7 @@ def tidy(error: E) -> E:
     frames = []
     step = error.__traceback__
     while step is not None:
-        if not is_library(step.tb_frame.f_code.co_filename):
+        if not is_librarys(step.tb_frame):
             frames.append(step)
         step = step.tb_next
     if isinstance(error, CalqueError):

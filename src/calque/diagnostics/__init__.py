@@ -15,7 +15,7 @@ from calque.diagnostics.errors import (
     unrepeatable,
 )
 from calque.diagnostics.frames import Origin, user_frame, user_origin
-from calque.diagnostics.tracebacks import tidy
+from calque.diagnostics.tracebacks import tidy, with_user_frames
 
 __all__ = [
     "CalqueError",
@@ -34,4 +34,5 @@ __all__ = [
     "unrepeatable",
     "user_frame",
     "user_origin",
+    "with_user_frames",
 ]

@@ -1,13 +1,17 @@
 """Tracebacks that show the user's own frames."""
 
+import functools
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from calque.diagnostics.errors import CalqueError
 from calque.diagnostics.frames import is_librarys
 
 E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def tidy(error: E) -> E:
@@ -30,6 +34,23 @@ def tidy(error: E) -> E:
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
     return error.with_traceback(_chain(frames))
+
+
+def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose exceptions show the user's own frames: for what users call.
+
+    Functions of users may be called within, and call such functions in turn.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            tidy(error)
+            raise  # which adds no frame, unlike `raise error`
+
+    return call
 
 
 def _chain(frames: list[TracebackType]) -> TracebackType | None:

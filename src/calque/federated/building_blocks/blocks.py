@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.diagnostics import Origin
 from calque.federated.building_blocks.intrinsics import check_intrinsic
 from calque.federated.errors import type_error
 from calque.federated.types import (
@@ -133,6 +134,7 @@ class Call(BuildingBlock):
     Args:
         function: a block of a function type.
         argument: what its parameter takes; None if it has none.
+        origin: the user's line that makes the call; no part of equality.
 
     Raises:
         FederatedTypeError: it is no function, or does not take the argument.
@@ -140,6 +142,7 @@ class Call(BuildingBlock):
 
     function: BuildingBlock
     argument: BuildingBlock | None = None
+    origin: Origin | None = field(default=None, compare=False, repr=False)
     type: Type = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +166,7 @@ class Call(BuildingBlock):
         return (self.function,) if self.argument is None else (self.function, self.argument)
 
     def with_children(self, children: tuple[BuildingBlock, ...]) -> BuildingBlock:
-        return Call(*children)
+        return Call(children[0], *children[1:], origin=self.origin)
 
 
 @dataclass(frozen=True)

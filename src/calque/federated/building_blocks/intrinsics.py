@@ -65,7 +65,7 @@ INTRINSICS: dict[str, Type | Callable[[FunctionType], bool]] = {
             "federated_reduce": "(<{T}@CLIENTS,U,(<U,T> -> U)> -> U@SERVER)",
             "federated_collect": "({T}@CLIENTS -> T*@SERVER)",
             "federated_select": (
-                "(<{int32[?]}@CLIENTS,T@SERVER,(<T,int32> -> U)> -> {U*}@CLIENTS)"
+                "(<{int32[?]}@CLIENTS,int32,T@SERVER,(<T,int32> -> U)> -> {U*}@CLIENTS)"
             ),
             "federated_secure_sum": "(<{T}@CLIENTS,int32> -> T@SERVER)",
             "sequence_map": "(<(T -> U),T*> -> U*)",

@@ -56,12 +56,13 @@ def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) 
     taken = inner.type
     assert isinstance(taken, FunctionType) and taken.parameter is not None
     name = f"{source.name}_"
-    body = Call(outer, Call(inner, Reference(name, taken.parameter)))
+    first_call = Call(inner, Reference(name, taken.parameter), before.origin)
+    body = Call(outer, first_call, call.origin)
     function = Lambda(name, taken.parameter, body)
     fused = Struct(((None, function), (None, first)))
     result = intrinsic.type.result
     parameter = StructType(((None, function.type), (None, first.type)))
-    return Call(Intrinsic(intrinsic.uri, FunctionType(parameter, result)), fused)
+    return Call(Intrinsic(intrinsic.uri, FunctionType(parameter, result)), fused, call.origin)
 
 
 def _uses(block: BuildingBlock) -> dict[str, int]:

@@ -83,7 +83,7 @@ def _evaluate(
                     bound[function.parameter] = argument
                 return _evaluate(function.result, bound, names, calls)
             name = next(names)
-            call = Call(function, argument)
+            call = Call(function, argument, block.origin)
             calls.append((name, call))
             return Reference(name, call.type)
     return block

@@ -5,6 +5,9 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
+import importlib
+from types import ModuleType
+
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque import trace
 from calque.device.custom import op
@@ -26,6 +29,14 @@ from calque.trace import symbolic_trace
 _register()
 del _ops, _register
 
+
+def __getattr__(name: str) -> ModuleType:
+    """`calque.federated`, imported when it is asked for."""
+    if name == "federated":
+        return importlib.import_module("calque.federated")
+    raise AttributeError(f"module 'calque' has no attribute {name!r}")
+
+
 __all__ = [
     "CalqueError",
     "EagerWarning",
@@ -34,6 +45,7 @@ __all__ = [
     "TraceError",
     "UnsupportedOpError",
     "export",
+    "federated",
     "from_jax",
     "functional",
     "jit",

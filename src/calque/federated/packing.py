@@ -107,7 +107,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     names = getattr(inspect.unwrap(function), "__globals__", {})
     types: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
-        annotated = parameter.annotation is not inspect.Parameter.empty
+        annotated = parameter.annotation not in (inspect.Parameter.empty, Any, "Any")
         if parameter.kind in _MANY or (_is_required(parameter) and not annotated):
             return None
         if annotated:

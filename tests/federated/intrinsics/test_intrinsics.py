@@ -414,3 +414,17 @@ def test_a_function_of_another_type_is_shown_with_what_it_is_given() -> None:
 def test_intrinsics_are_only_for_computations() -> None:
     with pytest.raises(FederatedTypeError, match="federated_sum is called outside"):
         fed.federated_sum([1, 2])
+
+
+def test_arguments_without_names_go_to_parameters_by_position() -> None:
+    @fed.local("float32", "float32", framework="jax")
+    def difference(a: Any, b: Any) -> Any:
+        return a - b
+
+    types = ("{float32}@CLIENTS", "{float32}@CLIENTS")
+    got = run(lambda x, y: fed.federated_map(difference, (x, y)), types, [5.0], [3.0])
+    assert got.tolist() == [2]
+    named = run(lambda x, y: fed.federated_map(difference, {"a": x, "b": y}), types, [5.0], [3.0])
+    assert named.tolist() == [2]
+    with pytest.raises(FederatedTypeError, match="takes <a=float32,b=float32> with <b="):
+        run(lambda x, y: fed.federated_map(difference, {"b": x, "a": y}), types, [5.0], [3.0])

@@ -218,9 +218,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
         value = to_jax(value.detach())
         value = np.asarray(value) if not isinstance(value, jax.core.Tracer) else value
     if isinstance(value, bool | int | float | complex):
-        array = np.asarray(value, _number_dtype(value, kind))
-        if array.dtype == kind.dtype and isinstance(value, int) and int(array) != value:
-            raise type_error(f"{path} is {value}, which {kind} cannot hold", "Use a wider dtype.")
+        array = _number(value, kind, path)
     else:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
         array = _narrowed(array, kind, path)
@@ -232,14 +230,17 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
     return array
 
 
-def _number_dtype(value: Any, kind: TensorType) -> np.dtype:
-    """The dtype of a Python number: what is asked for, if that is as general a number."""
+def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
+    """A Python number in the dtype that is asked for, if that is as general a number."""
     given = np.dtype({bool: "bool", int: "int32", float: "float32"}.get(type(value), "complex64"))
-    fits = np.can_cast(given, kind.dtype, "same_kind") or kind.dtype.kind == "V"
-    if isinstance(value, int) and not isinstance(value, bool) and kind.dtype.kind in "iu":
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and kind.dtype.kind in "iu":
         info = np.iinfo(kind.dtype)
-        return kind.dtype if info.min <= value <= info.max else given
-    return kind.dtype if fits else given
+        if not info.min <= value <= info.max:
+            raise type_error(f"{path} is {value}, which {kind} cannot hold", "Use a wider dtype.")
+        return np.asarray(value, kind.dtype)
+    fits = np.can_cast(given, kind.dtype, "same_kind") or kind.dtype.kind == "V"
+    return np.asarray(value, kind.dtype if fits else None if whole else given)
 
 
 def _narrowed(array: Any, kind: TensorType, path: str) -> Any:

@@ -5,9 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from calque.federated.building_blocks import BuildingBlock, Struct
+from calque.federated.building_blocks import (
+    BuildingBlock,
+    Call,
+    Lambda,
+    Reference,
+    Selection,
+    Struct,
+)
 from calque.federated.errors import type_error
-from calque.federated.tracing import bind, to_block, zip_call
+from calque.federated.tracing import bind, fresh, to_block, zip_call
 from calque.federated.types import (
     CLIENTS,
     FederatedType,
@@ -66,7 +73,7 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
     """
     if not callable(value) and not hasattr(value, "__building_block__"):
         raise type_error(f"{what} takes a function, and is given {value!r}", "Pass a function.")
-    block = to_block(value, FunctionType(parameter, INT32))
+    block = _by_position(to_block(value, FunctionType(parameter, INT32)), parameter)
     kind = block.type
     if not isinstance(kind, FunctionType):
         raise type_error(f"{what} takes a function, and is given {kind}", "Pass a function.")
@@ -81,6 +88,21 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
             "Declare the function with the type that it is given.",
         )
     return block
+
+
+def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
+    """A function of several parameters as one that takes them without their names, in order."""
+    taken = function.type.parameter if isinstance(function.type, FunctionType) else None
+    if not isinstance(taken, StructType) or not isinstance(given, StructType):
+        return function
+    if len(taken) != len(given) or taken.names == given.names or set(given.names) != {None}:
+        return function
+    if not is_assignable(StructType(tuple((None, part) for part in taken)), given):
+        return function
+    name = fresh("arg")
+    parts = (Selection(Reference(name, given), index) for index in range(len(given)))
+    argument = Struct(tuple(zip(taken.names, parts, strict=True)))
+    return Lambda(name, given, Call(function, argument))
 
 
 def result_of(function: BuildingBlock) -> Type:

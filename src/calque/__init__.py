@@ -7,6 +7,7 @@ where an interrupt would end the process or lose state.
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque import trace
@@ -25,6 +26,9 @@ from calque.run.from_jax import from_jax
 from calque.run.functional import functional
 from calque.run.jit import jit
 from calque.trace import symbolic_trace
+
+if TYPE_CHECKING:
+    from calque import federated
 
 _register()
 del _ops, _register

@@ -8,6 +8,7 @@
 Array(23., dtype=float32)
 """
 
+from calque.federated import learning
 from calque.federated.computation import (
     Computation,
     PolymorphicComputation,
@@ -83,6 +84,7 @@ __all__ = [
     "federated_sum",
     "federated_value",
     "federated_zip",
+    "learning",
     "local",
     "sequence_map",
     "sequence_reduce",

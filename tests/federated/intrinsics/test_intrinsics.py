@@ -344,6 +344,20 @@ def test_a_client_that_gives_nan_is_named(chunk: int) -> None:
     assert np.isnan(comp.configured(check=False)([1.0, -1.0]))
 
 
+def test_clients_are_named_at_every_call_of_every_size() -> None:
+    def both(values: Any) -> Any:
+        return fed.federated_mean(values), fed.federated_reduce(values, 0.0, lambda a, x: a + x)
+
+    comp = fed.computation(both, "{float32}@CLIENTS")
+    nan = np.float32("nan")
+    for bad in ([1.0, nan], [nan, 1.0, 2.0], [1.0, nan], [1.0, 2.0, nan]):
+        comp([1.0] * len(bad))
+        with pytest.raises(
+            ClientError, match=f"client {bad.index(nan)} gives NaN to federated_mean"
+        ):
+            comp(bad)
+
+
 def test_nan_of_clients_that_only_fill_a_chunk_does_not_count() -> None:
     comp = fed.computation(lambda v: fed.federated_sum(v), "{float32}@CLIENTS").configured(chunk=4)
     with pytest.raises(ClientError, match="client 0"):

@@ -66,7 +66,11 @@ class Layout:
 
 
 def run_pass(
-    stage: Stage, server: dict[str, Any], clients: dict[str, tuple[Any, Type]], layout: Layout
+    stage: Stage,
+    server: dict[str, Any],
+    clients: dict[str, tuple[Any, Type]],
+    layout: Layout,
+    locate: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Check, Any]]]:
     """Compute what clients compute in a stage, and aggregate it.
 
@@ -75,6 +79,8 @@ def run_pass(
         server: held values of names, the same for all clients.
         clients: of names whose values differ, the held values of all clients, and their types.
         layout: how the clients are laid out.
+        locate: whether each client is checked for NaN. Without, only where the results would not
+            show it.
 
     Returns:
         The results of aggregations by name; what is kept, for all clients, by name; and for every
@@ -83,7 +89,7 @@ def run_pass(
     split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
     inputs = jax.tree.map(lambda leaf: _padded(leaf, layout), split)
     numbers = jnp.arange(layout.padded, dtype=jnp.int32)
-    one = _Pass(stage, clients, layout)
+    one = _Pass(stage, clients, layout, locate)
     if layout.mesh is None:
         results, kept, failed = one.run(inputs, server, numbers)
     else:
@@ -107,10 +113,17 @@ def run_pass(
 class _Pass:
     """A pass while it is traced; `checks` are those that it has made."""
 
-    def __init__(self, stage: Stage, clients: dict[str, tuple[Any, Type]], layout: Layout) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        clients: dict[str, tuple[Any, Type]],
+        layout: Layout,
+        locate: bool,
+    ) -> None:
         self.stage = stage
         self.clients = clients
         self.layout = layout
+        self.locate = locate
         self.checks: list[Check] = []
 
     def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
@@ -127,7 +140,7 @@ class _Pass:
         def of_chunk(running: Any, inputs: Any) -> Any:
             value, clients = inputs
             if chunk == 1:
-                alone = of_one(jax.tree.map(lambda leaf: leaf[0], value))
+                alone, clients = of_one(value), clients[None]
                 given, kept, flags = jax.tree.map(lambda leaf: leaf[None], alone)
             else:
                 given, kept, flags = jax.vmap(of_one, axis_size=chunk)(value)
@@ -157,10 +170,11 @@ class _Pass:
     def _over_chunks(self, of_chunk: Any, start: Any, inputs: Any) -> Any:
         """The chunks of a device one after the other; what they keep is for all its clients."""
         count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
-        if count == chunk:
+        if count == chunk > 1:
             return of_chunk(start, inputs)
-        chunks = jax.tree.map(lambda a: a.reshape(count // chunk, chunk, *a.shape[1:]), inputs)
-        running, kept = jax.lax.scan(of_chunk, start, chunks)
+        if chunk > 1:
+            inputs = jax.tree.map(lambda a: a.reshape(count // chunk, chunk, *a.shape[1:]), inputs)
+        running, kept = jax.lax.scan(of_chunk, start, inputs)
         return running, jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), kept)
 
     def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
@@ -183,7 +197,8 @@ class _Pass:
                 kept[name] = evaluate(call.argument, environment)  # type: ignore[arg-type]
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
-            flag = _has_nan(found)
+            shown = name in kept or reducers[name].shows_nan
+            flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
                 flags.append(flag)
                 self.checks.append(
@@ -214,7 +229,7 @@ def _spoken(call: Call) -> str:
     return str(call.function)
 
 
-def _has_nan(found: Any) -> Any:
+def has_nan(found: Any) -> Any:
     """Whether a float of what a client computes is NaN; None if there are no floats."""
     leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None

@@ -1,8 +1,8 @@
 """When each call of a program runs: on the server, or in which of its passes over the clients.
 
 All that clients compute between two visits to the server is one pass, in which all aggregations
-that are due are made. A call on the clients runs in the last pass that is early enough for all who
-need it, so that its result rarely has to be kept for all clients.
+that are due are made. A call on the clients runs in the pass of those who need it, or of those it
+needs, so that a result rarely has to be kept for all clients.
 """
 
 from dataclasses import dataclass
@@ -63,31 +63,21 @@ def plan(program: Lambda) -> Plan:
     data = _data(body)
     on_clients = {n for n, c in calls if not is_aggregation(c) and lives_on_clients(c.type)}
     needs = {name: set(free_references(call)) for name, call in calls}
-    stage = _earliest(calls, needs)
-    last = max(stage.values(), default=0)
-    users: dict[str, list[int]] = {}
-    for used in free_references(result):
-        users.setdefault(used, []).append(last)
-    for name, call in reversed(calls):
-        if name in on_clients:
-            stage[name] = min(users.get(name, [last]))
-        runs = stage[name] - 1 if is_aggregation(call) else stage[name]
-        for used in needs[name]:
-            users.setdefault(used, []).append(runs)
+    results = set(free_references(result))
+    stage = _stages(calls, needs, on_clients, results)
+    runs = {name: stage[name] - is_aggregation(call) for name, call in calls}
+    kept = {
+        used for name in needs for used in needs[name] & on_clients if runs[name] > stage[used]
+    } | (results & on_clients)
     stages = []
-    for number in range(last + 1):
-        here = [(n, c) for n, c in calls if stage[n] == number]
+    for number in range(max(stage.values(), default=0) + 1):
+        here = [(name, call) for name, call in calls if runs[name] == number]
         stages.append(
             Stage(
                 tuple((n, c) for n, c in here if not is_aggregation(c) and n not in on_clients),
                 tuple((n, c) for n, c in here if n in on_clients),
-                tuple((n, c) for n, c in calls if is_aggregation(c) and stage[n] == number + 1),
-                tuple(
-                    n
-                    for n, _ in here
-                    if n in on_clients
-                    and (max(users.get(n, [number])) > number or n in free_references(result))
-                ),
+                tuple((n, c) for n, c in here if is_aggregation(c)),
+                tuple(n for n, _ in here if n in kept),
             )
         )
     parameter = None
@@ -96,12 +86,28 @@ def plan(program: Lambda) -> Plan:
     return Plan(parameter, data, tuple(stages), result)
 
 
-def _earliest(calls: list[tuple[str, Call]], needs: dict[str, set[str]]) -> dict[str, int]:
-    """The stage in which each result is there at the earliest."""
-    stage: dict[str, int] = {}
+def _stages(
+    calls: list[tuple[str, Call]],
+    needs: dict[str, set[str]],
+    on_clients: set[str],
+    results: set[str],
+) -> dict[str, int]:
+    """The stage in which each result is there."""
+    earliest: dict[str, int] = {}
     for name, call in calls:
-        ready = max((stage.get(used, 0) for used in needs[name]), default=0)
-        stage[name] = ready + 1 if is_aggregation(call) else ready
+        ready = max((earliest.get(used, 0) for used in needs[name]), default=0)
+        earliest[name] = ready + is_aggregation(call)
+    wanted: dict[str, list[int]] = {name: [earliest[name]] for name in results & set(earliest)}
+    for name, call in calls:
+        for used in needs[name]:
+            wanted.setdefault(used, []).append(earliest[name] - is_aggregation(call))
+    stage = dict(earliest)
+    for name, _ in calls:
+        inputs = needs[name] & on_clients
+        if name in on_clients and inputs:  # where its inputs are, so that they need not be kept
+            stage[name] = max(earliest[name], *(stage[used] for used in inputs))
+        elif name in on_clients:  # what clients hold is there in all stages
+            stage[name] = min(wanted.get(name, [earliest[name]]))
     return stage
 
 

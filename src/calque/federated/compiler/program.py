@@ -12,7 +12,7 @@ from calque.diagnostics import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
 from calque.federated.compiler.arguments import count_clients, hold
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.passes import Check, Layout, run_pass
+from calque.federated.compiler.passes import Check, Layout, has_nan, run_pass
 from calque.federated.compiler.planning import Plan, lives_on_clients, plan
 from calque.federated.errors import type_error
 from calque.federated.local import precision, wide
@@ -76,8 +76,8 @@ class Program:
         self.type = program.type
         self.options = options
         self._wide = _needs_wide(normal)
-        self._checks: dict[Any, list[Check]] = {}
-        self._jitted = jax.jit(self._run, static_argnums=2)
+        self._checks: list[Check] = []
+        self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
     def __call__(self, argument: Any) -> Any:
         """The result for an argument, in the containers of its type.
@@ -87,15 +87,16 @@ class Program:
         """
         with self._precision():
             held, data, clients = self._held(argument)
-            result, failed = self._jitted(held, data, clients)
-        if failed.size and not isinstance(failed, jax.core.Tracer):
-            self._raise_for(failed, clients)
+            result, _, suspicious = self._jitted(held, data, clients, False)
+            if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
+                # Where it comes from, a program finds out that looks at each client.
+                self._raise_for(self._jitted(held, data, clients, True)[1], clients)
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
         """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
         with self._precision():
-            return self._jitted.lower(*self._held(argument))
+            return self._jitted.lower(*self._held(argument), False)
 
     def _precision(self) -> Any:
         return jax.enable_x64(True) if self._wide else precision()
@@ -127,8 +128,10 @@ class Program:
             )
         return held, data, next(iter(counts), -1)
 
-    def _run(self, argument: Any, data: dict[str, Any], clients: int) -> tuple[Any, Any]:
-        """What is jitted: the held result, and who fails which check."""
+    def _run(
+        self, argument: Any, data: dict[str, Any], clients: int, locate: bool
+    ) -> tuple[Any, Any, Any]:
+        """What is jitted: the held result, who fails which check, and whether somebody may."""
         server: dict[str, Any] = {}
         differing: dict[str, tuple[Any, Type]] = {}
         roots = [(one.uri, data[one.uri], one.type) for one in self.plan.data]
@@ -141,22 +144,28 @@ class Program:
             else:
                 server[name] = held
         checks: list[tuple[Check, Any]] = []
+        nan: list[Any] = []
         for stage in self.plan.stages:
             whole = {**server, **{name: held for name, (held, _) in differing.items()}}
             for name, call in stage.server:
                 whole[name] = server[name] = evaluate(call, whole)
             if stage.clients or stage.aggregations:
                 types = {n: c.type for n, c in stage.clients}
-                results, kept, found = run_pass(stage, server, differing, self._layout(clients))
+                layout = self._layout(clients)
+                results, kept, found = run_pass(stage, server, differing, layout, locate)
                 server.update(results)
+                nan += [flag for flag in map(has_nan, (results, kept)) if flag is not None]
                 differing.update({name: (kept[name], types[name]) for name in kept})
                 checks += found
         whole = {**server, **{name: held for name, (held, _) in differing.items()}}
         result = evaluate(self.plan.result, whole)
         if not self.options.check:
-            checks = []
-        self._checks[clients] = [check for check, _ in checks]
-        return result, jnp.stack([f for _, f in checks]) if checks else jnp.zeros(0, jnp.int32)
+            return result, (), ()
+        if locate:
+            self._checks = [check for check, _ in checks]
+        failed = [first for _, first in checks]
+        suspicious = [*nan, *(first < clients for first in failed)]
+        return result, failed, jnp.stack(suspicious).any() if suspicious else False
 
     def _layout(self, clients: int) -> Layout:
         if clients < 0:
@@ -174,9 +183,9 @@ class Program:
         most = max(-(-clients // devices), 1)
         return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
 
-    def _raise_for(self, failed: Any, clients: int) -> None:
+    def _raise_for(self, failed: list[Any], clients: int) -> None:
         """Raise for the first check that a client has failed."""
-        for check, client in zip(self._checks[clients], failed.tolist(), strict=True):
+        for check, client in zip(self._checks, map(int, failed), strict=True):
             if client < clients:
                 place = f"{check.origin}: " if check.origin else ""
                 raise ClientError(

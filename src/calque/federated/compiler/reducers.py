@@ -32,6 +32,9 @@ class Reducer:
         environment: the values of the server, and those that live nowhere.
     """
 
+    shows_nan = True
+    """Whether NaN of a client is NaN in the result, so that only that needs to be looked at."""
+
     def __init__(self, call: Call, environment: Environment) -> None:
         assert call.argument is not None
         self.call = call
@@ -143,6 +146,8 @@ class Maximum(Extreme):
 
 class Reduce(Reducer):
     """`op(op(zero, first), second), …`, in the order of the clients."""
+
+    shows_nan = False
 
     def prepare(self) -> None:
         self.zero, self.op = (evaluate(part, self.environment) for part in self.parts[1:3])

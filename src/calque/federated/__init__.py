@@ -8,6 +8,7 @@
 Array(23., dtype=float32)
 """
 
+from calque.diagnostics import ClientError, FederatedTypeError
 from calque.federated import learning
 from calque.federated.computation import (
     Computation,
@@ -55,8 +56,10 @@ from calque.federated.types import (
 __all__ = [
     "CLIENTS",
     "SERVER",
+    "ClientError",
     "Computation",
     "FederatedType",
+    "FederatedTypeError",
     "FunctionType",
     "PolymorphicComputation",
     "Sequence",

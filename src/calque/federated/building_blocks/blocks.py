@@ -47,11 +47,6 @@ class BuildingBlock:
         """The same block made of others."""
         return self
 
-    def __str__(self) -> str:
-        from calque.federated.building_blocks.text import compact  # which needs the blocks
-
-        return compact(self)
-
 
 @dataclass(frozen=True)
 class Reference(BuildingBlock):

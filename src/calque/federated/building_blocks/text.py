@@ -110,3 +110,6 @@ def _key(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
     return f".{key if key.isidentifier() else repr(key)}"
+
+
+bb.BuildingBlock.__str__ = compact  # here, for the text needs the blocks

@@ -7,7 +7,6 @@ where an interrupt would end the process or lose state.
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque import trace
@@ -27,8 +26,7 @@ from calque.run.functional import functional
 from calque.run.jit import jit
 from calque.trace import symbolic_trace
 
-if TYPE_CHECKING:
-    from calque import federated
+federated: ModuleType  # imported when it is asked for
 
 _register()
 del _ops, _register

@@ -180,7 +180,8 @@ def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
     """Make a typed computation of a function of tensors, written in PyTorch or JAX.
 
     It is traced by `calque.functional`, or by JAX. A struct arrives as the container that its type
-    was made from (a dict or a tuple, if none), a sequence as a `federated.Sequence`.
+    was made from (a dict or a tuple, if none), a sequence as a `federated.Sequence`. Tensors that
+    the function closes over, and parameters of a module, are constants.
 
     Args:
         *types: as of `computation`; types of tensors, structs and sequences.

@@ -1,6 +1,7 @@
 """Functions of tensors, written in PyTorch or JAX, as building blocks."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,12 +18,12 @@ from calque.federated.representation import (
     to_python,
     type_of_held,
 )
-from calque.federated.types import FunctionType, TensorType, Type, join, walk
+from calque.federated.types import FunctionType, SequenceType, TensorType, Type, join, walk
 from calque.run.functional import functional
 
 Framework = Literal["torch", "jax"]
 
-_SIZES = (5, 7)
+SIZES = (5, 7)
 """Sizes that are not known are tried as these; what differs in the result is not known either."""
 
 
@@ -53,7 +54,7 @@ class LocalFunction:
         self.name = getattr(function, "__name__", type(function).__name__)
         self._call: Callable[..., Any] = function
         if framework == "torch":
-            apply, params = functional(function)
+            apply, params = functional(_with_own_arguments(function))
             self._call = lambda *args, **kwargs: apply(params, *args, **kwargs)
 
     def __call__(self, *held: Any) -> Any:
@@ -68,7 +69,7 @@ class LocalFunction:
         """
         parameter = self.packing.type
         found: Type | None = None
-        for size in _SIZES if _is_open(parameter) else _SIZES[:1]:
+        for size in SIZES if is_open(parameter) else SIZES[:1]:
             shapes = () if parameter is None else (shapes_of(parameter, size),)
             kind = self._traced_type(shapes)
             found = kind if found is None else join(found, kind)
@@ -109,15 +110,29 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
     return CompiledComputation(local.name, local, kind)
 
 
-def is_torch(value: Any) -> bool:
-    """Whether a value is a module or a tensor of PyTorch."""
-    return isinstance(value, torch.nn.Module | torch.Tensor)
+def _with_own_arguments(function: Any) -> Any:
+    """A function that may write to its arguments, as nobody else holds them; a module as it is."""
+    if isinstance(function, torch.nn.Module):
+        return function
+
+    def copied(leaf: Any) -> Any:
+        return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(copied, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return call
 
 
-def _is_open(kind: Type | None) -> bool:
+def is_open(kind: Type | None) -> bool:
+    """Whether a type has sizes, or lengths, that are not known."""
     if kind is None:
         return False
     return any(
-        not part.is_fully_defined if isinstance(part, TensorType) else "*" in str(part)
+        not part.is_fully_defined
+        if isinstance(part, TensorType)
+        else isinstance(part, SequenceType)
         for part in walk(kind)
     )

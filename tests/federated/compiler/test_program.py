@@ -182,3 +182,20 @@ def test_results_do_not_depend_on_the_chunk() -> None:
     for chunk in (2, 5, 13, 100):
         got = round_of.configured(chunk=chunk)(MODEL, data)
         np.testing.assert_allclose(got, first, rtol=1e-5, atol=1e-6)
+
+
+def test_a_local_function_of_pytorch_may_write_to_its_arguments() -> None:
+    @fed.local("float32[2]")
+    def shifted(x: Any) -> Any:
+        x += 1
+        return x * 2
+
+    x = np.float32([1, 2])
+    assert shifted(x).tolist() == [4, 6]
+    assert x.tolist() == [1, 2]
+
+
+def test_clients_as_a_tuple_are_refused_with_the_way_to_pass_them() -> None:
+    comp = fed.computation(fed.federated_sum, "{float32}@CLIENTS")
+    with pytest.raises(FederatedTypeError, match="Pass a list with one value for each client"):
+        comp((1.0, 2.0))

@@ -74,6 +74,11 @@ def count_clients(held: Any, kind: Type) -> set[int]:
 
 
 def _of_clients(value: Any, member: Type, path: str) -> Any:
+    if isinstance(value, tuple) and not isinstance(member, StructType):
+        raise type_error(
+            f"{path} is a tuple, and is asked to be {{{member}}}@CLIENTS",
+            "Pass a list with one value for each client, or arrays with the clients first.",
+        )
     if not isinstance(value, list):
         return _stacked(value, member, path, ())
     if not value:

@@ -249,6 +249,8 @@ def stage(data: Any) -> Sequence:
     """
     if isinstance(data, Sequence):
         return data
+    if not len(data):
+        raise ClientError("there are no clients.\nPass a list with the examples of each.")
     element = element_type(data[0], leading=1)
     kind = SequenceType(element)
     return to_python(hold(list(data), at_clients(kind), "the data"), kind)
@@ -256,6 +258,10 @@ def stage(data: Any) -> Sequence:
 
 def element_type(arrays: Any, leading: int = 2) -> Type:
     """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it."""
+    if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(arrays)):
+        raise ClientError(
+            "the examples of client 0 are no arrays.\nPass a dict of arrays, x and y."
+        )
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[leading:], _narrow(a.dtype)), arrays)
     return to_type(one)
 

@@ -1,5 +1,6 @@
 """Calls of maps, of zips and of Python's operators, from blocks; where their arguments live."""
 
+import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from calque.federated.building_blocks import (
     zip_result,
 )
 from calque.federated.errors import type_error
-from calque.federated.local import precision
+from calque.federated.local import SIZES, is_open, precision
 from calque.federated.representation import shapes_of
 from calque.federated.tracing.scopes import fresh
 from calque.federated.types import (
@@ -53,7 +54,6 @@ _MAPS = {
     (CLIENTS, True): "federated_map_all_equal",
     (SERVER, True): "federated_apply",
 }
-_SIZES = (5, 7)  # what sizes that are not known are tried as
 
 
 def member_type(kind: Type) -> Type:
@@ -141,17 +141,10 @@ class Operator:
             return StructType(tuple(zip(struct.names, parts, strict=True)), struct.container)
         if any(isinstance(t, SequenceType | FunctionType) for t in operands):
             raise self._error(operands)
-        found: Type | None = None
-        for size in _SIZES:
-            try:
-                with precision(*operands):
-                    shapes = [shapes_of(t, size) for t in operands]
-                    kind = to_type(jax.eval_shape(self._on_arrays, *shapes))
-            except (TypeError, ValueError, IndexError) as error:
-                raise self._error(operands) from error
-            found = kind if found is None else join(found, kind)
-        assert found is not None
-        return found
+        try:
+            return _of_arrays(self, operands)
+        except (TypeError, ValueError, IndexError) as error:
+            raise self._error(operands) from error
 
     def _error(self, operands: tuple[Type, ...]) -> Exception:
         shown = [str(t) for t in operands]
@@ -161,6 +154,17 @@ class Operator:
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
             "Operands are tensors of shapes that fit, or structs of them with the same fields.",
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
+    """The type that an operator gives for tensors, found by JAX."""
+    with precision(*operands):
+        kinds = (
+            to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
+            for size in (SIZES if any(map(is_open, operands)) else SIZES[:1])
+        )
+        return functools.reduce(join, kinds)
 
 
 def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:

@@ -2,6 +2,7 @@
 
 from calque.federated.learning import aggregators
 from calque.federated.learning.algorithms import fed_avg, fed_prox, fed_sgd, mime_lite, scaffold
+from calque.federated.learning.checkpoints import Checkpoints
 from calque.federated.learning.evaluation import Evaluation
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Optimizer, sgd
@@ -16,6 +17,7 @@ from calque.federated.learning.process import (
 
 __all__ = [
     "Algorithm",
+    "Checkpoints",
     "Evaluation",
     "IterativeProcess",
     "Model",

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
 from calque import federated as fed
@@ -80,14 +82,46 @@ else:
 print("equal")
 """
 
+LEARNING = """
+import jax, numpy as np, torch
+from calque.federated import learning
 
-def test_four_devices_give_what_one_does() -> None:
+assert jax.device_count() == 4
+mesh = jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+rng = np.random.default_rng(0)
+data = [
+    {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)}
+    for n in (5, 3, 8, 1, 4, 7)
+]
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(4, 3))
+
+def trained(make, **options):
+    process = make(module, batch_size=4, shuffle=True, **options)
+    state = process.initialize()
+    for _ in range(3):
+        state, metrics = process.next(state, data)
+    return state, metrics, learning.Evaluation(module)(state, data)
+
+for make, extra in (
+    (learning.fed_avg, {"aggregator": learning.aggregators.median()}),
+    (learning.scaffold, {"clients": 6}),
+):
+    one, four = trained(make, **extra), trained(make, mesh=mesh, **extra)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, LEARNING], ids=["language", "learning"])
+def test_four_devices_give_what_one_does(program: str) -> None:
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         "JAX_PLATFORMS": "cpu",
     }
-    program = "from calque import diagnostics as fed_errors\n" + PROGRAM
+    program = "from calque import diagnostics as fed_errors\n" + program
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )

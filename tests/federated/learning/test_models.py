@@ -134,6 +134,34 @@ def test_the_users_module_is_not_changed() -> None:
         torch.testing.assert_close(value, before[name])
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_what_was_trained_goes_back_into_a_module(device: str) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.second.weight = self.first.weight
+            self.norm, self.last = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.norm(self.second(self.first(x))))
+
+    torch.manual_seed(0)
+    module = Tied()
+    data = classified(4, 8)
+    process = learning.fed_avg(module, batch_size=4)
+    state, _ = process.next(process.initialize(), data)
+    trained = Tied().to(device).eval()
+    learning.load(trained, state)
+    x, y = (torch.tensor(np.concatenate([c[n] for c in data]), device=device) for n in "xy")
+    wanted = F.cross_entropy(trained(x), y).item()
+    got = learning.Evaluation(module)(state, data)["loss"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4)
+    assert trained.second.weight is trained.first.weight
+    with pytest.raises(KeyError, match="norm.weight"):
+        learning.load(nn.Linear(4, 3), state)
+
+
 def test_data_may_be_torch_tensors() -> None:
     module = nn.Linear(4, 3)
     data = classified(4, 2)
@@ -142,3 +170,80 @@ def test_data_may_be_torch_tensors() -> None:
     first = process.next(process.initialize(), data)[0]
     second = process.next(process.initialize(), tensors)[0]
     np.testing.assert_array_equal(first.parameters["weight"], second.parameters["weight"])
+
+
+@pytest.mark.parametrize("algorithm", ["fed_avg", "fed_sgd", "scaffold", "mime_lite"])
+def test_parameters_that_require_no_gradient_stay_as_they_are(algorithm: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    module[0].weight.requires_grad_(False)
+    options = {"clients": 2} if algorithm == "scaffold" else {}
+    process = getattr(learning, algorithm)(module, batch_size=4, **options)
+    state = process.initialize()
+    after, _ = process.next(state, classified(5, 3))
+    assert set(after.parameters) == set(state.parameters)
+    for name, before in state.parameters.items():
+        moved = float(np.abs(after.parameters[name] - before).max())
+        assert (moved == 0) == (name == "0.weight")
+
+
+def test_a_weight_decay_of_the_server_spares_what_is_frozen() -> None:
+    import optax
+
+    module = nn.Linear(4, 3)
+    module.weight.requires_grad_(False)
+    server = optax.adamw(0.1, weight_decay=0.5)
+    process = learning.fed_avg(module, server_optimizer=server)
+    state, _ = process.next(process.initialize(), classified(5))
+    np.testing.assert_array_equal(state.parameters["weight"], module.weight.detach())
+
+
+def test_a_loss_that_is_no_number_for_each_example_is_refused() -> None:
+    process = learning.fed_avg(nn.Linear(4, 3), F.cross_entropy, batch_size=4)
+    with pytest.raises(TypeError, match=r"the loss of 4 examples is of shape \[\]"):
+        process.next(process.initialize(), classified(5))
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}])
+def test_batches_that_cannot_be_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        learning.fed_avg(nn.Linear(4, 3), **options)
+
+
+def test_examples_without_labels_are_refused() -> None:
+    process = learning.fed_avg(nn.Linear(4, 3))
+    with pytest.raises(ClientError, match="no x or no y"):
+        process.next(process.initialize(), [{"x": np.ones((2, 4), np.float32)}])
+
+
+def test_a_round_can_be_differentiated_with_respect_to_the_servers_model() -> None:
+    """The mean of what clients have after a step, against the same by hand."""
+    import dataclasses
+
+    import jax
+    import jax.numpy as jnp
+
+    torch.manual_seed(0)
+    module = nn.Linear(4, 3)
+    data = classified(4, 2)
+    process = learning.fed_avg(module, client_optimizer=0.1, batch_size=8)
+    state = process.initialize()
+
+    def after(weight: Any) -> Any:
+        changed = {**state.parameters, "weight": weight}
+        return process.next(dataclasses.replace(state, parameters=changed), data)[0]
+
+    def by_hand(weight: Any) -> Any:
+        def loss(weight: Any, x: Any, y: Any) -> Any:
+            scores = jax.nn.log_softmax(x @ weight.T + state.parameters["bias"])
+            return -jnp.take_along_axis(scores, y[:, None], 1).mean()
+
+        new = [weight - 0.1 * jax.grad(loss)(weight, c["x"], jnp.asarray(c["y"])) for c in data]
+        return (new[0] * 4 + new[1] * 2) / 6
+
+    direction = jnp.arange(12.0).reshape(3, 4)
+    wanted = jax.grad(lambda w: (by_hand(w) * direction).sum())(state.parameters["weight"])
+    got = jax.grad(lambda w: (after(w).parameters["weight"] * direction).sum())(
+        state.parameters["weight"]
+    )
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)

@@ -70,12 +70,12 @@ def fed_avg(
 
     def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
         def held(gradients: Any, parameters: Any) -> Any:
-            away = tree_add(parameters, state.parameters, -1.0)
+            away = tree_add(parameters, model.free(state.parameters), -1.0)
             return tree_add(gradients, away, proximal)
 
         hook = held if proximal else None
         done = train(model, state.parameters, state.buffers, data, key, by_client, batches, hook)
-        change = tree_add(state.parameters, done.parameters, -1.0)
+        change = tree_add(model.free(state.parameters), done.parameters, -1.0)
         weight = _weight(weighting, done.examples)
         return Sent(change, (), done.buffers, weight, done.loss, done.examples)
 
@@ -83,7 +83,7 @@ def fed_avg(
         Algorithm(
             model,
             client,
-            _stepping(by_server),
+            _stepping(model, by_server),
             aggregator or aggregators.mean(),
             by_server.init,
             whole_batches=_whole(model, batches),
@@ -135,7 +135,7 @@ def fed_sgd(
         Algorithm(
             model,
             client,
-            _stepping(by_server),
+            _stepping(model, by_server),
             aggregator or aggregators.mean(),
             by_server.init,
             whole_batches=batch_size if model.mixes_examples else None,
@@ -184,7 +184,7 @@ def scaffold(
             batches,
             lambda gradients, _: tree_add(gradients, drift),
         )
-        change = tree_add(state.parameters, done.parameters, -1.0)
+        change = tree_add(model.free(state.parameters), done.parameters, -1.0)
         scale = 1.0 / (jnp.maximum(done.steps, 1) * client_learning_rate)
         moved = jax.tree.map(
             lambda d, m: jnp.where(done.steps > 0, d * scale - m, 0), change, state.extra
@@ -200,7 +200,7 @@ def scaffold(
         )
 
     def server(state: State, change: Any, moved: Any, participants: Any) -> State:
-        parameters = tree_add(state.parameters, change, -server_learning_rate)
+        parameters = _moved(state, change, -server_learning_rate)
         control = tree_add(state.extra, moved, participants / clients)
         return replace(state, parameters=parameters, extra=control)
 
@@ -262,14 +262,14 @@ def mime_lite(
             batches,
             lambda gradients, _: mixed(gradients, state.extra),
         )
-        change = tree_add(state.parameters, done.parameters, -1.0)
+        change = tree_add(model.free(state.parameters), done.parameters, -1.0)
         whole, _ = full_gradient(model, state.parameters, state.buffers, data, key, batch_size)
         weight = _weight(weighting, done.examples)
         return Sent((change, whole), (), done.buffers, weight, done.loss, done.examples)
 
     def server(state: State, sent: Any, extra: Any, participants: Any) -> State:
         change, whole = sent
-        parameters = tree_add(state.parameters, change, -server_learning_rate)
+        parameters = _moved(state, change, -server_learning_rate)
         return replace(state, parameters=parameters, extra=mixed(whole, state.extra))
 
     return _process(
@@ -311,12 +311,19 @@ def _zeros(parameters: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, parameters)
 
 
-def _stepping(optimizer: Optimizer) -> Callable[[State, Any, Any, Any], State]:
+def _moved(state: State, change: Any, scale: Any = 1.0) -> Any:
+    """The server's parameters, with a change of those that are trained."""
+    free = {name: state.parameters[name] for name in change}
+    return {**state.parameters, **tree_add(free, change, scale)}
+
+
+def _stepping(model: Model, optimizer: Optimizer) -> Callable[[State, Any, Any, Any], State]:
     """A server that takes the clients' mean change for a gradient."""
 
     def server(state: State, change: Any, extra: Any, participants: Any) -> State:
-        updates, optimizer_state = optimizer.update(change, state.optimizer, state.parameters)
-        parameters = tree_add(state.parameters, updates)
+        free = model.free(state.parameters)
+        updates, optimizer_state = optimizer.update(change, state.optimizer, free)
+        parameters = _moved(state, updates)
         return replace(state, parameters=parameters, optimizer=optimizer_state)
 
     return server

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from calque.federated.errors import type_error
 from calque.run.functional import functional
 
 Parameters = dict[str, Any]
@@ -25,6 +26,7 @@ class Model:
 
     Attributes:
         parameters, buffers: the module's own, as arrays keyed as `state_dict()`.
+        frozen: names of parameters that do not require gradients, and are not trained.
         mixes_examples: whether an example's output depends on the others of its batch, so that
             batches cannot be filled up with examples that do not count.
 
@@ -46,7 +48,12 @@ class Model:
         self._eval, _ = functional(copy.deepcopy(module).eval())
         self._loss, _ = functional(of_integers)
         self.buffers = {name: _narrow(buffer) for name, buffer in self._train.buffers.items()}
+        self.frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self.mixes_examples = any(isinstance(part, _BatchNorm) for part in module.modules())
+
+    def free(self, parameters: Parameters) -> Parameters:
+        """Those parameters that are trained."""
+        return {name: value for name, value in parameters.items() if name not in self.frozen}
 
     def losses(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
@@ -61,7 +68,7 @@ class Model:
         args, kwargs = _arguments(examples["x"])
         output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
         new = {name: new[name].astype(buffer.dtype) for name, buffer in buffers.items()}
-        return self._loss({}, output, examples["y"]), new
+        return self._each(output, examples["y"]), new
 
     def outputs(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
@@ -69,7 +76,16 @@ class Model:
         """The output and the loss of each example in evaluation."""
         args, kwargs = _arguments(examples["x"])
         output, _ = self._eval(parameters, *args, buffers=buffers, **kwargs)
-        return output, self._loss({}, output, examples["y"])
+        return output, self._each(output, examples["y"])
+
+    def _each(self, output: Any, target: Any) -> Any:
+        losses = self._loss({}, output, target)
+        if losses.shape != target.shape[:1]:
+            raise type_error(
+                f"the loss of {target.shape[0]} examples is of shape {list(losses.shape)}",
+                "Give one number for each example: reduction='none', and a mean over other axes.",
+            )
+        return losses
 
 
 def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:

@@ -63,9 +63,10 @@ class Algorithm:
             and the client's memory; gives what `Sent` has.
         server: takes the server's state, and the means of what clients sent; gives the new state.
         aggregator: how the clients' `change` is joined.
-        optimizer: gives the first state of the server's optimizer.
-        extra: gives what the server keeps at first.
-        memory: gives what is kept for each client at first.
+        optimizer: takes the parameters that are trained; gives the first state of the server's
+            optimizer.
+        extra: likewise, what the server keeps at first.
+        memory: likewise, zeros of the shapes of what is kept for each client.
         clients: how many clients there are; needed where there is a memory.
         whole_batches: the size of which each client's examples must be a multiple, if any.
     """
@@ -126,17 +127,18 @@ class IterativeProcess:
         """
         one = self._algorithm
         parameters = one.model.parameters
+        free = one.model.free(parameters)
         memory = ()
         if one.memory is not None:
             memory = jax.tree.map(
                 lambda leaf: jnp.zeros((one.clients, *leaf.shape), leaf.dtype),
-                one.memory(parameters),
+                one.memory(free),
             )
         return State(
             parameters,
             one.model.buffers,
-            one.optimizer(parameters),
-            one.extra(parameters),
+            one.optimizer(free),
+            one.extra(free),
             memory,
             jax.random.key_data(jax.random.key(seed)),
             jnp.zeros((), jnp.int32),
@@ -163,7 +165,8 @@ class IterativeProcess:
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = _arguments(state, staged, numbers, memory)
         packed, kept, metrics = self._round(staged, state)(**arguments)
-        if self._options.get("check", True) and int(metrics["examples"]) == 0:
+        examples = metrics["examples"]
+        if not isinstance(examples, jax.core.Tracer) and int(examples) == 0:
             raise ValueError(
                 "no client has examples to train on.\nChoose others, or smaller batches."
             )
@@ -186,6 +189,8 @@ class IterativeProcess:
     ) -> tuple[Sequence, np.ndarray, Any]:
         """The data, the numbers and the memories of the clients that take part."""
         staged = stage(data)
+        if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
+            raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
         count = staged.length.shape[0]
         numbers = np.arange(count) if clients is None else np.asarray(clients)
         self._check(staged, numbers)

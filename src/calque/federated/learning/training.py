@@ -33,10 +33,17 @@ class Batches:
     shuffle: bool = False
     drop_remainder: bool = False
 
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.epochs < 1:
+            raise ValueError(
+                f"batches of {self.size} examples in {self.epochs} epochs cannot be\n"
+                "Use at least one example and one epoch."
+            )
+
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client has after its steps; see `train`."""
+    """What a client has after its steps, of the parameters those that are trained; see `train`."""
 
     parameters: Any
     buffers: Any
@@ -83,28 +90,30 @@ def train(
         end = start + batches.size if batches.drop_remainder else start + 1
 
         def taken(carry: Any) -> Any:
-            parameters, buffers, state, total, steps = carry
+            free, buffers, state, total, steps = carry
             keys = jax.random.split(_key(key, epoch))
             order = _order(data, keys[0]) if batches.shuffle else None
             examples, mask = _batch(data, start, batches.size, order)
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
-            (loss, buffers), gradients = _gradients(model, parameters, buffers, examples, mask, rng)
+            whole = {**parameters, **free}
+            (loss, buffers), gradients = _gradients(model, whole, buffers, examples, mask, rng)
             if hook is not None:
-                gradients = hook(gradients, parameters)
-            updates, state = optimizer.update(gradients, state, parameters)
-            return tree_add(parameters, updates), buffers, state, total + loss, steps + 1
+                gradients = hook(gradients, free)
+            updates, state = optimizer.update(gradients, state, free)
+            return tree_add(free, updates), buffers, state, total + loss, steps + 1
 
         return jax.lax.cond(end <= data.length, taken, lambda carry: carry, carry), None
 
     zero = jnp.zeros((), jnp.float32)
-    start = (parameters, buffers, optimizer.init(parameters), zero, jnp.zeros((), jnp.int32))
+    free = model.free(parameters)
+    start = (free, buffers, optimizer.init(free), zero, jnp.zeros((), jnp.int32))
     count = batches.epochs * per_epoch
-    (parameters, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
+    (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
     examples = data.length
     if batches.drop_remainder:
         examples = data.length // batches.size * batches.size
     loss = total / jnp.maximum(examples * batches.epochs, 1)
-    return Trained(parameters, buffers, loss, steps, examples)
+    return Trained(free, buffers, loss, steps, examples)
 
 
 def full_gradient(
@@ -136,7 +145,7 @@ def full_gradient(
 
         return jax.lax.cond(batch * size < data.length, taken, lambda carry: carry, carry), None
 
-    start = (jax.tree.map(jnp.zeros_like, parameters), jnp.zeros((), jnp.float32))
+    start = (jax.tree.map(jnp.zeros_like, model.free(parameters)), jnp.zeros((), jnp.float32))
     (gradients, total), _ = jax.lax.scan(step, start, jnp.arange(per_epoch))
     count = jnp.maximum(data.length, 1)
     return jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients), total / count
@@ -145,14 +154,17 @@ def full_gradient(
 def _gradients(
     model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
 ) -> Any:
-    """The sum of the losses that count and the new buffers; the gradients of their mean."""
+    """The sum of the losses that count and the new buffers; the gradients of their mean.
 
-    def mean(parameters: Any) -> Any:
-        losses, new = model.losses(parameters, buffers, examples, key)
+    Gradients are of the parameters that are trained.
+    """
+
+    def mean(free: Any) -> Any:
+        losses, new = model.losses({**parameters, **free}, buffers, examples, key)
         total = jnp.where(mask, losses, 0).sum()
         return total / mask.sum(), (total.astype(jnp.float32), new)
 
-    (_, found), gradients = jax.value_and_grad(mean, has_aux=True)(parameters)
+    (_, found), gradients = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
     return found, gradients
 
 

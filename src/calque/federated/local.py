@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from calque.diagnostics import TraceError
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.errors import type_error
 from calque.federated.packing import Packing
@@ -88,8 +89,17 @@ class LocalFunction:
             found.append(type_of_held(result))
             return to_held(result)
 
-        with precision(self.packing.type):
-            jax.eval_shape(traced, *shapes)
+        try:
+            with precision(self.packing.type):
+                jax.eval_shape(traced, *shapes)
+        except TraceError as error:
+            if "random operator" not in str(error):
+                raise
+            raise type_error(
+                f"a random operator of PyTorch runs in the local function {self.name!r}, which "
+                "would give the same numbers at every call",
+                "Draw them in a local function of JAX from the bits of a key, and pass them in.",
+            ) from None
         return found[0]
 
     def _result(self, *held: Any) -> Any:

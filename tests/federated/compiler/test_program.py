@@ -199,3 +199,13 @@ def test_clients_as_a_tuple_are_refused_with_the_way_to_pass_them() -> None:
     comp = fed.computation(fed.federated_sum, "{float32}@CLIENTS")
     with pytest.raises(FederatedTypeError, match="Pass a list with one value for each client"):
         comp((1.0, 2.0))
+
+
+def test_random_operators_of_pytorch_are_refused_with_a_way_out() -> None:
+    import torch
+
+    with pytest.raises(FederatedTypeError, match="Draw them in a local function of JAX"):
+
+        @fed.local("float32[2]")
+        def noisy(x: Any) -> Any:
+            return torch.nn.functional.dropout(x)

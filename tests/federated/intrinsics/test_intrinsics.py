@@ -51,6 +51,15 @@ def test_weighted_mean(dtype: str, chunk: int) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_weights_whose_sum_overflows_their_dtype(dtype: str) -> None:
+    weights = np.array([100, 100, 50], dtype) * np.array(2**23 if dtype == "int32" else 1, dtype)
+    values = np.float32([1.0, 2.0, 6.0])
+    types = ("{float32}@CLIENTS", f"{{{dtype}}}@CLIENTS")
+    expected = np.average(values, weights=weights.astype(float))
+    np.testing.assert_allclose(run(fed.federated_mean, types, values, weights), expected, rtol=1e-6)
+
+
 def test_means_of_halves_are_added_up_in_single_precision() -> None:
     values = np.full(4000, 1.0, np.float16)
     got = run(fed.federated_mean, ("{float16}@CLIENTS",), values)

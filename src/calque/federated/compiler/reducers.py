@@ -98,6 +98,9 @@ class WeightedMean(Sum):
 
     def of_client(self, environment: Environment) -> Any:
         value, weight = (evaluate(part, environment) for part in self.parts)
+        if not jnp.issubdtype(weight.dtype, jnp.floating):  # whose sum could overflow
+            wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(value))
+            weight = weight.astype(jnp.float64 if wide else jnp.float32)
         products = jax.tree.map(lambda v: v.astype(_WIDE.get(v.dtype, v.dtype)) * weight, value)
         products = jax.tree.map(lambda p, v: p.astype(_WIDE.get(v.dtype, v.dtype)), products, value)
         self._value_dtypes = jax.tree.map(lambda v: v.dtype, value)

@@ -84,7 +84,15 @@ class Computation:
             check: whether a client that computes NaN is an error. Looking for one waits for the
                 result of every call.
             data: what `federated.data` stands for, by its URI.
+
+        Raises:
+            ValueError: the chunk is empty, or the mesh has no such axis.
         """
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"a chunk has at least one client, not {chunk}")
+        spread = mesh or self._options.mesh
+        if axis is not None and (spread is None or axis not in spread.axis_names):
+            raise ValueError(f"there is no mesh with an axis {axis!r}")
         given = {"chunk": chunk, "mesh": mesh, "axis": axis, "clients": clients, "check": check}
         changes = {name: value for name, value in given.items() if value is not None}
         if data is not None:

@@ -209,3 +209,10 @@ def test_random_operators_of_pytorch_are_refused_with_a_way_out() -> None:
         @fed.local("float32[2]")
         def noisy(x: Any) -> Any:
             return torch.nn.functional.dropout(x)
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one client"):
+        round_of.configured(chunk=0)
+    with pytest.raises(ValueError, match="no mesh with an axis 'clients'"):
+        round_of.configured(axis="clients")

@@ -315,3 +315,30 @@ def test_repr_shows_the_block_and_the_type() -> None:
     seen = []
     fed.computation(lambda x: seen.append(repr(x.a)) or x, "<a=int32>")
     assert re.fullmatch(r"<Value arg_\d+\.a of type int32>", seen[0])
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        lambda x, k: fed.federated_map(lambda v: v * k, x),
+        lambda x, k: fed.federated_map(lambda v: (v, k), x),
+        lambda x, k: fed.federated_map(lambda v: fed.federated_sum(x), x),
+    ],
+)
+def test_a_mapped_function_cannot_use_what_lives_elsewhere(mapped: Any) -> None:
+    with pytest.raises(FederatedTypeError, match="it uses a value that is placed") as caught:
+        fed.computation(lambda x, k: mapped(x, k), "{float32}@CLIENTS", "float32@SERVER")
+    assert "float32@SERVER" in str(caught.value)
+
+
+def test_numbers_that_are_equal_and_not_the_same_are_kept_apart() -> None:
+    @fed.computation("float32")
+    def signs(x: Any) -> Any:
+        return x * 0.0, x * -0.0, x + 1, x + 1.0
+
+    @fed.computation("int32")
+    def kinds(x: Any) -> Any:
+        return x + 1, x + 1.0, x + True
+
+    assert [str(np.asarray(v)) for v in signs(2.0)] == ["0.0", "-0.0", "3.0", "3.0"]
+    assert [v.dtype.name for v in kinds(2)] == ["int32", "float32", "int32"]

@@ -77,6 +77,11 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
     kind = block.type
     if not isinstance(kind, FunctionType):
         raise type_error(f"{what} takes a function, and is given {kind}", "Pass a function.")
+    if any(isinstance(part, FederatedType) for part in walk(kind.result)):
+        raise type_error(
+            f"{what} calls a function that gives {kind.result}, for it uses a value that is placed",
+            "Pass that value along: federated_broadcast, if it must, then federated_zip.",
+        )
     taken = kind.parameter
     fits = taken is parameter is None or (
         taken is not None and parameter is not None and is_assignable(taken, parameter)

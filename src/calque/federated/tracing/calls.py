@@ -108,12 +108,13 @@ class Operator:
     Args:
         name: as in `operator`.
         function: what it does to arrays.
-        known: the Python number among two operands: whether it is the left one, and the number.
+        known: the Python number among two operands: whether it is the left one, how it is spelled
+            (0.0 and -0.0 are equal, and so are 1 and True), and the number.
     """
 
     name: str
     function: Callable[..., Any]
-    known: tuple[bool, type, Any] | None = None
+    known: tuple[bool, str, Any] | None = None
 
     def __call__(self, held: Any) -> Any:
         """The result for the held operands: one, or a tuple of two."""

@@ -272,7 +272,7 @@ def _apply(op: Operator, *values: Any) -> Value:
 def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
     def method(self: Value, other: Any) -> Value:
         if type(other) in (bool, int, float, complex):
-            op = Operator(name, BINARY[name], (reflected, type(other), other))
+            op = Operator(name, BINARY[name], (reflected, repr(other), other))
             return _apply(op, self)
         op = Operator(name, BINARY[name])
         return _apply(op, other, self) if reflected else _apply(op, self, other)

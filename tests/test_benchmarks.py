@@ -1,10 +1,11 @@
 """The benchmarks compare like with like: every model's JAX twin computes the same losses."""
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
 
-from benchmarks import decoding
+from benchmarks import decoding, federated
 from benchmarks.compile import steps
 from benchmarks.models import CASES, COMPILED, Case
 from benchmarks.train_step import agree, candidates
@@ -25,3 +26,10 @@ def test_decoding_gives_the_tokens_of_torch() -> None:
     torch._dynamo.reset()
     compiled = decoding.decoder("jax", lambda model: torch.compile(model, backend="calque"))
     assert compiled() == decoding.decoder("cpu", lambda model: model)()
+
+
+def test_rounds_of_fedavg_agree() -> None:
+    made = federated.candidates(3, chunks=(1, 2))
+    expected = made.pop("scan")()
+    for step in made.values():
+        np.testing.assert_allclose(step(), expected, rtol=1e-3, atol=1e-5)

@@ -19,6 +19,15 @@ def test_digits(tmp_path: Path) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 0
 
 
+def test_federated_digits(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples/federated_digits.py"]
+    command += ["--rounds", "3", "--output", tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "SCAFFOLD" in result.stdout
+    assert (tmp_path / "federated_digits.png").stat().st_size > 0
+
+
 # These packages import torchvision where it is installed, with or without the operators of its own.
 RUN = """
 import runpy, sys

@@ -30,7 +30,8 @@ def test_importing_leaves_the_slow_packages_to_those_who_need_them() -> None:
 import jax, jax.numpy, sys, torch
 before = set(sys.modules)
 import calque
-slow = {"flatbuffers", "lightning", "sympy", "torch._decomp", "torch._dynamo", "torch._inductor"}
+slow = {"calque.federated", "flatbuffers", "lightning", "sympy"}
+slow |= {"torch._decomp", "torch._dynamo", "torch._inductor"}
 loaded = slow & (set(sys.modules) - before)
 assert not loaded, loaded
 """

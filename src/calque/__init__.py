@@ -5,6 +5,9 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
+import importlib
+from types import ModuleType
+
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.backend.interop import to_jax, to_torch
 from calque.device.backend.registration import register as _register
@@ -14,14 +17,20 @@ from calque.interop.export import Exported, export, load_exported
 from calque.interop.from_jax import from_jax
 from calque.interop.functional import functional
 from calque.jitting.api import jit
-from calque.jitting.control_flow import install as _install_control_flow
-from calque.tracing import former_names as _former_names
-from calque.tracing import lower, symbolic_trace, trace
+from calque.tracing import symbolic_trace
+
+federated: ModuleType  # imported when it is asked for
 
 _register()
-_install_control_flow()
-_former_names.install()
-del _former_names, _install_control_flow, _ops, _register
+del _ops, _register
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`calque.federated`, imported when it is asked for."""
+    if name == "federated":
+        return importlib.import_module("calque.federated")
+    raise AttributeError(f"module 'calque' has no attribute {name!r}")
+
 
 __all__ = [
     "CalqueError",
@@ -31,6 +40,7 @@ __all__ = [
     "TraceError",
     "UnsupportedOpError",
     "export",
+    "federated",
     "from_jax",
     "functional",
     "jit",

@@ -2,7 +2,9 @@
 
 from calque.errors.exceptions import (
     CalqueError,
+    ClientError,
     EagerWarning,
+    FederatedTypeError,
     InternalError,
     RetraceWarning,
     TraceError,
@@ -13,11 +15,13 @@ from calque.errors.exceptions import (
     unrepeatable,
 )
 from calque.errors.frames import Origin, user_frame, user_origin
-from calque.errors.tracebacks import tidy
+from calque.errors.tracebacks import tidy, with_user_frames
 
 __all__ = [
     "CalqueError",
+    "ClientError",
     "EagerWarning",
+    "FederatedTypeError",
     "InternalError",
     "Origin",
     "RetraceWarning",
@@ -30,4 +34,5 @@ __all__ = [
     "unrepeatable",
     "user_frame",
     "user_origin",
+    "with_user_frames",
 ]

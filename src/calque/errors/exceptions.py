@@ -3,6 +3,8 @@
     CalqueError
     ├── TraceError          (also a RuntimeError)         a program that cannot be traced faithfully
     ├── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
+    ├── FederatedTypeError  (also a TypeError)            federated types or placements do not fit
+    ├── ClientError         (also a RuntimeError)         one client's data or result is not usable
     └── InternalError       (also a RuntimeError)         a mistake in calque, to be reported
 
 What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
@@ -64,6 +66,14 @@ def noting_refusals() -> Iterator[list[TraceError]]:
 
 class UnsupportedOpError(CalqueError, NotImplementedError):
     """An operator has no rule, no decomposition and no CPU kernel that can serve it."""
+
+
+class FederatedTypeError(CalqueError, TypeError):
+    """Types or placements of a federated computation do not fit."""
+
+
+class ClientError(CalqueError, RuntimeError):
+    """What one client holds or computes cannot be used; the message names the client."""
 
 
 class InternalError(CalqueError, RuntimeError):

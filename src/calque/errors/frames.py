@@ -59,6 +59,16 @@ def is_library(filename: str) -> bool:
     )
 
 
+def is_librarys(frame: FrameType) -> bool:
+    """Whether a frame runs code of a library, or code that Python has made for calque's classes.
+
+    What `dataclasses` makes has no file of its own.
+    """
+    file = frame.f_code.co_filename
+    made = file.startswith("<") and frame.f_globals.get("__name__", "").startswith("calque.")
+    return made or is_library(file)
+
+
 def asking_frame() -> FrameType:
     """The innermost frame that is neither calque's nor of PyTorch's wrappers of operators."""
     frame = sys._getframe(1)
@@ -88,7 +98,7 @@ def is_packages(frame: FrameType | None) -> bool:
 def user_frame() -> FrameType | None:
     """The innermost frame that belongs to no library; None if every frame does."""
     frame = sys._getframe(1)
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_librarys(frame):
         frame = frame.f_back
     return frame
 

@@ -1,13 +1,17 @@
 """Tracebacks that show the user's own frames."""
 
+import functools
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from calque.errors.exceptions import CalqueError
-from calque.errors.frames import is_library
+from calque.errors.frames import is_librarys
 
 E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def tidy(error: E) -> E:
@@ -21,7 +25,7 @@ def tidy(error: E) -> E:
     frames = []
     step = error.__traceback__
     while step is not None:
-        if not is_library(step.tb_frame.f_code.co_filename):
+        if not is_librarys(step.tb_frame):
             frames.append(step)
         step = step.tb_next
     if isinstance(error, CalqueError):
@@ -30,6 +34,23 @@ def tidy(error: E) -> E:
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
     return error.with_traceback(_chain(frames))
+
+
+def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose exceptions show the user's own frames: for what users call.
+
+    Functions of users may be called within, and call such functions in turn.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            tidy(error)
+            raise  # which adds no frame, unlike `raise error`
+
+    return call
 
 
 def _chain(frames: list[TracebackType]) -> TracebackType | None:

@@ -1,0 +1,288 @@
+"""What users pass, as held values of a type; and what differs between clients, stacked.
+
+On the clients a list holds one value for each client; anything else is stacked already, its arrays
+with the clients as leading axis. So it is with the elements of sequences. Sequences of clients may
+have different lengths: they are padded to the longest, and know how many elements count.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from calque.device.backend.interop import to_jax
+from calque.errors import ClientError
+from calque.federated.errors import type_error
+from calque.federated.representation import Sequence
+from calque.federated.types import (
+    CLIENTS,
+    FederatedType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    is_assignable,
+    is_numeric_leaf,
+    type_of_value,
+)
+
+_NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
+    """What a user passes, as a held value.
+
+    Args:
+        value: arrays, tensors, numbers, and containers of them.
+        kind: the type that is asked for.
+        path: what to call the value in errors.
+
+    Raises:
+        FederatedTypeError: it is of another type; shows both.
+        ClientError: what one client holds is of another type, or another shape than the others'.
+    """
+    if isinstance(kind, FederatedType):
+        if kind.placement is CLIENTS and not kind.all_equal:
+            return _of_clients(value, kind.member, path)
+        return hold(value, kind.member, path)
+    if isinstance(kind, StructType):
+        parts = _fields(value, kind, path)
+        return tuple(
+            hold(part, t, f"{path}{_step(name, i)}")
+            for i, (part, (name, t)) in enumerate(zip(parts, kind.elements, strict=True))
+        )
+    if isinstance(kind, SequenceType):
+        return _sequence(value, kind, path)
+    if isinstance(kind, TensorType):
+        return _tensor(value, kind, path)
+    raise type_error(
+        f"{path} is of type {kind}, which nothing outside of a computation has",
+        "Call the computation inside another one.",
+    )
+
+
+def count_clients(held: Any, kind: Type) -> set[int]:
+    """The numbers of clients that a held argument has values for."""
+    if isinstance(kind, StructType):
+        return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
+    if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
+        return {leaf.shape[0] for leaf in jax.tree.leaves(held)}
+    return set()
+
+
+def _of_clients(value: Any, member: Type, path: str) -> Any:
+    if isinstance(value, tuple) and not isinstance(member, StructType):
+        raise type_error(
+            f"{path} is a tuple, and is asked to be {{{member}}}@CLIENTS",
+            "Pass a list with one value for each client, or arrays with the clients first.",
+        )
+    if not isinstance(value, list):
+        return _stacked(value, member, path, ())
+    if not value:
+        raise type_error(f"{path} has no clients", "Pass a list with one value for each client.")
+    held = []
+    for client, one in enumerate(value):
+        try:
+            held.append(_on_host(one, member, f"{path} of client {client}"))
+        except (TypeError, ValueError) as error:
+            raise ClientError(str(error)) from None
+    return _together(held, member, path)
+
+
+def _together(held: list[Any], member: Type, path: str) -> Any:
+    """The values of all clients with the clients as leading axis."""
+    if isinstance(member, StructType):
+        columns = zip(*held, strict=True)
+        return tuple(
+            _together(list(column), t, f"{path}{_step(name, i)}")
+            for i, (column, (name, t)) in enumerate(zip(columns, member.elements, strict=True))
+        )
+    if isinstance(member, SequenceType):
+        return _ragged(held)
+    shapes = [np.shape(one) for one in held]
+    odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if odd is not None:
+        raise ClientError(
+            f"{path} of client {odd} has shape {list(shapes[odd])}, that of client 0 "
+            f"{list(shapes[0])}.\nData of different sizes are a sequence: declare it as such."
+        )
+    return jnp.stack(held) if isinstance(held[0], jax.Array) else jnp.asarray(np.stack(held))
+
+
+def _ragged(held: list[Sequence]) -> Sequence:
+    lengths = [int(one.length) for one in held]
+    capacity = max(max(lengths), 1)
+
+    def padded(*leaves: Any) -> Any:
+        first = np.asarray(leaves[0])
+        whole = np.zeros((len(leaves), capacity, *first.shape[1:]), first.dtype)
+        for row, leaf, length in zip(whole, leaves, lengths, strict=True):
+            row[:length] = leaf[:length]
+        return jnp.asarray(whole)
+
+    elements = jax.tree.map(padded, *[one.elements for one in held])
+    return Sequence(elements, jnp.asarray(lengths, jnp.int32))
+
+
+def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
+    """A value whose arrays have leading axes before the shapes that the type says."""
+    if isinstance(member, StructType):
+        parts = _fields(value, member, path)
+        return tuple(
+            _stacked(part, t, f"{path}{_step(name, i)}", axes)
+            for i, (part, (name, t)) in enumerate(zip(parts, member.elements, strict=True))
+        )
+    if isinstance(member, SequenceType):
+        if not isinstance(value, Sequence):
+            raise type_error(
+                f"{path} is asked to be a sequence on each client",
+                "Pass a list with one value for each client, or a federated.Sequence.",
+            )
+        elements = _stacked(value.elements, member.element, path, (*axes, None))
+        return Sequence(elements, jnp.asarray(value.length, jnp.int32))
+    assert isinstance(member, TensorType)
+    return _tensor(value, TensorType(member.dtype, (None, *axes, *member.shape)), path)
+
+
+def _on_host(value: Any, kind: Type, path: str) -> Any:
+    """One client's value: as `hold`, but numpy's arrays stay numpy's, to be stacked."""
+    if isinstance(kind, StructType):
+        parts = _fields(value, kind, path)
+        return tuple(
+            _on_host(part, t, f"{path}{_step(name, i)}")
+            for i, (part, (name, t)) in enumerate(zip(parts, kind.elements, strict=True))
+        )
+    if isinstance(kind, SequenceType):
+        return _sequence(value, kind, path, on_host=True)
+    assert isinstance(kind, TensorType)
+    return _array(value, kind, path)
+
+
+def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) -> Sequence:
+    if isinstance(value, Sequence):
+        return Sequence(_elements(value.elements, kind.element, path, on_host), value.length)
+    if isinstance(value, list):
+        parts = [
+            _on_host(one, kind.element, f"{path}, element {index},")
+            for index, one in enumerate(value)
+        ]
+        if not parts:
+            return Sequence(_empty(kind.element, path), np.int32(0))
+        elements = jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+        elements = elements if on_host else jax.tree.map(jnp.asarray, elements)
+        return Sequence(elements, np.int32(len(value)))
+    elements = _elements(value, kind.element, path, on_host)
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(elements)}
+    if len(lengths) > 1:
+        raise type_error(
+            f"{path} has arrays of {' and '.join(map(str, sorted(lengths)))} elements",
+            "All arrays of a sequence have as many rows as there are elements.",
+        )
+    return Sequence(elements, np.int32(min(lengths, default=0)))
+
+
+def _elements(value: Any, element: Type, path: str, on_host: bool) -> Any:
+    """The elements of a sequence, stacked: arrays with a leading axis."""
+    if isinstance(element, StructType):
+        parts = _fields(value, element, path)
+        return tuple(
+            _elements(part, t, f"{path}{_step(name, i)}", on_host)
+            for i, (part, (name, t)) in enumerate(zip(parts, element.elements, strict=True))
+        )
+    assert isinstance(element, TensorType)
+    wanted = TensorType(element.dtype, (None, *element.shape))
+    return (_array if on_host else _tensor)(value, wanted, path)
+
+
+def _empty(element: Type, path: str) -> Any:
+    if isinstance(element, StructType):
+        return tuple(_empty(part, path) for part in element)
+    assert isinstance(element, TensorType)
+    if None in element.shape:
+        raise type_error(
+            f"{path} is an empty list, which does not say how large elements are",
+            "Pass arrays with no rows.",
+        )
+    return np.zeros((0, *(size or 0 for size in element.shape)), element.dtype)
+
+
+def _tensor(value: Any, kind: TensorType, path: str) -> Any:
+    return jnp.asarray(_array(value, kind, path))
+
+
+def _array(value: Any, kind: TensorType, path: str) -> Any:
+    """An array of a tensor type; of numpy where it was, so that it can be stacked there."""
+    if not is_numeric_leaf(value):
+        raise type_error(
+            f"{path} is {_shown(value)}, and is asked to be {kind}", "Pass an array of that type."
+        )
+    if isinstance(value, torch.Tensor):
+        value = to_jax(value.detach())
+        value = np.asarray(value) if not isinstance(value, jax.core.Tracer) else value
+    if isinstance(value, bool | int | float | complex):
+        array = _number(value, kind, path)
+    else:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+        array = _narrowed(array, kind, path)
+    if not is_assignable(kind, TensorType(np.dtype(array.dtype), array.shape)):
+        given = TensorType(np.dtype(array.dtype), array.shape)
+        raise type_error(
+            f"{path} is {given}, and is asked to be {kind}", "Pass an array of that type."
+        )
+    return array
+
+
+def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
+    """A Python number in the dtype that is asked for, if that is as general a number."""
+    given = np.dtype({bool: "bool", int: "int32", float: "float32"}.get(type(value), "complex64"))
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and kind.dtype.kind in "iu":
+        info = np.iinfo(kind.dtype)
+        if not info.min <= value <= info.max:
+            raise type_error(f"{path} is {value}, which {kind} cannot hold", "Use a wider dtype.")
+        return np.asarray(value, kind.dtype)
+    fits = np.can_cast(given, kind.dtype, "same_kind") or kind.dtype.kind == "V"
+    return np.asarray(value, kind.dtype if fits else None if whole else given)
+
+
+def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
+    """As JAX takes arrays: 64 bits as 32, if that is asked for; integers if they fit."""
+    if _NARROWED.get(np.dtype(array.dtype).name) != kind.dtype.name:
+        return array
+    if kind.dtype.kind in "iu" and not isinstance(array, jax.Array) and array.size:
+        info = np.iinfo(kind.dtype)
+        if array.min() < info.min or array.max() > info.max:
+            raise type_error(f"{path} has numbers that {kind} cannot hold", "Use a wider dtype.")
+    return array.astype(kind.dtype)
+
+
+def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
+    """The parts of a container, in the order of a struct's fields."""
+    if isinstance(value, Mapping):
+        if set(value) == set(kind.names):
+            return [value[name] for name in kind.names]
+    elif hasattr(value, "__dataclass_fields__"):
+        if tuple(value.__dataclass_fields__) == kind.names:
+            return [getattr(value, str(name)) for name in kind.names]
+    elif isinstance(value, list | tuple) and len(value) == len(kind):
+        names = getattr(value, "_fields", getattr(value, "names", kind.names))
+        if all(wanted in (None, name) for wanted, name in zip(kind.names, names, strict=True)):
+            return list(value)
+    raise type_error(
+        f"{path} is {_shown(value)}, and is asked to be {kind}",
+        "Pass a container with these fields.",
+    )
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(type_of_value(value))
+    except TypeError:
+        return f"a value of class {type(value).__name__}"
+
+
+def _step(name: str | None, index: int) -> str:
+    return f"[{index if name is None else repr(name)}]"

@@ -1,0 +1,150 @@
+"""What a block computes, on held values: the arrays of JAX, or what JAX puts in their place.
+
+Where a value lives makes no difference here: on the clients, a program is evaluated for one client,
+and whoever calls this sees to it that it is evaluated for all.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from calque.federated.building_blocks import (
+    Block,
+    BuildingBlock,
+    Call,
+    CompiledComputation,
+    Data,
+    Intrinsic,
+    Lambda,
+    Literal,
+    Reference,
+    Selection,
+    Struct,
+)
+from calque.federated.errors import type_error
+from calque.federated.representation import Sequence
+from calque.federated.types import (
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    is_assignable,
+)
+
+Environment = Mapping[str, Any]
+
+
+def evaluate(block: BuildingBlock, environment: Environment) -> Any:
+    """The held value of a block; functions are held as Python's.
+
+    Args:
+        block: without aggregations: those are for `stages`.
+        environment: what the names stand for; data by its URI.
+    """
+    match block:
+        case Reference():
+            return environment[block.name]
+        case Data():
+            return environment[block.uri]
+        case Selection():
+            return evaluate(block.source, environment)[block.index]
+        case Struct():
+            return tuple(evaluate(part, environment) for part in block.children())
+        case Literal():
+            return jnp.asarray(block.value)
+        case Block():
+            inner = dict(environment)
+            for name, value in block.locals:
+                inner[name] = evaluate(value, inner)
+            return evaluate(block.result, inner)
+        case Lambda():
+            return _closure(block, environment)
+        case CompiledComputation():
+            return _checked(block)
+        case Intrinsic():
+            return IMPLEMENTATIONS[block.uri]
+        case Call():
+            function = evaluate(block.function, environment)
+            held = [] if block.argument is None else [evaluate(block.argument, environment)]
+            return function(*held)
+    raise type_error(f"{block} of type {block.type} cannot be computed", "Pass a value instead.")
+
+
+def _closure(block: Lambda, environment: Environment) -> Callable[..., Any]:
+    if block.parameter is None:
+        return lambda: evaluate(block.result, environment)
+    name = block.parameter
+    return lambda held: evaluate(block.result, {**environment, name: held})
+
+
+def _checked(block: CompiledComputation) -> Callable[..., Any]:
+    """A function of tensors, whose result is held against the type that was found for it."""
+
+    def call(*held: Any) -> Any:
+        result = block.function(*held)
+        if not _conforms(result, block.type.result):
+            found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", result)
+            raise type_error(
+                f"the function {block.name!r} gives {block.type.result} when it is traced, and "
+                f"{jax.tree.leaves(found)} for these arguments",
+                "Declare the sizes of its parameters, so that its result is known.",
+            )
+        return result
+
+    return call
+
+
+def _conforms(held: Any, kind: Type) -> bool:
+    match kind:
+        case TensorType():
+            return is_assignable(kind, TensorType(held.dtype, held.shape))
+        case StructType():
+            return all(_conforms(h, t) for h, t in zip(held, kind, strict=True))
+        case SequenceType():
+            return True  # its elements were stacked by the function itself
+    return True
+
+
+def _itself(held: Any) -> Any:
+    return held
+
+
+def _mapped(held: Any) -> Any:
+    function, value = held
+    return function(value)
+
+
+def _select(held: Any) -> Sequence:
+    keys, _, value, function = held
+    chosen = jax.vmap(lambda key: function((value, key)))(keys)
+    return Sequence(chosen, jnp.asarray(keys.shape[0], jnp.int32))
+
+
+def _sequence_map(held: Any) -> Sequence:
+    function, sequence = held
+    return Sequence(jax.vmap(function)(sequence.elements), sequence.length)
+
+
+def _sequence_reduce(held: Any) -> Any:
+    sequence, zero, function = held
+    return sequence.reduce(zero, lambda carry, element: function((carry, element)))
+
+
+IMPLEMENTATIONS: dict[str, Callable[[Any], Any]] = {
+    "federated_value_at_clients": _itself,
+    "federated_value_at_server": _itself,
+    "federated_eval_at_clients": lambda function: function(),
+    "federated_eval_at_server": lambda function: function(),
+    "federated_map": _mapped,
+    "federated_map_all_equal": _mapped,
+    "federated_apply": _mapped,
+    "federated_zip": _itself,
+    "federated_broadcast": _itself,
+    "federated_select": _select,
+    "sequence_map": _sequence_map,
+    "sequence_reduce": _sequence_reduce,
+    "sequence_sum": lambda sequence: sequence.sum(),
+}
+"""What each intrinsic that is no aggregation does."""

@@ -1,0 +1,258 @@
+"""One pass over the clients: a scan over chunks of them, each chunk vmapped.
+
+The server's values go in once, what each client holds comes in chunk by chunk, and what comes out
+are running results. So a pass needs memory for the models of one chunk, however many clients there
+are, unless the plan keeps what they compute.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from calque.errors import Origin
+from calque.federated.building_blocks import Call, Intrinsic
+from calque.federated.compiler.evaluating import evaluate
+from calque.federated.compiler.planning import Stage, lives_on_clients
+from calque.federated.compiler.reducers import COUNT, REDUCERS, Reducer, collected
+from calque.federated.types import StructType, Type
+
+_NONE = np.iinfo(np.int32).max
+"""The number of no client."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check that every client must pass in a pass.
+
+    Attributes:
+        what: what is wrong with a client that does not.
+        origin: the user's line.
+    """
+
+    what: str
+    origin: Origin | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How clients are laid out.
+
+    Attributes:
+        clients: how many there are.
+        chunk: how many are computed at once on a device.
+        mesh, axis: the devices that share the clients; None for one device.
+    """
+
+    clients: int
+    chunk: int
+    mesh: Mesh | None
+    axis: str
+
+    @property
+    def devices(self) -> int:
+        """How many devices share the clients."""
+        return 1 if self.mesh is None else self.mesh.shape[self.axis]
+
+    @property
+    def padded(self) -> int:
+        """The number of clients, rounded up to full chunks on every device."""
+        whole = self.chunk * self.devices
+        return -(-self.clients // whole) * whole
+
+
+def run_pass(
+    stage: Stage,
+    server: dict[str, Any],
+    clients: dict[str, tuple[Any, Type]],
+    layout: Layout,
+    locate: bool,
+) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Check, Any]]]:
+    """Compute what clients compute in a stage, and aggregate it.
+
+    Args:
+        stage: the calls.
+        server: held values of names, the same for all clients.
+        clients: of names whose values differ, the held values of all clients, and their types.
+        layout: how the clients are laid out.
+        locate: whether each client is checked for NaN. Without, only where the results would not
+            show it.
+
+    Returns:
+        The results of aggregations by name; what is kept, for all clients, by name; and for every
+        check the number of the first client that fails it, or a larger one than there are.
+    """
+    split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
+    inputs = jax.tree.map(lambda leaf: _padded(leaf, layout), split)
+    numbers = jnp.arange(layout.padded, dtype=jnp.int32)
+    one = _Pass(stage, clients, layout, locate)
+    if layout.mesh is None:
+        results, kept, failed = one.run(inputs, server, numbers)
+    else:
+        over, whole = PartitionSpec(layout.axis), PartitionSpec()
+        spread = jax.shard_map(
+            one.run,
+            mesh=layout.mesh,
+            in_specs=(over, whole, over),
+            out_specs=(whole, over, whole),
+            # A traced PyTorch function carries its own program, which knows nothing of axes.
+            check_vma=False,
+        )
+        results, kept, failed = spread(inputs, server, numbers)
+    kept = jax.tree.map(lambda leaf: leaf[: layout.clients], kept)
+    for name, call in stage.aggregations:
+        if _is_collect(call):
+            results[name] = collected(kept.pop(name), layout.clients)
+    return results, kept, list(zip(one.checks, failed, strict=True))
+
+
+class _Pass:
+    """A pass while it is traced; `checks` are those that it has made."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        clients: dict[str, tuple[Any, Type]],
+        layout: Layout,
+        locate: bool,
+    ) -> None:
+        self.stage = stage
+        self.clients = clients
+        self.layout = layout
+        self.locate = locate
+        self.checks: list[Check] = []
+
+    def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
+        """The results of aggregations, what is kept, and who fails a check, on one device."""
+        shared = {**server, COUNT: max(self.layout.clients, 1)}
+        reducers = {
+            n: _reducer(c, shared) for n, c in self.stage.aggregations if not _is_collect(c)
+        }
+        chunk = self.layout.chunk
+
+        def of_one(value: Any) -> Any:
+            return self._of_client(value, shared, reducers)
+
+        def of_chunk(running: Any, inputs: Any) -> Any:
+            value, clients = inputs
+            if chunk == 1:
+                alone, clients = of_one(value), clients[None]
+                given, kept, flags = jax.tree.map(lambda leaf: leaf[None], alone)
+            else:
+                given, kept, flags = jax.vmap(of_one, axis_size=chunk)(value)
+            results, failed = running
+            mask = clients < self.layout.clients
+            results = {n: r.add(results[n], given[n], mask, clients) for n, r in reducers.items()}
+            failed = [
+                jnp.minimum(first, jnp.where(flag & mask, clients, _NONE).min())
+                for first, flag in zip(failed, flags, strict=True)
+            ]
+            return (results, failed), kept
+
+        first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), values)
+        given, _, flags = jax.eval_shape(of_one, first)
+        start = (
+            {name: reducer.start(given[name]) for name, reducer in reducers.items()},
+            [jnp.asarray(_NONE, jnp.int32) for _ in flags],
+        )
+        (results, failed), kept = self._over_chunks(of_chunk, start, (values, numbers))
+        if self.layout.mesh is not None:
+            axis = self.layout.axis
+            results = {name: r.across(results[name], axis) for name, r in reducers.items()}
+            failed = [jax.lax.pmin(first, axis) for first in failed]
+        results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
+        return results, kept, failed
+
+    def _over_chunks(self, of_chunk: Any, start: Any, inputs: Any) -> Any:
+        """The chunks of a device one after the other; what they keep is for all its clients."""
+        count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
+        if count == chunk > 1:
+            return of_chunk(start, inputs)
+        if chunk > 1:
+            inputs = jax.tree.map(lambda a: a.reshape(count // chunk, chunk, *a.shape[1:]), inputs)
+        running, kept = jax.lax.scan(of_chunk, start, inputs)
+        return running, jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), kept)
+
+    def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
+        """What one client contributes, what of it is kept, and which checks it fails."""
+        environment = dict(shared)
+        for name, (held, kind) in self.clients.items():
+            environment[name] = _joined(held, kind, iter(value[name]))
+        self.checks.clear()
+        flags: list[Any] = []
+        for name, call in self.stage.clients:
+            environment[name] = evaluate(call, environment)
+            if isinstance(call.function, Intrinsic) and call.function.uri == "federated_select":
+                keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
+                flags.append(((keys < 0) | (keys >= limit)).any())
+                self.checks.append(Check("has a key that is not below max_key", call.origin))
+        given = {name: r.of_client(environment) for name, r in reducers.items()}
+        kept = {name: environment[name] for name in self.stage.kept}
+        for name, call in self.stage.aggregations:
+            if _is_collect(call):
+                kept[name] = evaluate(call.argument, environment)  # type: ignore[arg-type]
+        calls = dict((*self.stage.clients, *self.stage.aggregations))
+        for name, found in (*given.items(), *kept.items()):
+            shown = name in kept or reducers[name].shows_nan
+            flag = has_nan(found) if self.locate or not shown else None
+            if flag is not None:
+                flags.append(flag)
+                self.checks.append(
+                    Check(f"gives NaN to {_spoken(calls[name])}", calls[name].origin)
+                )
+        for name, reducer in reducers.items():
+            flag = reducer.violated(given[name])
+            if flag is not None:
+                flags.append(flag)
+                self.checks.append(
+                    Check(f"gives {_spoken(calls[name])} more than its bits", calls[name].origin)
+                )
+        return given, kept, flags
+
+
+def _reducer(call: Call, shared: dict[str, Any]) -> Reducer:
+    assert isinstance(call.function, Intrinsic)
+    return REDUCERS[call.function.uri](call, shared)
+
+
+def _is_collect(call: Call) -> bool:
+    return isinstance(call.function, Intrinsic) and call.function.uri == "federated_collect"
+
+
+def _spoken(call: Call) -> str:
+    if isinstance(call.function, Intrinsic):
+        return call.function.uri
+    return str(call.function)
+
+
+def has_nan(found: Any) -> Any:
+    """Whether a float of what a client computes is NaN; None if there are no floats."""
+    leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None
+
+
+def _padded(leaf: Any, layout: Layout) -> Any:
+    """The values of all clients, and copies of the first for the clients that fill the chunks."""
+    missing = layout.padded - layout.clients
+    if not missing:
+        return leaf
+    first = jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))
+    return jnp.concatenate([leaf, first])
+
+
+def _split(held: Any, kind: Type) -> list[Any]:
+    """The parts of a held value that differ from client to client."""
+    if isinstance(kind, StructType):
+        return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
+    return [held] if lives_on_clients(kind) else []
+
+
+def _joined(held: Any, kind: Type, parts: Iterator[Any]) -> Any:
+    """A held value with the parts that differ replaced."""
+    if isinstance(kind, StructType):
+        return tuple(_joined(h, t, parts) for h, t in zip(held, kind, strict=True))
+    return next(parts) if lives_on_clients(kind) else held

@@ -1,0 +1,215 @@
+"""A computation as one jitted function of JAX."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from calque.errors import ClientError
+from calque.federated.building_blocks import BuildingBlock, Lambda
+from calque.federated.compiler.arguments import count_clients, hold
+from calque.federated.compiler.evaluating import evaluate
+from calque.federated.compiler.passes import Check, Layout, has_nan, run_pass
+from calque.federated.compiler.planning import Plan, lives_on_clients, plan
+from calque.federated.errors import type_error
+from calque.federated.local import precision, wide
+from calque.federated.representation import to_python
+from calque.federated.transformations import transform
+from calque.federated.types import (
+    FederatedType,
+    FunctionType,
+    StructType,
+    Type,
+    walk,
+)
+
+_MOST_AT_ONCE = 16
+"""Clients in a chunk, where nobody says it and the device is no CPU."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a computation is compiled.
+
+    Attributes:
+        chunk: how many clients are computed at once; None leaves it to the compiler.
+        mesh: devices that share the clients.
+        axis: the axis of the mesh that the clients are spread over.
+        clients: how many clients there are, where no argument says it.
+        check: whether clients that compute NaN are found, which waits for the result.
+        data: what data is, by its URI.
+    """
+
+    chunk: int | None = None
+    mesh: Mesh | None = None
+    axis: str | None = None
+    clients: int | None = None
+    check: bool = True
+    data: Mapping[str, Any] | None = None
+
+
+class Program:
+    """A computation, compiled for each shape of its arguments.
+
+    Args:
+        program: the computation.
+        options: how it is compiled.
+
+    Raises:
+        FederatedTypeError: it takes or gives functions.
+    """
+
+    def __init__(self, program: Lambda, options: Options) -> None:
+        for kind in (program.parameter_type, program.result.type):
+            if kind is not None and any(isinstance(t, FunctionType) for t in walk(kind)):
+                raise type_error(
+                    f"a computation of type {program.type} cannot run: it takes or gives functions",
+                    "Call it inside another computation.",
+                )
+        normal = transform(program)
+        assert isinstance(normal, Lambda)
+        self.normal = normal
+        self.plan: Plan = plan(normal)
+        self.type = program.type
+        self.options = options
+        self._wide = _needs_wide(normal)
+        self._checks: list[Check] = []
+        self._jitted = jax.jit(self._run, static_argnums=(2, 3))
+
+    def __call__(self, argument: Any) -> Any:
+        """The result for an argument, in the containers of its type.
+
+        Raises:
+            ClientError: a client's value is NaN, or what it holds is of another type.
+        """
+        with self._precision():
+            held, data, clients = self._held(argument)
+            result, _, suspicious = self._jitted(held, data, clients, False)
+            if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
+                # Where it comes from, a program finds out that looks at each client.
+                self._raise_for(self._jitted(held, data, clients, True)[1], clients)
+        return to_python(result, _plain(self.type.result))
+
+    def lower(self, argument: Any) -> Any:
+        """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
+        with self._precision():
+            return self._jitted.lower(*self._held(argument), False)
+
+    def _precision(self) -> Any:
+        return jax.enable_x64(True) if self._wide else precision()
+
+    def _held(self, argument: Any) -> tuple[Any, dict[str, Any], int]:
+        """The arguments of the jitted function."""
+        held = None
+        counts: set[int] = set()
+        parameter = self.type.parameter
+        if parameter is not None:
+            held = hold(argument, parameter)
+            counts |= count_clients(held, parameter)
+        data = {}
+        for one in self.plan.data:
+            given = self.options.data or {}
+            if one.uri not in given:
+                raise type_error(
+                    f"the data {one.uri!r} of type {one.type} is not given",
+                    f"Call .configured(data={{{one.uri!r}: ...}}) before.",
+                )
+            data[one.uri] = hold(given[one.uri], one.type, f"the data {one.uri!r}")
+            counts |= count_clients(data[one.uri], one.type)
+        if self.options.clients is not None:
+            counts.add(self.options.clients)
+        if len(counts) > 1:
+            raise type_error(
+                f"the arguments are of {' and '.join(map(str, sorted(counts)))} clients",
+                "All that is placed at CLIENTS is for the same number of them.",
+            )
+        return held, data, next(iter(counts), -1)
+
+    def _run(
+        self, argument: Any, data: dict[str, Any], clients: int, locate: bool
+    ) -> tuple[Any, Any, Any]:
+        """What is jitted: the held result, who fails which check, and whether somebody may."""
+        server: dict[str, Any] = {}
+        differing: dict[str, tuple[Any, Type]] = {}
+        roots = [(one.uri, data[one.uri], one.type) for one in self.plan.data]
+        if self.plan.parameter is not None:
+            name, kind = self.plan.parameter
+            roots.append((name, argument, kind))
+        for name, held, kind in roots:
+            if lives_on_clients(kind):
+                differing[name] = (held, kind)
+            else:
+                server[name] = held
+        checks: list[tuple[Check, Any]] = []
+        nan: list[Any] = []
+        for stage in self.plan.stages:
+            whole = {**server, **{name: held for name, (held, _) in differing.items()}}
+            for name, call in stage.server:
+                whole[name] = server[name] = evaluate(call, whole)
+            if stage.clients or stage.aggregations:
+                types = {n: c.type for n, c in stage.clients}
+                layout = self._layout(clients)
+                results, kept, found = run_pass(stage, server, differing, layout, locate)
+                server.update(results)
+                nan += [flag for flag in map(has_nan, (results, kept)) if flag is not None]
+                differing.update({name: (kept[name], types[name]) for name in kept})
+                checks += found
+        whole = {**server, **{name: held for name, (held, _) in differing.items()}}
+        result = evaluate(self.plan.result, whole)
+        if not self.options.check:
+            return result, (), ()
+        if locate:
+            self._checks = [check for check, _ in checks]
+        failed = [first for _, first in checks]
+        suspicious = [*nan, *(first < clients for first in failed)]
+        return result, failed, jnp.stack(suspicious).any() if suspicious else False
+
+    def _layout(self, clients: int) -> Layout:
+        if clients < 0:
+            raise type_error(
+                "nothing says how many clients there are: no argument is placed at CLIENTS",
+                "Say it: computation.configured(clients=10).",
+            )
+        mesh, axis = self.options.mesh, self.options.axis
+        if mesh is not None and axis is None:
+            axis = str(mesh.axis_names[0])
+        devices = 1 if mesh is None else mesh.shape[axis]
+        chunk = self.options.chunk
+        if chunk is None:
+            chunk = 1 if jax.default_backend() == "cpu" else _MOST_AT_ONCE
+        most = max(-(-clients // devices), 1)
+        return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
+
+    def _raise_for(self, failed: list[Any], clients: int) -> None:
+        """Raise for the first check that a client has failed."""
+        for check, client in zip(self._checks, map(int, failed), strict=True):
+            if client < clients:
+                place = f"{check.origin}: " if check.origin else ""
+                raise ClientError(
+                    f"{place}client {client} {check.what}.\nLook at what this client holds; "
+                    "computation.configured(check=False) does not look for such clients."
+                )
+
+
+def _needs_wide(program: BuildingBlock) -> bool:
+    """Whether a tensor of 64 bits occurs in a program."""
+    stack = [program]
+    while stack:
+        block = stack.pop()
+        if wide(block.type):
+            return True
+        stack.extend(block.children())
+    return False
+
+
+def _plain(kind: Type) -> Type:
+    """A type without placements."""
+    if isinstance(kind, FederatedType):
+        return kind.member
+    if isinstance(kind, StructType):
+        parts = tuple((name, _plain(part)) for name, part in kind.elements)
+        return StructType(parts, kind.container)
+    return kind

@@ -1,0 +1,305 @@
+"""Aggregations: how the values of a chunk of clients go into a running result.
+
+A reducer sees the values of `k` clients at a time, stacked; those whose mask is False are padding
+and must not count, whatever they are. `across` joins the running results of several devices.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.federated.building_blocks import Call, Intrinsic, Literal, Struct
+from calque.federated.compiler.evaluating import Environment, evaluate
+from calque.federated.errors import type_error
+from calque.federated.representation import Sequence
+
+_WIDE = {np.dtype("float16"): jnp.float32, np.dtype(jnp.bfloat16): jnp.float32}
+"""What running sums of halves are kept in."""
+
+
+COUNT = "#clients"
+"""The name that environments have for the number of clients."""
+
+
+class Reducer:
+    """An aggregation of one stage; the base adds.
+
+    Args:
+        call: a call of the intrinsic.
+        environment: the values of the server, and those that live nowhere.
+    """
+
+    shows_nan = True
+    """Whether NaN of a client is NaN in the result, so that only that needs to be looked at."""
+
+    def __init__(self, call: Call, environment: Environment) -> None:
+        assert call.argument is not None
+        self.call = call
+        argument = call.argument
+        self.parts = list(argument.children()) if isinstance(argument, Struct) else [argument]
+        self.environment = environment
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Evaluate what does not live on the clients."""
+
+    def of_client(self, environment: Environment) -> Any:
+        """What one client contributes."""
+        assert self.call.argument is not None
+        return evaluate(self.call.argument, environment)
+
+    def start(self, one: Any) -> Any:
+        """The running result before any client; `one` has the shapes of a contribution."""
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, _WIDE.get(s.dtype, s.dtype)), one)
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        """The running result with a chunk of clients in it."""
+        return jax.tree.map(
+            lambda r, v: r + _masked(v, mask, 0).sum(0, dtype=r.dtype), running, values
+        )
+
+    def across(self, running: Any, axis: str) -> Any:
+        """The running result of all devices along a mesh axis."""
+        return jax.tree.map(lambda r: jax.lax.psum(r, axis), running)
+
+    def finish(self, running: Any, clients: int) -> Any:
+        """The result."""
+        return running
+
+    def violated(self, contribution: Any) -> Any:
+        """Whether a client's contribution cannot be used, for another reason than NaN."""
+        return None
+
+
+class Sum(Reducer):
+    """The sum over the clients; halves are added up in float32."""
+
+    def start(self, one: Any) -> Any:
+        self._dtypes = jax.tree.map(lambda s: s.dtype, one)
+        return super().start(one)
+
+    def finish(self, running: Any, clients: int) -> Any:
+        return jax.tree.map(lambda r, dtype: r.astype(dtype), running, self._dtypes)
+
+
+class Mean(Sum):
+    """The mean over the clients, each of the same weight."""
+
+    def finish(self, running: Any, clients: int) -> Any:
+        means = jax.tree.map(lambda r: r / np.array(clients, r.dtype), running)
+        return super().finish(means, clients)
+
+
+class WeightedMean(Sum):
+    """The mean over the clients, by weight: a running sum of products, and one of weights."""
+
+    def of_client(self, environment: Environment) -> Any:
+        value, weight = (evaluate(part, environment) for part in self.parts)
+        if not jnp.issubdtype(weight.dtype, jnp.floating):  # whose sum could overflow
+            wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(value))
+            weight = weight.astype(jnp.float64 if wide else jnp.float32)
+        products = jax.tree.map(lambda v: v.astype(_WIDE.get(v.dtype, v.dtype)) * weight, value)
+        products = jax.tree.map(lambda p, v: p.astype(_WIDE.get(v.dtype, v.dtype)), products, value)
+        self._value_dtypes = jax.tree.map(lambda v: v.dtype, value)
+        return products, weight
+
+    def finish(self, running: Any, clients: int) -> Any:
+        sums, total = running
+        return jax.tree.map(
+            lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), sums, self._value_dtypes
+        )
+
+
+class Extreme(Reducer):
+    """The least or the greatest over the clients, tensor element by tensor element."""
+
+    least = True
+
+    def start(self, one: Any) -> Any:
+        return jax.tree.map(lambda s: jnp.full(s.shape, self._worst(s.dtype), s.dtype), one)
+
+    def _worst(self, dtype: Any) -> Any:
+        if dtype == jnp.bool_:
+            return self.least
+        if jnp.issubdtype(dtype, jnp.integer):
+            return jnp.iinfo(dtype).max if self.least else jnp.iinfo(dtype).min
+        return jnp.inf if self.least else -jnp.inf
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        def joined(r: Any, v: Any) -> Any:
+            kept = _masked(v, mask, self._worst(v.dtype))
+            best = kept.min(0) if self.least else kept.max(0)
+            return (jnp.minimum if self.least else jnp.maximum)(r, best)
+
+        return jax.tree.map(joined, running, values)
+
+    def across(self, running: Any, axis: str) -> Any:
+        gathered = _gathered(running, axis)
+        return jax.tree.map(lambda g: g.min(0) if self.least else g.max(0), gathered)
+
+
+class Maximum(Extreme):
+    """The greatest over the clients."""
+
+    least = False
+
+
+class Reduce(Reducer):
+    """`op(op(zero, first), second), …`, in the order of the clients."""
+
+    shows_nan = False
+
+    def prepare(self) -> None:
+        self.zero, self.op = (evaluate(part, self.environment) for part in self.parts[1:3])
+
+    def of_client(self, environment: Environment) -> Any:
+        return evaluate(self.parts[0], environment)
+
+    def start(self, one: Any) -> Any:
+        return self.zero
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        def step(carry: Any, x: Any) -> tuple[Any, None]:
+            counts, value = x
+            new = self.op((carry, value))
+            return jax.tree.map(lambda n, c: jnp.where(counts, n, c), new, carry), None
+
+        return jax.lax.scan(step, running, (mask, values))[0]
+
+    def across(self, running: Any, axis: str) -> Any:
+        raise type_error(
+            "federated_reduce goes through the clients one after the other, which several devices "
+            "cannot do at once",
+            "Use federated_aggregate, which merges what the devices have accumulated.",
+        )
+
+
+class Aggregate(Reduce):
+    """Accumulate client by client, merge what several devices have accumulated, and report."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.merge, self.report = (evaluate(part, self.environment) for part in self.parts[3:5])
+
+    def across(self, running: Any, axis: str) -> Any:
+        gathered = _gathered(running, axis)
+        parts = [_row(gathered, device) for device in range(jax.lax.axis_size(axis))]
+        return functools.reduce(lambda first, second: self.merge((first, second)), parts)
+
+    def finish(self, running: Any, clients: int) -> Any:
+        return self.report(running)
+
+
+class SecureSum(Reducer):
+    """The sum of integers of a bit width, each client's hidden behind masks that cancel.
+
+    Every client adds a mask that it shares with the next client, and subtracts the one that it
+    shares with the client before, modulo two to the number of bits of the dtype. What arrives from
+    one client looks random; the masks add up to nothing.
+    """
+
+    def prepare(self) -> None:
+        bits = self.parts[1]
+        assert isinstance(bits, Literal)
+        self.bits = int(bits.value)
+
+    def of_client(self, environment: Environment) -> Any:
+        return evaluate(self.parts[0], environment)
+
+    def start(self, one: Any) -> Any:
+        self._dtypes = jax.tree.map(lambda s: s.dtype, one)
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, _unsigned(s.dtype)), one)
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        count = self.environment[COUNT]
+        leaves, spec = jax.tree.flatten(values)
+        sums = []
+        for index, (total, leaf) in enumerate(zip(jax.tree.leaves(running), leaves, strict=True)):
+            key = jax.random.fold_in(jax.random.key(self.bits), index)
+
+            def shared(
+                client: Any, key: Any = key, leaf: Any = leaf, dtype: Any = total.dtype
+            ) -> Any:
+                return jax.random.bits(jax.random.fold_in(key, client), leaf.shape[1:], dtype)
+
+            hidden = leaf.astype(total.dtype) + jax.vmap(shared)(clients)
+            hidden = hidden - jax.vmap(shared)((clients + 1) % count)
+            sums.append(total + _masked(hidden, mask, 0).sum(0, dtype=total.dtype))
+        return jax.tree.unflatten(spec, sums)
+
+    def finish(self, running: Any, clients: int) -> Any:
+        def back(total: Any, dtype: Any) -> Any:
+            room = jnp.iinfo(dtype).max
+            if clients * ((1 << self.bits) - 1) > room:
+                raise type_error(
+                    f"the sum of {clients} clients' values of {self.bits} bits may not fit {dtype}",
+                    f"At most {room // clients if clients else room} per client fit: use fewer "
+                    "bits, or a wider dtype.",
+                )
+            return total.astype(dtype)
+
+        return jax.tree.map(back, running, self._dtypes)
+
+    def violated(self, contribution: Any) -> Any:
+        outside = [
+            jnp.any((leaf < 0) | ((leaf >> self.bits) != 0))
+            for leaf in jax.tree.leaves(contribution)
+        ]
+        return jnp.stack(outside).any()
+
+
+class Collect(Reducer):
+    """All values, as a sequence: they are kept, and not reduced; see `stages`."""
+
+
+REDUCERS: dict[str, type[Reducer]] = {
+    "federated_sum": Sum,
+    "federated_mean": Mean,
+    "federated_weighted_mean": WeightedMean,
+    "federated_min": Extreme,
+    "federated_max": Maximum,
+    "federated_reduce": Reduce,
+    "federated_aggregate": Aggregate,
+    "federated_secure_sum": SecureSum,
+    "federated_collect": Collect,
+}
+
+
+def is_aggregation(call: Call) -> bool:
+    """Whether a call brings values of the clients to the server."""
+    return isinstance(call.function, Intrinsic) and call.function.uri in REDUCERS
+
+
+def collected(stacked: Any, clients: int) -> Sequence:
+    """The values of all clients as a sequence."""
+    return Sequence(stacked, jnp.asarray(clients, jnp.int32))
+
+
+def _masked(values: Any, mask: Any, instead: Any) -> Any:
+    """Values of a chunk, with those that are padding replaced."""
+    shaped = mask.reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.where(shaped, values, jnp.asarray(instead, values.dtype))
+
+
+def _gathered(running: Any, axis: str) -> Any:
+    """The running results of all devices, stacked; the same on each of them."""
+    place, count = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+
+    def gather(leaf: Any) -> Any:
+        whole = jnp.zeros((count, *leaf.shape), leaf.dtype).at[place].set(leaf)
+        if leaf.dtype == jnp.bool_:
+            return jax.lax.psum(whole.astype(jnp.int32), axis).astype(bool)
+        return jax.lax.psum(whole, axis)
+
+    return jax.tree.map(gather, running)
+
+
+def _row(stacked: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def _unsigned(dtype: Any) -> Any:
+    return np.dtype(f"uint{8 * np.dtype(dtype).itemsize}")

@@ -1,0 +1,287 @@
+"""`@federated.computation` and `@federated.local`: Python functions become typed computations."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import Mesh
+
+from calque.errors import with_user_frames
+from calque.federated.building_blocks import (
+    BuildingBlock,
+    Call,
+    CompiledComputation,
+    Lambda,
+    Reference,
+    formatted,
+)
+from calque.federated.compiler import Options, Program
+from calque.federated.errors import type_error
+from calque.federated.local import Framework, compiled
+from calque.federated.packing import Packing, annotated_packing, packing_of
+from calque.federated.tracing import bind, current, fresh, outside, scope, to_block, type_of
+from calque.federated.tracing.values import Value
+from calque.federated.types import FederatedType, FunctionType, Type, walk
+
+
+class Computation:
+    """A typed computation: called with arrays it runs, called with values it is traced.
+
+    Attributes:
+        type_signature: its type, a `FunctionType`.
+        building_block: its AST.
+    """
+
+    def __init__(
+        self, name: str, block: BuildingBlock, packing: Packing, options: Options | None = None
+    ) -> None:
+        assert isinstance(block.type, FunctionType)
+        self.__name__ = name
+        self.building_block = block
+        self.type_signature = block.type
+        self._packing = packing
+        self._options = options or Options()
+
+    @with_user_frames
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result for these arguments, bound as Python binds them.
+
+        Raises:
+            FederatedTypeError: an argument is of another type; shows both.
+            ClientError: what a client holds or computes cannot be used; names the client.
+        """
+        packed = self._packing.pack(args, kwargs)
+        if current() is None:
+            return self._program(packed)
+        if self.type_signature.parameter is None:
+            return bind(Call(self.building_block))
+        return bind(Call(self.building_block, to_block(packed, self.type_signature.parameter)))
+
+    @with_user_frames
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it."""
+        return self._program.lower(self._packing.pack(args, kwargs))
+
+    def configured(
+        self,
+        *,
+        chunk: int | None = None,
+        mesh: Mesh | None = None,
+        axis: str | None = None,
+        clients: int | None = None,
+        check: bool | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> "Computation":
+        """The same computation, compiled otherwise.
+
+        Args:
+            chunk: how many clients are computed at once on a device. More need more memory.
+            mesh: devices that share the clients.
+            axis: the axis of the mesh that the clients are spread over; the first by default.
+            clients: how many clients there are, where no argument says it.
+            check: whether a client that computes NaN is an error. Looking for one waits for the
+                result of every call.
+            data: what `federated.data` stands for, by its URI.
+
+        Raises:
+            ValueError: the chunk is empty, or the mesh has no such axis.
+        """
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"a chunk has at least one client, not {chunk}")
+        spread = mesh or self._options.mesh
+        if axis is not None and (spread is None or axis not in spread.axis_names):
+            raise ValueError(f"there is no mesh with an axis {axis!r}")
+        given = {"chunk": chunk, "mesh": mesh, "axis": axis, "clients": clients, "check": check}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if data is not None:
+            changes["data"] = data
+        options = replace(self._options, **changes)
+        return Computation(self.__name__, self.building_block, self._packing, options)
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        block = self.building_block
+        if not isinstance(block, Lambda):
+            name, parameter = fresh("arg"), self.type_signature.parameter
+            if parameter is None:
+                block = Lambda(None, None, Call(block))
+            else:
+                block = Lambda(name, parameter, Call(block, Reference(name, parameter)))
+        return Program(block, self._options)
+
+    def __building_block__(self, parameter: Type | None) -> BuildingBlock:
+        return self.building_block
+
+    def __str__(self) -> str:
+        return formatted(self.building_block)
+
+    def __repr__(self) -> str:
+        return f"<Computation {self.__name__} of type {self.type_signature}>"
+
+
+class PolymorphicComputation:
+    """A computation whose types are those of the arguments that it is called with."""
+
+    def __init__(self, name: str, make: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        self.__name__ = name
+        self._make = make
+        self._known: dict[Any, Computation] = {}
+
+    @with_user_frames
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result for these arguments; traced once for each combination of their types."""
+        types = tuple(type_of(value) for value in args)
+        named = {name: type_of(value) for name, value in kwargs.items()}
+        return self.of(*types, **named)(*args, **kwargs)
+
+    def of(self, *types: Any, **named: Any) -> Computation:
+        """The computation for arguments of these types."""
+        key = (types, tuple(named.items()))
+        if key not in self._known:
+            self._known[key] = self._make(types, named)
+        return self._known[key]
+
+    def __building_block__(self, parameter: Type | None) -> BuildingBlock:
+        if parameter is None:
+            return self.of().building_block
+        return self.of(parameter).building_block
+
+    def __repr__(self) -> str:
+        return f"<PolymorphicComputation {self.__name__}>"
+
+
+@with_user_frames
+def computation(*types: Any, **named: Any) -> Any:
+    """Make a typed federated computation of a Python function.
+
+    As a decorator with the types of the parameters, without any for a function with annotations
+    or without parameters, or without any for one whose types are those of its arguments.
+
+    The function is called once, with a value that stands for each argument, and what it does to
+    them is recorded; Python's own control flow happens then. Called with arrays, the computation
+    is compiled to one XLA program, and runs.
+
+    Args:
+        *types: what `to_type` takes, for parameters by position; one struct may be for all.
+        **named: for parameters by name.
+
+    Raises:
+        FederatedTypeError: types or placements do not fit; shows both, and the line.
+
+    >>> from calque import federated
+    >>> @federated.computation("{float32}@CLIENTS", "float32@SERVER")
+    ... def above(readings, limit):
+    ...     over = readings > federated.federated_broadcast(limit)
+    ...     return federated.federated_mean(over * 1.0)
+    >>> print(above.type_signature)
+    (<readings={float32}@CLIENTS,limit=float32@SERVER> -> float32@SERVER)
+    >>> above([10.0, 30.0, 40.0, 50.0], 25.0)
+    Array(0.75, dtype=float32)
+    """
+    return _decorated(_trace, types, named)
+
+
+@with_user_frames
+def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
+    """Make a typed computation of a function of tensors, written in PyTorch or JAX.
+
+    It is traced by `calque.functional`, or by JAX. A struct arrives as the container that its type
+    was made from (a dict or a tuple, if none), a sequence as a `federated.Sequence`. Tensors that
+    the function closes over, and parameters of a module, are constants.
+
+    Args:
+        *types: as of `computation`; types of tensors, structs and sequences.
+        framework: "torch" or "jax".
+        **named: for parameters by name.
+
+    Raises:
+        FederatedTypeError: a type has a placement, or the function returns no value.
+
+    >>> import torch
+    >>> from calque import federated
+    >>> @federated.local("float32[3]")
+    ... def norm(x):
+    ...     return torch.linalg.vector_norm(x)
+    >>> print(norm.type_signature)
+    (float32[3] -> float32)
+    """
+    if framework not in ("torch", "jax"):
+        raise type_error(f"there is no framework {framework!r}", "Use 'torch' or 'jax'.")
+    return _decorated(functools.partial(_compile, framework), types, named)
+
+
+def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: Any) -> Any:
+    """The decorator, or the computation of the function that it was called with."""
+    if types and _is_function(types[0]):
+        function, *rest = types
+        return _of_function(make, function, tuple(rest), named)
+    decorator = functools.partial(_of_function, make, types=types, named=named)
+    return with_user_frames(lambda function: decorator(function))
+
+
+def _of_function(
+    make: Callable[..., Computation], function: Any, types: tuple[Any, ...], named: Any
+) -> Any:
+    if types or named:
+        return make(function, packing_of(function, types, named))
+    packing = annotated_packing(getattr(function, "forward", function))
+    if packing is not None:
+        return make(function, packing)
+
+    def for_types(types: tuple[Any, ...], named: dict[str, Any]) -> Computation:
+        return make(function, packing_of(function, types, named))
+
+    return functools.update_wrapper(PolymorphicComputation(_name(function), for_types), function)
+
+
+def _trace(function: Any, packing: Packing) -> Computation:
+    """A Python function as a lambda."""
+    with outside(), scope() as inner:
+        name = None if packing.type is None else fresh("arg")
+        values = [] if name is None else [Value(Reference(name, _known(packing.type)), inner)]
+        args, kwargs = packing.unpack(*values)
+        result = function(*args, **kwargs)
+        if result is None:
+            code = getattr(function, "__code__", None)
+            place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+            raise type_error(
+                f"the computation {_name(function)!r}{place} returns None",
+                "Return what it has computed.",
+            )
+        block = Lambda(name, packing.type, inner.closed(to_block(result)))
+    made = Computation(_name(function), block, packing)
+    functools.update_wrapper(made, function)
+    return made
+
+
+def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:
+    """A function of tensors as a computation that transformations do not look into."""
+    for kind in walk(packing.type) if packing.type is not None else ():
+        if isinstance(kind, FederatedType | FunctionType):
+            raise type_error(
+                f"a local function cannot take {kind}",
+                "It runs in one place: declare what lives there, and use federated_map.",
+            )
+    with outside():
+        block: CompiledComputation = compiled(function, packing, framework)
+    made = Computation(block.name, block, packing)
+    if inspect.isfunction(function):
+        functools.update_wrapper(made, function)
+    return made
+
+
+def _known(kind: Type | None) -> Type:
+    assert kind is not None
+    return kind
+
+
+def _is_function(value: Any) -> bool:
+    if isinstance(value, type | str | Type):
+        return False
+    return inspect.isroutine(value) or inspect.isfunction(value) or hasattr(value, "forward")
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)

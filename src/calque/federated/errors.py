@@ -1,0 +1,23 @@
+"""How federated errors are worded: the user's line, what does not fit, and a remedy."""
+
+from calque.errors import FederatedTypeError, user_origin
+
+
+class FederatedFieldError(FederatedTypeError, AttributeError):
+    """A struct has no such field; also an `AttributeError`, so that `hasattr` is False."""
+
+
+def type_error(
+    what: str, remedy: str, kind: type[FederatedTypeError] = FederatedTypeError
+) -> FederatedTypeError:
+    """The error for types that do not fit, at the user's line.
+
+    Args:
+        what: what does not fit, with both types, without a full stop.
+        remedy: what to do instead, as a sentence.
+        kind: the class of the error.
+    """
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    stop = "" if what.endswith("^") else "."
+    return kind(f"{place}{what}{stop}\n{remedy}")

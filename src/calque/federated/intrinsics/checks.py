@@ -1,0 +1,150 @@
+"""What the operators ask of their arguments, and how they say that they did not get it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque.federated.building_blocks import (
+    BuildingBlock,
+    Call,
+    Lambda,
+    Reference,
+    Selection,
+    Struct,
+)
+from calque.federated.errors import type_error
+from calque.federated.tracing import bind, fresh, to_block, zip_call
+from calque.federated.types import (
+    CLIENTS,
+    FederatedType,
+    FunctionType,
+    PlacementLiteral,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    is_assignable,
+    walk,
+)
+
+INT32 = TensorType(np.dtype("int32"))
+
+
+def placement_of(placement: Any) -> PlacementLiteral:
+    """A placement, or an error."""
+    if not isinstance(placement, PlacementLiteral):
+        raise type_error(
+            f"{placement!r} is no placement", "Use federated.CLIENTS or federated.SERVER."
+        )
+    return placement
+
+
+def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> BuildingBlock:
+    """The block of a federated value; a struct of them is zipped.
+
+    Raises:
+        FederatedTypeError: it lives elsewhere, or nowhere; shows its type.
+    """
+    block = to_block(value)
+    if isinstance(block, Struct) or isinstance(block.type, StructType):
+        zipped = zip_call(block)
+        block = bind(zipped)._block
+    kind = block.type
+    if not isinstance(kind, FederatedType):
+        raise type_error(
+            f"{what} takes a value {f'at {placement}' if placement else 'that is placed'}, "
+            f"and is given {kind}",
+            "Place it: federated_value.",
+        )
+    if placement not in (None, kind.placement):
+        way = "federated_broadcast" if placement is CLIENTS else "federated_sum or federated_mean"
+        raise type_error(
+            f"{what} takes a value at {placement}, and is given {kind}", f"Bring it there: {way}."
+        )
+    return block
+
+
+def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
+    """The block of a function that takes `parameter`.
+
+    Raises:
+        FederatedTypeError: it takes something else; shows both.
+    """
+    if not callable(value) and not hasattr(value, "__building_block__"):
+        raise type_error(f"{what} takes a function, and is given {value!r}", "Pass a function.")
+    block = _by_position(to_block(value, FunctionType(parameter, INT32)), parameter)
+    kind = block.type
+    if not isinstance(kind, FunctionType):
+        raise type_error(f"{what} takes a function, and is given {kind}", "Pass a function.")
+    if any(isinstance(part, FederatedType) for part in walk(kind.result)):
+        raise type_error(
+            f"{what} calls a function that gives {kind.result}, for it uses a value that is placed",
+            "Pass that value along: federated_broadcast, if it must, then federated_zip.",
+        )
+    taken = kind.parameter
+    fits = taken is parameter is None or (
+        taken is not None and parameter is not None and is_assignable(taken, parameter)
+    )
+    if not fits:
+        raise type_error(
+            f"{what} calls a function that takes {taken or 'no argument'} with "
+            f"{parameter or 'no argument'}",
+            "Declare the function with the type that it is given.",
+        )
+    return block
+
+
+def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
+    """A function of several parameters as one that takes them without their names, in order."""
+    taken = function.type.parameter if isinstance(function.type, FunctionType) else None
+    if not isinstance(taken, StructType) or not isinstance(given, StructType):
+        return function
+    if len(taken) != len(given) or taken.names == given.names or set(given.names) != {None}:
+        return function
+    if not is_assignable(StructType(tuple((None, part) for part in taken)), given):
+        return function
+    name = fresh("arg")
+    parts = (Selection(Reference(name, given), index) for index in range(len(given)))
+    argument = Struct(tuple(zip(taken.names, parts, strict=True)))
+    return Lambda(name, given, Call(function, argument))
+
+
+def result_of(function: BuildingBlock) -> Type:
+    """The type of what a function gives."""
+    assert isinstance(function.type, FunctionType)
+    return function.type.result
+
+
+def pair(first: Type, second: Type) -> StructType:
+    """The type of two values without names."""
+    return StructType(((None, first), (None, second)))
+
+
+def accumulation(
+    value: Any, zero: Any, accumulate: Callable[..., Any], what: str
+) -> tuple[BuildingBlock, BuildingBlock, BuildingBlock]:
+    """The value, the start and the step of what goes through values one after the other."""
+    argument = placed(value, what, CLIENTS)
+    start = to_block(zero)
+    assert isinstance(argument.type, FederatedType)
+    if isinstance(start.type, FederatedType | FunctionType):
+        raise type_error(f"{what} begins with {start.type}", "zero is a value that lives nowhere.")
+    step = function_of(accumulate, pair(start.type, argument.type.member), what)
+    if not is_assignable(start.type, result_of(step)):
+        raise type_error(
+            f"{what} begins with {start.type}, and a step gives {result_of(step)}",
+            "A step gives what zero is.",
+        )
+    return argument, start, step
+
+
+def require_kinds(argument: BuildingBlock, kinds: str, what: str, spoken: str) -> None:
+    """Raise unless all tensors are of a kind of dtypes; numpy's "V" stands for small floats."""
+    for part in walk(argument.type):
+        wrong = isinstance(part, TensorType) and part.dtype.kind not in kinds
+        if wrong or isinstance(part, SequenceType):
+            raise type_error(
+                f"{what} takes {spoken}, and is given {argument.type}",
+                "Convert it on the clients: federated_map.",
+            )

@@ -1,0 +1,107 @@
+"""The operators on sequences: those that live nowhere, on the clients, and on the server."""
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.errors import with_user_frames
+from calque.federated.building_blocks import BuildingBlock
+from calque.federated.errors import type_error
+from calque.federated.intrinsics.checks import function_of, pair, result_of
+from calque.federated.tracing import (
+    Value,
+    bind,
+    intrinsic_call,
+    map_call,
+    required,
+    to_block,
+    trace,
+    unnamed,
+)
+from calque.federated.types import FederatedType, SequenceType, TensorType, is_assignable, walk
+
+
+@with_user_frames
+def sequence_map(function: Any, sequence: Any) -> Value:
+    """A function applied to every element.
+
+    Args:
+        function: `(T -> U)`.
+        sequence: `T*`, or one on the clients or on the server.
+
+    Returns:
+        `U*`, where the sequence lives.
+    """
+
+    def mapped(value: Value) -> Value:
+        block = to_block(value)
+        block_of = function_of(function, _element(block, "sequence_map"), "sequence_map")
+        result = SequenceType(result_of(block_of))
+        return bind(intrinsic_call("sequence_map", unnamed(block_of, block), result))
+
+    return _where_it_lives("sequence_map", mapped, sequence)
+
+
+@with_user_frames
+def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
+    """`op(op(zero, first), second), …` over the elements.
+
+    Args:
+        sequence: `T*`, or one on the clients or on the server.
+        zero: `U`.
+        op: `(<U,T> -> U)`.
+
+    Returns:
+        `U`, where the sequence lives.
+    """
+
+    def reduced(value: Value) -> Value:
+        block, start = to_block(value), to_block(zero)
+        element = _element(block, "sequence_reduce")
+        step = function_of(op, pair(start.type, element), "sequence_reduce")
+        if not is_assignable(start.type, result_of(step)):
+            raise type_error(
+                f"sequence_reduce begins with {start.type}, and a step gives {result_of(step)}",
+                "A step gives what zero is.",
+            )
+        return bind(intrinsic_call("sequence_reduce", unnamed(block, start, step), start.type))
+
+    return _where_it_lives("sequence_reduce", reduced, sequence)
+
+
+@with_user_frames
+def sequence_sum(sequence: Any) -> Value:
+    """The sum of the elements, in their dtype.
+
+    Args:
+        sequence: `T*` of numbers, or one on the clients or on the server.
+
+    Returns:
+        `T`, where the sequence lives.
+    """
+
+    def summed(value: Value) -> Value:
+        block = to_block(value)
+        element = _element(block, "sequence_sum")
+        if any(isinstance(t, TensorType) and t.dtype.kind == "b" for t in walk(element)):
+            raise type_error(
+                f"sequence_sum takes numbers, and is given {block.type}",
+                "Convert the elements: sequence_map.",
+            )
+        return bind(intrinsic_call("sequence_sum", block, element))
+
+    return _where_it_lives("sequence_sum", summed, sequence)
+
+
+def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any) -> Value:
+    """An operator on a sequence, in a map if the sequence is placed."""
+    required(what)
+    block = to_block(sequence)
+    if isinstance(block.type, FederatedType):
+        return bind(map_call(trace(operator, block.type.member), block))
+    return operator(sequence)
+
+
+def _element(block: BuildingBlock, what: str) -> Any:
+    if not isinstance(block.type, SequenceType):
+        raise type_error(f"{what} takes a sequence, and is given {block.type}", "Pass T*.")
+    return block.type.element

@@ -1,0 +1,183 @@
+"""How the server joins what clients send: each a function of values, to be used while tracing.
+
+An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and raw
+bits of a key, `uint32[2]@SERVER`; it gives `T@SERVER`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.federated.computation import local
+from calque.federated.intrinsics import (
+    federated_collect,
+    federated_map,
+    federated_mean,
+    federated_secure_sum,
+    federated_sum,
+    federated_value,
+)
+from calque.federated.tracing import member_type, type_of
+from calque.federated.types import CLIENTS
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+def mean() -> Aggregator:
+    """The weighted mean."""
+    return lambda value, weight, key: federated_mean(value, weight)
+
+
+def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
+    """What each client sends scaled down to at most a norm, over all its tensors; then `inner`.
+
+    Args:
+        norm: the largest Euclidean norm.
+        inner: how the clipped values are joined; `mean()` by default.
+    """
+    joined = inner or mean()
+    return lambda value, weight, key: joined(_on_each(value, _clip(norm)), weight, key)
+
+
+def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
+    """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
+
+    The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
+    `noise_multiplier * norm`, and is divided by the number of clients. What privacy that gives for
+    how many rounds is for an accountant to say, such as the package dp-accounting.
+
+    Args:
+        noise_multiplier: the noise, in units of the norm.
+        norm: the largest Euclidean norm.
+    """
+
+    def joined(value: Any, weight: Any, key: Any) -> Any:
+        total = federated_sum(_on_each(value, _clip(norm)))
+        count = federated_sum(federated_value(1.0, CLIENTS))
+        noisy = local(
+            *(member_type(type_of(part)) for part in (total, count, key)), framework="jax"
+        )(lambda total, count, key: _with_noise(total, noise_multiplier * norm, count, key))
+        return federated_map(noisy, (total, count, key))
+
+    return joined
+
+
+def trimmed_mean(fraction: float) -> Aggregator:
+    """The unweighted mean without the least and the greatest values, number by number.
+
+    Needs memory for what all clients send (Yin et al. 2018).
+
+    Args:
+        fraction: of the clients, left out at either end; at least 0 and below 0.5.
+    """
+    if not 0 <= fraction < 0.5:
+        raise ValueError(f"a fraction is at least 0 and below 0.5, not {fraction}")
+
+    def trimmed(stacked: Any) -> Any:
+        count = stacked.shape[0]
+        left_out = math.floor(fraction * count)
+        return jnp.sort(stacked, axis=0)[left_out : count - left_out].mean(0)
+
+    return lambda value, weight, key: _of_all(value, trimmed)
+
+
+def median() -> Aggregator:
+    """The unweighted median, number by number; needs memory for what all clients send."""
+    return lambda value, weight, key: _of_all(value, lambda stacked: jnp.median(stacked, axis=0))
+
+
+def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
+    """What each client sends rounded to `2**bits` levels between its least and greatest; `inner`.
+
+    Args:
+        bits: from 1 to 16.
+        inner: how the rounded values are joined; `mean()` by default.
+    """
+    if not 1 <= bits <= 16:
+        raise ValueError(f"values are quantized to 1 to 16 bits, not {bits}")
+    joined = inner or mean()
+
+    def rounded(leaf: Any) -> Any:
+        least, most = leaf.min(), leaf.max()
+        step = jnp.where(most > least, (most - least) / (2**bits - 1), 1)
+        return least + jnp.round((leaf - least) / step) * step
+
+    return lambda value, weight, key: joined(
+        _on_each(value, lambda tree: jax.tree.map(rounded, tree)), weight, key
+    )
+
+
+def secure(bound: float, bits: int = 16) -> Aggregator:
+    """The unweighted mean by `federated_secure_sum`, of values rounded to integers.
+
+    Args:
+        bound: numbers are clipped to `[-bound, bound]`.
+        bits: how many bits a rounded number has; more are more precise, and leave room for fewer
+            clients: `clients * 2**bits` must stay below `2**31`.
+    """
+    levels = 2**bits - 1
+
+    def as_integers(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: jnp.round(
+                (jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels
+            ).astype(jnp.int32),
+            tree,
+        )
+
+    def joined(value: Any, weight: Any, key: Any) -> Any:
+        total = federated_secure_sum(_on_each(value, as_integers), bits)
+        count = federated_sum(federated_value(1.0, CLIENTS))
+        kinds = [member_type(type_of(part)) for part in (total, count)]
+        back = local(*kinds, framework="jax")(
+            lambda total, count: jax.tree.map(
+                lambda t: t / count * np.float32(2 * bound / levels) - np.float32(bound), total
+            )
+        )
+        return federated_map(back, (total, count))
+
+    return joined
+
+
+# What they share ---------------------------------------------------------------------------------
+
+
+def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A function of JAX applied to what each client sends."""
+    return federated_map(local(member_type(type_of(value)), framework="jax")(function), value)
+
+
+def _clip(norm: float) -> Callable[[Any], Any]:
+    if norm <= 0:
+        raise ValueError(f"a norm is positive, not {norm}")
+
+    def clip(tree: Any) -> Any:
+        squares = sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(tree))
+        scale = norm / jnp.maximum(jnp.sqrt(squares), norm)
+        return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
+
+    return clip
+
+
+def _with_noise(total: Any, deviation: float, count: Any, bits: Any) -> Any:
+    leaves, spec = jax.tree.flatten(total)
+    keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
+    noisy = [
+        (leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)) / count
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(spec, noisy)
+
+
+def _of_all(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A function of the clients' tensors, stacked, applied on the server."""
+    collected = federated_collect(value)
+    kind = member_type(type_of(collected))
+    joined = local(kind, framework="jax")(
+        lambda sequence: jax.tree.map(function, sequence.elements)
+    )
+    return federated_map(joined, collected)

@@ -1,0 +1,90 @@
+"""States on disk, by orbax (the extra `orbax`), so that a process that was killed can go on."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from calque.federated.learning.process import State
+
+
+class Checkpoints:
+    """The states of the last rounds, in a directory.
+
+    A state is either there whole or not at all, also when the process is killed while it is saved.
+    A round depends on nothing but the state and the data, so that going on from the last state
+    repeats what was lost exactly, if the clients of a round are drawn by its number.
+
+        with Checkpoints("runs/first") as checkpoints:
+            state = checkpoints.latest(process.initialize())
+            while int(state.round) < 100:
+                state, metrics = process.next(state, data)
+                checkpoints.save(state)
+
+    Args:
+        directory: made if there is none.
+        keep: how many states are kept.
+        every: only rounds that it divides are saved.
+
+    Raises:
+        ImportError: orbax is not installed.
+    """
+
+    def __init__(self, directory: str | Path, keep: int = 3, every: int = 1) -> None:
+        orbax: Any = importlib.import_module("orbax.checkpoint")
+        self._orbax = orbax
+        self._every = every
+        self._manager = orbax.CheckpointManager(
+            Path(directory).absolute(),
+            options=orbax.CheckpointManagerOptions(
+                max_to_keep=keep, create=True, enable_async_checkpointing=False
+            ),
+        )
+
+    def save(self, state: State) -> None:
+        """Write a state, and wait until it is on disk."""
+        number = int(state.round)
+        if number % self._every == 0 and number not in self._manager.all_steps():
+            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+            self._manager.save(number, args=self._orbax.args.StandardSave(_named(arrays)))
+
+    def latest(self, initial: State) -> State:
+        """The state of the last round that was saved; `initial` if none was.
+
+        Args:
+            initial: of the same process; says what is in a state.
+
+        Raises:
+            ValueError: the state on disk is of another model or algorithm.
+        """
+        number = self._manager.latest_step()
+        if number is None:
+            return initial
+        leaves, structure = jax.tree.flatten(initial)
+        shapes = [np.zeros(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
+        found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
+        arrays = [found[name] for name in sorted(found)]
+        same = [(a.shape, a.dtype) for a in arrays] == [(s.shape, s.dtype) for s in shapes]
+        if not same:
+            raise ValueError(
+                f"the state of round {number} is of another model or algorithm.\n"
+                "Use another directory, or what it was saved with."
+            )
+        return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays])
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays by names that keep their order when they are sorted."""
+    return {f"{index:06}": array for index, array in enumerate(arrays)}

@@ -1,0 +1,31 @@
+"""What was trained, back in a PyTorch module."""
+
+import torch
+
+from calque.device.backend.interop import to_torch
+from calque.federated.learning.process import State
+
+
+def load(module: torch.nn.Module, state: State) -> None:
+    """Give a module the parameters and buffers of a state, in place, on any device.
+
+    Args:
+        module: of the same parameters as the one that was trained.
+        state: what a process gave.
+
+    Raises:
+        KeyError: the module has other parameters.
+
+    >>> import torch
+    >>> from calque.federated import learning
+    >>> module = torch.nn.Linear(2, 2)
+    >>> learning.load(module, learning.fed_avg(module).initialize())
+    """
+    found = {**state.parameters, **state.buffers}
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if own.keys() != found.keys():
+        odd = ", ".join(sorted(own.keys() ^ found.keys()))
+        raise KeyError(f"the module and the state do not have the same parameters: {odd}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(to_torch(found[name], "cpu"))

@@ -1,0 +1,109 @@
+"""A PyTorch module and a loss as pure functions of parameters and examples."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from calque.federated.errors import type_error
+from calque.interop.functional import functional
+
+Parameters = dict[str, Any]
+
+
+class Model:
+    """A module whose parameters clients train.
+
+    Args:
+        module: takes `x` of the examples (unpacked, if `x` is a tuple or a dict).
+        loss: takes the module's output and `y`, and gives one loss for each example; the
+            cross-entropy by default.
+
+    Attributes:
+        parameters, buffers: the module's own, as arrays keyed as `state_dict()`.
+        frozen: names of parameters that do not require gradients, and are not trained.
+        mixes_examples: whether an example's output depends on the others of its batch, so that
+            batches cannot be filled up with examples that do not count.
+
+    >>> import torch
+    >>> sorted(Model(torch.nn.Linear(3, 2)).parameters)
+    ['bias', 'weight']
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor] | None = None
+    ) -> None:
+        loss = loss or _cross_entropy
+
+        def of_integers(output: Any, target: torch.Tensor) -> torch.Tensor:
+            whole = not (target.is_floating_point() or target.dtype == torch.bool)
+            return loss(output, target.long() if whole else target)
+
+        self._train, self.parameters = functional(copy.deepcopy(module).train())
+        self._eval, _ = functional(copy.deepcopy(module).eval())
+        self._loss, _ = functional(of_integers)
+        self.buffers = {name: _narrow(buffer) for name, buffer in self._train.buffers.items()}
+        self.frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
+        self.mixes_examples = any(isinstance(part, _BatchNorm) for part in module.modules())
+
+    def free(self, parameters: Parameters) -> Parameters:
+        """Those parameters that are trained."""
+        return {name: value for name, value in parameters.items() if name not in self.frozen}
+
+    def losses(
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
+    ) -> tuple[Any, Parameters]:
+        """The loss of each example in training, and the new buffers.
+
+        Args:
+            parameters, buffers: arrays keyed as the module's.
+            examples: `x` and `y`, with the examples as leading axis.
+            key: raw bits of a key, for dropout.
+        """
+        args, kwargs = _arguments(examples["x"])
+        output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
+        new = {name: new[name].astype(buffer.dtype) for name, buffer in buffers.items()}
+        return self._each(output, examples["y"]), new
+
+    def outputs(
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """The output and the loss of each example in evaluation."""
+        args, kwargs = _arguments(examples["x"])
+        output, _ = self._eval(parameters, *args, buffers=buffers, **kwargs)
+        return output, self._each(output, examples["y"])
+
+    def _each(self, output: Any, target: Any) -> Any:
+        losses = self._loss({}, output, target)
+        if losses.shape != target.shape[:1]:
+            raise type_error(
+                f"the loss of {target.shape[0]} examples is of shape {list(losses.shape)}",
+                "Give one number for each example: reduction='none', and a mean over other axes.",
+            )
+        return losses
+
+
+def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
+    """`first + scale * second`, leaf by leaf, in the dtypes of `first`."""
+    return jax.tree.map(lambda a, b: (a + scale * b).astype(a.dtype), first, second)
+
+
+def _cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(output, target, reduction="none")
+
+
+def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(x, dict):
+        return (), x
+    return (x if isinstance(x, tuple) else (x,)), {}
+
+
+def _narrow(buffer: Any) -> Any:
+    """A buffer without 64 bits: BatchNorm's count of batches, above all."""
+    narrow = {"int64": jnp.int32, "float64": jnp.float32}.get(buffer.dtype.name)
+    return buffer if narrow is None else buffer.astype(narrow)

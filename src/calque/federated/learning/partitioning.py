@@ -1,0 +1,65 @@
+"""Which client has which examples, and which clients take part in a round."""
+
+from typing import Any
+
+import numpy as np
+
+
+def dirichlet(
+    labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
+) -> list[np.ndarray]:
+    """Indices of examples for each client, of labels that differ from client to client.
+
+    For each label, the share of each client is drawn from a Dirichlet distribution (Hsu et al.
+    2019). It is drawn again until every client has some examples.
+
+    Args:
+        labels: one integer for each example.
+        clients: how many clients there are.
+        concentration: small for few labels on each client, large for the same mix on all.
+        seed: of the draw.
+        least: how many examples each client has at least.
+
+    Returns:
+        An array of indices for each client; together every example once.
+
+    Raises:
+        ValueError: no draw out of 1,000 gives every client so many examples.
+
+    >>> parts = dirichlet([0, 1] * 50, clients=4, concentration=100.0)
+    >>> sorted(int(i) for part in parts for i in part) == list(range(100))
+    True
+    """
+    labels = np.asarray(labels)
+    rng = np.random.default_rng(seed)
+    for _ in range(1000):
+        parts: list[list[int]] = [[] for _ in range(clients)]
+        for label in np.unique(labels):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            shares = rng.dirichlet(np.full(clients, concentration))
+            cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+            for part, some in zip(parts, np.split(rows, cuts), strict=True):
+                part.extend(some.tolist())
+        if min(map(len, parts)) >= least:
+            return [np.array(sorted(part)) for part in parts]
+    raise ValueError(
+        f"{len(labels)} examples cannot be spread over {clients} clients with at least {least} "
+        f"each.\nUse fewer clients, or a larger concentration than {concentration}."
+    )
+
+
+def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
+    """The numbers of the clients that take part in a round, drawn without replacement.
+
+    Args:
+        clients: how many there are.
+        count: how many take part.
+        round: the number of the round: the same one gives the same clients.
+        seed: of all draws.
+
+    >>> len(set(sample_clients(100, 10, round=3).tolist()))
+    10
+    """
+    if not 0 < count <= clients:
+        raise ValueError(f"{count} of {clients} clients cannot take part")
+    return np.random.default_rng((seed, round)).choice(clients, count, replace=False)

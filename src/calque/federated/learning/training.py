@@ -1,0 +1,187 @@
+"""What a client does with its examples: steps of an optimizer, or one gradient over all of them.
+
+Clients have different numbers of examples, padded to the longest. Batches behind a client's own
+examples are skipped, and in its last one only its own examples count, so that nothing is rounded,
+cut off or counted twice. What fills up the last batch are copies of the last example.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from calque.federated.learning.models import Model, Parameters, tree_add
+from calque.federated.learning.optimizers import Optimizer
+from calque.federated.representation import Sequence
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How a client goes through its examples.
+
+    Attributes:
+        size: how many examples are in a batch.
+        epochs: how often it goes through all of them.
+        shuffle: whether it does so in a new order each time.
+        drop_remainder: whether examples that fill no batch are left out.
+    """
+
+    size: int = 32
+    epochs: int = 1
+    shuffle: bool = False
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.epochs < 1:
+            raise ValueError(
+                f"batches of {self.size} examples in {self.epochs} epochs cannot be\n"
+                "Use at least one example and one epoch."
+            )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client has after its steps, of the parameters those that are trained; see `train`."""
+
+    parameters: Any
+    buffers: Any
+    loss: Any
+    steps: Any
+    examples: Any
+
+
+Hook = Callable[[Parameters, Parameters], Parameters]
+"""Takes the gradients and the parameters; gives the gradients to go by."""
+
+
+def train(
+    model: Model,
+    parameters: Parameters,
+    buffers: Parameters,
+    data: Sequence,
+    key: Any,
+    optimizer: Optimizer,
+    batches: Batches,
+    hook: Hook | None = None,
+) -> Trained:
+    """Steps of an optimizer over a client's examples.
+
+    Args:
+        model: whose loss is minimized.
+        parameters, buffers: where the client begins.
+        data: the examples, `x` and `y`.
+        key: raw bits of a key, for dropout and the order of examples.
+        optimizer: begins anew.
+        batches: how to go through the examples.
+        hook: changes the gradients of each step.
+
+    Returns:
+        What the client has at the end; `loss` is the mean over all examples of all epochs, before
+        the step that each took part in, `steps` how many steps there were, and `examples` how many
+        examples took part in an epoch.
+    """
+    per_epoch = -(-data.capacity // batches.size)
+
+    def step(carry: Any, index: Any) -> tuple[Any, None]:
+        epoch, batch = index // per_epoch, index % per_epoch
+        start = batch * batches.size
+        end = start + batches.size if batches.drop_remainder else start + 1
+
+        def taken(carry: Any) -> Any:
+            free, buffers, state, total, steps = carry
+            keys = jax.random.split(_key(key, epoch))
+            order = _order(data, keys[0]) if batches.shuffle else None
+            examples, mask = _batch(data, start, batches.size, order)
+            rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
+            whole = {**parameters, **free}
+            (loss, buffers), gradients = _gradients(model, whole, buffers, examples, mask, rng)
+            if hook is not None:
+                gradients = hook(gradients, free)
+            updates, state = optimizer.update(gradients, state, free)
+            return tree_add(free, updates), buffers, state, total + loss, steps + 1
+
+        return jax.lax.cond(end <= data.length, taken, lambda carry: carry, carry), None
+
+    zero = jnp.zeros((), jnp.float32)
+    free = model.free(parameters)
+    start = (free, buffers, optimizer.init(free), zero, jnp.zeros((), jnp.int32))
+    count = batches.epochs * per_epoch
+    (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
+    examples = data.length
+    if batches.drop_remainder:
+        examples = data.length // batches.size * batches.size
+    loss = total / jnp.maximum(examples * batches.epochs, 1)
+    return Trained(free, buffers, loss, steps, examples)
+
+
+def full_gradient(
+    model: Model,
+    parameters: Parameters,
+    buffers: Parameters,
+    data: Sequence,
+    key: Any,
+    size: int,
+) -> tuple[Parameters, Any]:
+    """The gradient of the mean loss over all of a client's examples, and that loss.
+
+    Args:
+        model: whose loss is meant.
+        parameters, buffers: where; neither changes.
+        data: the examples.
+        key: raw bits of a key, for dropout.
+        size: how many examples are computed at once.
+    """
+    per_epoch = -(-data.capacity // size)
+
+    def step(carry: Any, batch: Any) -> tuple[Any, None]:
+        def taken(carry: Any) -> Any:
+            gradients, total = carry
+            examples, mask = _batch(data, batch * size, size, None)
+            rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
+            (loss, _), found = _gradients(model, parameters, buffers, examples, mask, rng)
+            return tree_add(gradients, found, mask.sum()), total + loss
+
+        return jax.lax.cond(batch * size < data.length, taken, lambda carry: carry, carry), None
+
+    start = (jax.tree.map(jnp.zeros_like, model.free(parameters)), jnp.zeros((), jnp.float32))
+    (gradients, total), _ = jax.lax.scan(step, start, jnp.arange(per_epoch))
+    count = jnp.maximum(data.length, 1)
+    return jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients), total / count
+
+
+def _gradients(
+    model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
+) -> Any:
+    """The sum of the losses that count and the new buffers; the gradients of their mean.
+
+    Gradients are of the parameters that are trained.
+    """
+
+    def mean(free: Any) -> Any:
+        losses, new = model.losses({**parameters, **free}, buffers, examples, key)
+        total = jnp.where(mask, losses, 0).sum()
+        return total / mask.sum(), (total.astype(jnp.float32), new)
+
+    (_, found), gradients = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
+    return found, gradients
+
+
+def _batch(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
+    """The examples of a batch, and which of them count; the others are copies of the last."""
+    place = start + jnp.arange(size)
+    rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))
+    if order is not None:
+        rows = order[rows]
+    return jax.tree.map(lambda leaf: leaf[rows], data.elements), place < data.length
+
+
+def _order(data: Sequence, key: Any) -> Any:
+    """The numbers of a client's examples in random order; then those of the padding."""
+    drawn = jax.random.uniform(key, (data.capacity,))
+    return jnp.argsort(jnp.where(data.mask, drawn, 2.0))
+
+
+def _key(bits: Any, number: Any) -> Any:
+    return jax.random.fold_in(jax.random.wrap_key_data(bits), number)

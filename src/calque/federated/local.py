@@ -1,0 +1,148 @@
+"""Functions of tensors, written in PyTorch or JAX, as building blocks."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import torch
+
+from calque.errors import TraceError
+from calque.federated.building_blocks import CompiledComputation
+from calque.federated.errors import type_error
+from calque.federated.packing import Packing
+from calque.federated.representation import (
+    shapes_of,
+    to_held,
+    to_python,
+    type_of_held,
+)
+from calque.federated.types import FunctionType, SequenceType, TensorType, Type, join, walk
+from calque.interop.functional import functional
+
+Framework = Literal["torch", "jax"]
+
+SIZES = (5, 7)
+"""Sizes that are not known are tried as these; what differs in the result is not known either."""
+
+
+def wide(kind: Type) -> bool:
+    """Whether a type has tensors of 64 bits, which need JAX's 64-bit mode."""
+    parts = (part for part in walk(kind) if isinstance(part, TensorType))
+    return any(part.dtype.itemsize == 8 and part.dtype != np.dtype("complex64") for part in parts)
+
+
+def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
+    """JAX's 64-bit mode if one of the types has tensors of 64 bits; else the user's."""
+    if any(kind is not None and wide(kind) for kind in kinds):
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()
+
+
+class LocalFunction:
+    """A user's function as one of a single held argument, which JAX can trace.
+
+    Args:
+        function: a function, or a module.
+        packing: how its arguments are packed.
+        framework: what it is written in.
+    """
+
+    def __init__(self, function: Any, packing: Packing, framework: Framework) -> None:
+        self.packing = packing
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self._call: Callable[..., Any] = function
+        if framework == "torch":
+            apply, params = functional(_with_own_arguments(function))
+            self._call = lambda *args, **kwargs: apply(params, *args, **kwargs)
+
+    def __call__(self, *held: Any) -> Any:
+        """The held result for the held argument, if there is one."""
+        return to_held(self._result(*held))
+
+    def result_type(self) -> Type:
+        """The type of the result, found by tracing the function.
+
+        Raises:
+            FederatedTypeError: it returns something that is no value.
+        """
+        parameter = self.packing.type
+        found: Type | None = None
+        for size in SIZES if is_open(parameter) else SIZES[:1]:
+            shapes = () if parameter is None else (shapes_of(parameter, size),)
+            kind = self._traced_type(shapes)
+            found = kind if found is None else join(found, kind)
+        assert found is not None
+        return found
+
+    def _traced_type(self, shapes: tuple[Any, ...]) -> Type:
+        found: list[Type] = []
+
+        def traced(*held: Any) -> Any:
+            result = self._result(*held)
+            if result is None:
+                raise type_error(
+                    f"the function {self.name!r} returns None", "Return what it has computed."
+                )
+            found.append(type_of_held(result))
+            return to_held(result)
+
+        try:
+            with precision(self.packing.type):
+                jax.eval_shape(traced, *shapes)
+        except TraceError as error:
+            if "random operator" not in str(error):
+                raise
+            raise type_error(
+                f"a random operator of PyTorch runs in the local function {self.name!r}, which "
+                "would give the same numbers at every call",
+                "Draw them in a local function of JAX from the bits of a key, and pass them in.",
+            ) from None
+        return found[0]
+
+    def _result(self, *held: Any) -> Any:
+        parameter = self.packing.type
+        values = [] if parameter is None else [to_python(held[0], parameter)]
+        args, kwargs = self.packing.unpack(*values)
+        return self._call(*args, **kwargs)
+
+
+def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledComputation:
+    """A user's function as a building block, traced once to find its type.
+
+    Raises:
+        FederatedTypeError: a parameter or the result is of no type of tensors.
+    """
+    local = LocalFunction(function, packing, framework)
+    kind = FunctionType(packing.type, local.result_type())
+    return CompiledComputation(local.name, local, kind)
+
+
+def _with_own_arguments(function: Any) -> Any:
+    """A function that may write to its arguments, as nobody else holds them; a module as it is."""
+    if isinstance(function, torch.nn.Module):
+        return function
+
+    def copied(leaf: Any) -> Any:
+        return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(copied, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def is_open(kind: Type | None) -> bool:
+    """Whether a type has sizes, or lengths, that are not known."""
+    if kind is None:
+        return False
+    return any(
+        not part.is_fully_defined
+        if isinstance(part, TensorType)
+        else isinstance(part, SequenceType)
+        for part in walk(kind)
+    )

@@ -1,0 +1,146 @@
+"""How values are held while a program runs: structs as tuples, sequences padded.
+
+Tuples keep the order of fields, which JAX's dicts do not. Functions of users see the containers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.federated.errors import type_error
+from calque.federated.types import (
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    rebuild,
+    type_of_value,
+)
+
+
+@jax.tree_util.register_pytree_node_class
+class Sequence:
+    """Elements stacked along a leading axis, of which the first `length` count.
+
+    What lies behind them is padding, of no meaning: mask it, or use `reduce` and `sum`.
+
+    Attributes:
+        elements: a pytree of arrays of shape `[capacity, ...]`.
+        length: an int32 scalar.
+
+    >>> import jax.numpy as jnp
+    >>> Sequence(jnp.array([1.0, 2.0, 9.0]), 2).sum()
+    Array(3., dtype=float32)
+    """
+
+    def __init__(self, elements: Any, length: Any) -> None:
+        self.elements = elements
+        self.length = length
+
+    @property
+    def capacity(self) -> int:
+        """How many elements there is room for."""
+        return jax.tree.leaves(self.elements)[0].shape[0]
+
+    @property
+    def mask(self) -> Any:
+        """Booleans of shape `[capacity]`: which elements count."""
+        return jnp.arange(self.capacity) < self.length
+
+    def reduce(self, zero: Any, op: Callable[[Any, Any], Any]) -> Any:
+        """`op(op(op(zero, first), second), …)` over the elements that count."""
+
+        def step(carry: Any, x: Any) -> tuple[Any, None]:
+            counts, element = x
+            return jax.lax.cond(counts, lambda c: op(c, element), lambda c: c, carry), None
+
+        return jax.lax.scan(step, zero, (self.mask, self.elements))[0]
+
+    def sum(self) -> Any:
+        """The sum of the elements that count."""
+
+        def total(leaf: Any) -> Any:
+            counts = self.mask.reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.where(counts, leaf, jnp.zeros_like(leaf)).sum(0, dtype=leaf.dtype)
+
+        return jax.tree.map(total, self.elements)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
+        """For JAX: the arrays."""
+        return (self.elements, self.length), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[Any, Any]) -> "Sequence":
+        """For JAX: a sequence of other arrays."""
+        return cls(*parts)
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.elements!r}, length={self.length!r})"
+
+
+def to_python(held: Any, kind: Type) -> Any:
+    """A held value in the containers of its type."""
+    if isinstance(kind, StructType):
+        return rebuild(kind, [to_python(h, t) for h, t in zip(held, kind, strict=True)])
+    if isinstance(kind, SequenceType):
+        return Sequence(to_python(held.elements, kind.element), held.length)
+    return held
+
+
+def to_held(value: Any) -> Any:
+    """A value in containers as it is held; the way back is by the type."""
+    if isinstance(value, Sequence):
+        return Sequence(to_held(value.elements), jnp.asarray(value.length, jnp.int32))
+    if isinstance(value, Mapping):
+        return tuple(to_held(part) for part in value.values())
+    if hasattr(value, "__dataclass_fields__"):
+        return tuple(to_held(getattr(value, name)) for name in value.__dataclass_fields__)
+    if isinstance(value, list | tuple):
+        return tuple(to_held(part) for part in value)
+    return jnp.asarray(value, _weak_dtype(value))
+
+
+def type_of_held(value: Any) -> Type:
+    """The type of a value in containers, sequences among them."""
+    if isinstance(value, Sequence):
+        return SequenceType(_without_leading_axis(type_of_value(value.elements)))
+    if isinstance(value, Mapping):
+        return StructType(tuple((str(n), type_of_held(v)) for n, v in value.items()), dict)
+    if isinstance(value, list | tuple):
+        names = getattr(value, "_fields", getattr(value, "names", [None] * len(value)))
+        pairs = tuple((n, type_of_held(v)) for n, v in zip(names, value, strict=True))
+        return StructType(pairs, type(value))
+    return type_of_value(value)
+
+
+def shapes_of(kind: Type, unknown: int, leading: tuple[int, ...] = ()) -> Any:
+    """What a value of a type is held as, as shapes; sizes that are not known are `unknown`."""
+    match kind:
+        case TensorType():
+            sizes = tuple(unknown if size is None else size for size in kind.shape)
+            return jax.ShapeDtypeStruct((*leading, *sizes), kind.dtype)
+        case StructType():
+            return tuple(shapes_of(part, unknown, leading) for part in kind)
+        case SequenceType():
+            elements = shapes_of(kind.element, unknown, (*leading, unknown))
+            return Sequence(elements, jax.ShapeDtypeStruct(leading, np.dtype("int32")))
+    raise type_error(
+        f"a function of tensors cannot take {kind}", "It can take tensors, structs and sequences."
+    )
+
+
+def _without_leading_axis(kind: Type) -> Type:
+    if isinstance(kind, TensorType):
+        return TensorType(kind.dtype, kind.shape[1:])
+    assert isinstance(kind, StructType)
+    parts = tuple((name, _without_leading_axis(part)) for name, part in kind.elements)
+    return StructType(parts, kind.container)
+
+
+def _weak_dtype(value: Any) -> Any:
+    """The dtype of a Python number, as `type_of_value` has it; an array keeps its own."""
+    kind = type_of_value(value) if isinstance(value, bool | int | float | complex) else None
+    return kind.dtype if isinstance(kind, TensorType) else None

@@ -1,0 +1,221 @@
+"""Calls of maps, of zips and of Python's operators, from blocks; where their arguments live."""
+
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from calque.federated.building_blocks import (
+    BuildingBlock,
+    Call,
+    CompiledComputation,
+    Intrinsic,
+    Lambda,
+    Reference,
+    Selection,
+    Struct,
+    zip_result,
+)
+from calque.federated.errors import type_error
+from calque.federated.local import SIZES, is_open, precision
+from calque.federated.representation import shapes_of
+from calque.federated.tracing.scopes import fresh
+from calque.federated.types import (
+    CLIENTS,
+    SERVER,
+    FederatedType,
+    FunctionType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    join,
+    to_type,
+)
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, f"__{name}__")
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift", "lt", "le", "gt", "ge", "eq", "ne"),
+    )
+}
+REFLECTED = ("lt", "le", "gt", "ge", "eq", "ne")
+"""Those without a form of their own for the right operand: Python has another one for it."""
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    name: getattr(operator, f"__{name}__") for name in ("neg", "pos", "abs", "invert")
+}
+_MAPS = {
+    (CLIENTS, False): "federated_map",
+    (CLIENTS, True): "federated_map_all_equal",
+    (SERVER, True): "federated_apply",
+}
+
+
+def member_type(kind: Type) -> Type:
+    """What lives there, of a federated type; any other type itself."""
+    return kind.member if isinstance(kind, FederatedType) else kind
+
+
+def intrinsic_call(uri: str, argument: BuildingBlock, result: Type) -> Call:
+    """A call of an intrinsic that gives `result`."""
+    return Call(Intrinsic(uri, FunctionType(argument.type, result)), argument)
+
+
+def unnamed(*blocks: BuildingBlock) -> Struct:
+    """A struct of blocks without names."""
+    return Struct(tuple((None, block) for block in blocks))
+
+
+def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
+    """A function called where its argument lives.
+
+    Args:
+        function: takes and gives members.
+        argument: of a federated type.
+    """
+    kind, taken = function.type, argument.type
+    assert isinstance(kind, FunctionType) and isinstance(taken, FederatedType)
+    result = FederatedType(kind.result, taken.placement, taken.all_equal)
+    return intrinsic_call(
+        _MAPS[taken.placement, taken.all_equal], unnamed(function, argument), result
+    )
+
+
+def zip_call(argument: BuildingBlock) -> Call:
+    """A struct of values that live in one place, as a struct there.
+
+    Raises:
+        FederatedTypeError: they live in several places, or in none; shows the type.
+    """
+    result = zip_result(argument.type)
+    if result is None:
+        raise type_error(
+            f"values cannot be zipped that do not live in one place: {argument.type}",
+            "Bring them there first: federated_broadcast, federated_value, or an aggregation.",
+        )
+    return intrinsic_call("federated_zip", argument, result)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of Python on tensors, and on structs of them field by field.
+
+    Args:
+        name: as in `operator`.
+        function: what it does to arrays.
+        known: the Python number among two operands: whether it is the left one, how it is spelled
+            (0.0 and -0.0 are equal, and so are 1 and True), and the number.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    known: tuple[bool, str, Any] | None = None
+
+    def __call__(self, held: Any) -> Any:
+        """The result for the held operands: one, or a tuple of two."""
+        operands = [held] if self.known or self.name not in BINARY else list(held)
+        return _field_by_field(self._on_arrays, operands)
+
+    def _on_arrays(self, *arrays: Any) -> Any:
+        if self.known is None:
+            return self.function(*arrays)
+        left, _, number = self.known
+        return self.function(number, *arrays) if left else self.function(*arrays, number)
+
+    def result_type(self, *operands: Type) -> Type:
+        """The type of the result.
+
+        Raises:
+            FederatedTypeError: it cannot be applied to these types; shows both.
+        """
+        struct = next((t for t in operands if isinstance(t, StructType)), None)
+        if struct is not None:
+            fields = [_fields(t, len(struct)) for t in operands]
+            if not all(isinstance(t, TensorType) or _alike(t, struct) for t in operands):
+                raise self._error(operands)
+            parts = [self.result_type(*part) for part in zip(*fields, strict=True)]
+            return StructType(tuple(zip(struct.names, parts, strict=True)), struct.container)
+        if any(isinstance(t, SequenceType | FunctionType) for t in operands):
+            raise self._error(operands)
+        try:
+            return _of_arrays(self, operands)
+        except (TypeError, ValueError, IndexError) as error:
+            raise self._error(operands) from error
+
+    def _error(self, operands: tuple[Type, ...]) -> Exception:
+        shown = [str(t) for t in operands]
+        if self.known:
+            shown.insert(0 if self.known[0] else 1, repr(self.known[2]))
+        return type_error(
+            f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
+            "Operands are tensors of shapes that fit, or structs of them with the same fields.",
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
+    """The type that an operator gives for tensors, found by JAX."""
+    with precision(*operands):
+        kinds = (
+            to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
+            for size in (SIZES if any(map(is_open, operands)) else SIZES[:1])
+        )
+        return functools.reduce(join, kinds)
+
+
+def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
+    """An operator on values, where they live; values that live nowhere go along.
+
+    Raises:
+        FederatedTypeError: they live in different places, or do not fit; shows both types.
+    """
+    placed = [block for block in operands if isinstance(block.type, FederatedType)]
+    if not placed:
+        kinds = [block.type for block in operands]
+        argument = operands[0] if len(operands) == 1 else unnamed(*operands)
+        return Call(_compiled(op, kinds, argument.type), argument)
+    if len({block.type.placement for block in placed if isinstance(block.type, FederatedType)}) > 1:
+        raise type_error(
+            f"the operator {op.name!r} is applied to values that live in different places: "
+            + " and ".join(str(block.type) for block in operands),
+            "Bring both to one place: federated_broadcast, federated_sum or federated_mean.",
+        )
+    source = placed[0] if len(placed) == 1 else zip_call(unnamed(*placed))
+    whole = source.type
+    assert isinstance(whole, FederatedType)
+    name = fresh("arg")
+    member = Reference(name, whole.member)
+    inner = [
+        block
+        if block not in placed
+        else (member if len(placed) == 1 else Selection(member, placed.index(block)))
+        for block in operands
+    ]
+    return map_call(Lambda(name, whole.member, operator_call(op, inner)), source)
+
+
+def _compiled(op: Operator, kinds: list[Type], parameter: Type) -> CompiledComputation:
+    label = op.name if op.known is None else f"{op.name}_{op.known[2]}"
+    return CompiledComputation(label, op, FunctionType(parameter, op.result_type(*kinds)))
+
+
+def _field_by_field(function: Callable[..., Any], operands: list[Any]) -> Any:
+    sizes = {len(held) for held in operands if isinstance(held, tuple)}
+    if not sizes:
+        return function(*operands)
+    (size,) = sizes
+    parts = ([h[i] if isinstance(h, tuple) else h for h in operands] for i in range(size))
+    return tuple(_field_by_field(function, part) for part in parts)
+
+
+def _fields(kind: Type, count: int) -> list[Type]:
+    return list(kind) if isinstance(kind, StructType) else [kind] * count
+
+
+def _alike(first: Type, second: StructType) -> bool:
+    return isinstance(first, StructType) and first.names == second.names

@@ -1,0 +1,89 @@
+"""The names that are bound while a computation is traced.
+
+Every call that the traced function makes becomes a local name of the lambda that it stands in, so
+that a value which is used many times is written down, and computed, once.
+"""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from calque.federated.building_blocks import Block, BuildingBlock, Call, Reference
+from calque.federated.errors import type_error
+
+_local = threading.local()
+_numbers = itertools.count()
+
+
+class Scope:
+    """One lambda that is being traced."""
+
+    def __init__(self, outer: "Scope | None") -> None:
+        self.outer = outer
+        self.calls: list[tuple[str, BuildingBlock]] = []
+
+    def bind(self, call: Call) -> Reference:
+        """A name for the result of a call."""
+        name = fresh("call")
+        self.calls.append((name, call))
+        return Reference(name, call.type)
+
+    def closed(self, result: BuildingBlock) -> BuildingBlock:
+        """The result, with the calls that were made on the way to it."""
+        return Block(tuple(self.calls), result) if self.calls else result
+
+
+def current() -> Scope | None:
+    """The innermost scope of this thread; None outside of computations."""
+    return getattr(_local, "scope", None)
+
+
+@contextmanager
+def scope() -> Iterator[Scope]:
+    """Within, calls are bound in a new scope."""
+    outer = current()
+    _local.scope = Scope(outer)
+    try:
+        yield _local.scope
+    finally:
+        _local.scope = outer
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Within, no computation is being traced: for computations that are defined inside others."""
+    before = current()
+    _local.scope = None
+    try:
+        yield
+    finally:
+        _local.scope = before
+
+
+def required(name: str) -> Scope:
+    """The innermost scope.
+
+    Raises:
+        FederatedTypeError: `name` is called outside of a federated computation.
+    """
+    found = current()
+    if found is None:
+        raise type_error(
+            f"{name} is called outside of a federated computation",
+            "Call it in a function under @federated.computation, and call that.",
+        )
+    return found
+
+
+def is_open(scope: Scope) -> bool:
+    """Whether a scope is the current one or around it."""
+    inner = current()
+    while inner is not None and inner is not scope:
+        inner = inner.outer
+    return inner is scope
+
+
+def fresh(stem: str) -> str:
+    """A name that no other block has."""
+    return f"{stem}_{next(_numbers)}"

@@ -1,0 +1,299 @@
+"""What stands for a value while a computation is traced: a block with Python's operators.
+
+What the operators do to a value that lives on the clients or on the server is done where it lives.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from calque.errors import TraceError, user_origin
+from calque.federated.building_blocks import (
+    BuildingBlock,
+    Call,
+    Lambda,
+    Literal,
+    Placement,
+    Reference,
+    Selection,
+    Struct,
+)
+from calque.federated.errors import FederatedFieldError, type_error
+from calque.federated.tracing.calls import (
+    BINARY,
+    REFLECTED,
+    UNARY,
+    Operator,
+    map_call,
+    member_type,
+    operator_call,
+)
+from calque.federated.tracing.scopes import Scope, fresh, is_open, required, scope
+from calque.federated.types import (
+    FederatedType,
+    FunctionType,
+    PlacementLiteral,
+    StructType,
+    TensorType,
+    Type,
+    is_numeric_leaf,
+    type_of_value,
+)
+
+
+class Value:
+    """A value of a computation that is being traced.
+
+    It has the operators of what it stands for: fields by `[]` and by name, `len`, iteration, calls,
+    and arithmetic. All else that it has begins with an underscore, so that fields can have any
+    name; `federated.type_of` gives its type.
+    """
+
+    __slots__ = ("_block", "_scope")
+    __array_priority__ = 1000  # so that numpy leaves operators to this class
+    __array_ufunc__ = None
+
+    def __init__(self, block: BuildingBlock, owner: Scope | None) -> None:
+        self._block = block
+        self._scope = owner
+
+    def __repr__(self) -> str:
+        return f"<Value {self._block} of type {self._block.type}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _selected(self, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        kind = member_type(self._block.type)
+        if isinstance(kind, StructType) and isinstance(key, slice):
+            return tuple(_selected(self, index) for index in range(len(kind))[key])
+        if isinstance(kind, StructType):
+            return _selected(self, key)
+        if isinstance(kind, TensorType):
+            return _apply(Operator("index", lambda array: array[key]), self)
+        raise type_error(f"{self._block.type} has no items", "Structs and tensors have items.")
+
+    def __len__(self) -> int:
+        kind = member_type(self._block.type)
+        if isinstance(kind, StructType):
+            return len(kind)
+        if isinstance(kind, TensorType) and kind.shape and kind.shape[0] is not None:
+            return kind.shape[0]
+        raise type_error(
+            f"the length of {self._block.type} is not known while it is traced",
+            "Count with federated.sequence_reduce, or give the tensor a size.",
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[index] for index in range(len(self))])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kind = self._block.type
+        if not isinstance(kind, FunctionType):
+            raise type_error(f"a value of type {kind} is called", "Only functions can be called.")
+        if not args and not kwargs:
+            return bind(Call(self._block))
+        if len(args) == 1 and not kwargs:
+            return bind(Call(self._block, to_block(args[0], kind.parameter)))
+        pairs = [*((None, value) for value in args), *kwargs.items()]
+        return bind(Call(self._block, _struct(pairs, None, kind.parameter)))
+
+    def __hash__(self) -> int:
+        _refuse(self, "is used as a key or a member of a set", "Use it in a list or a dict's value")
+
+    def __bool__(self) -> bool:
+        _refuse(
+            self, "decides a branch", "Decide in a local function: jax.numpy.where, torch.where"
+        )
+
+    def __float__(self) -> float:
+        _refuse(self, "is asked for its number", "Compute with the value itself")
+
+    __int__ = __index__ = __complex__ = __float__  # type: ignore[assignment]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Value.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            _refuse(self, f"is assigned a field {name!r}", "Make a new struct: a dict or a tuple")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _refuse(self, "is assigned an item", "Make a new struct: a dict or a tuple")
+
+    def __contains__(self, value: Any) -> bool:
+        _refuse(self, "is asked whether it contains something", "Decide in a local function")
+
+
+def type_of(value: Any) -> Type:
+    """The type of a value of a computation, or of an array or a container of arrays.
+
+    >>> import numpy as np
+    >>> print(type_of({"a": np.zeros(2, np.float32)}))
+    <a=float32[2]>
+    """
+    if isinstance(value, Value):
+        return value._block.type
+    kind = getattr(value, "type_signature", None)
+    return kind if isinstance(kind, Type) else type_of_value(value)
+
+
+def bind(call: Call, what: str = "a value") -> Value:
+    """The result of a call, bound to a name in the current scope.
+
+    Args:
+        call: the call; it is noted to be made at the user's line.
+        what: what is called, for the error outside of computations.
+    """
+    owner = required(what)
+    return Value(owner.bind(_at_this_line(call)), owner)
+
+
+def _at_this_line(call: Call) -> Call:
+    return Call(call.function, call.argument, user_origin())
+
+
+def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
+    """The block of a value, a computation, a placement, an array, or a container of these.
+
+    Args:
+        value: what the user passes.
+        hint: the type that is asked for, if one is: a Python function is traced for it.
+
+    Raises:
+        FederatedTypeError: it is none of these, or a value of a computation that has ended.
+    """
+    if isinstance(value, Value):
+        if value._scope is not None and not is_open(value._scope):
+            raise type_error(
+                f"a value of type {value._block.type} is used outside of the function that made it",
+                "Return it from there, and use what the call returns.",
+            )
+        return value._block
+    if isinstance(value, BuildingBlock):
+        return value
+    if isinstance(value, PlacementLiteral):
+        return Placement(value)
+    if hasattr(value, "__building_block__"):
+        return value.__building_block__(hint.parameter if isinstance(hint, FunctionType) else None)
+    if is_numeric_leaf(value):
+        return Literal(_known(value, hint))
+    if isinstance(value, Mapping):
+        pairs = [(str(name), part) for name, part in value.items()]
+        return _struct(pairs, dict, hint)
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        pairs = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
+        return _struct(pairs, type(value), hint)
+    if isinstance(value, list | tuple):
+        names = getattr(value, "_fields", getattr(value, "names", [None] * len(value)))
+        return _struct(list(zip(names, value, strict=True)), type(value), hint)
+    if callable(value) and isinstance(hint, FunctionType):
+        return trace(value, hint.parameter)
+    if value is None:
+        raise type_error("None is used as a value", "Return what the function has computed.")
+    raise type_error(
+        f"{value!r} is no value of a federated computation",
+        "Values are arrays, numbers, other values, and dicts, lists and tuples of them.",
+    )
+
+
+def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
+    """A Python function of one argument, or of none, as a lambda.
+
+    A function with several parameters takes the fields of a struct.
+    """
+    with scope() as inner:
+        if parameter is None:
+            return Lambda(None, None, inner.closed(to_block(function())))
+        name = fresh("arg")
+        value = Value(Reference(name, parameter), inner)
+        args = list(value) if _takes_fields(function, parameter) else [value]
+        return Lambda(name, parameter, inner.closed(to_block(function(*args))))
+
+
+def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
+    code = getattr(function, "__code__", None)
+    count = 1 if code is None else code.co_argcount - len(function.__defaults__ or ())  # type: ignore[attr-defined]
+    return isinstance(parameter, StructType) and len(parameter) == count > 1
+
+
+def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Type | None) -> Struct:
+    hints: list[Type | None] = [None] * len(pairs)
+    if isinstance(hint, StructType) and len(hint) == len(pairs):
+        hints = list(hint)
+    blocks = ((n, to_block(v, h)) for (n, v), h in zip(pairs, hints, strict=True))
+    return Struct(tuple(blocks), container)
+
+
+def _known(value: Any, hint: Type | None) -> np.ndarray:
+    """A number or an array as numpy's; a Python number in the dtype that is asked for."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return value.numpy() if value.dtype != torch.bfloat16 else _bfloat16(value)
+    kind = type_of_value(value)
+    assert isinstance(kind, TensorType)
+    dtype = kind.dtype
+    if isinstance(value, bool | int | float | complex) and isinstance(hint, TensorType):
+        if np.can_cast(kind.dtype, hint.dtype, "same_kind"):
+            dtype = hint.dtype
+    return np.asarray(value, dtype)
+
+
+def _bfloat16(value: torch.Tensor) -> np.ndarray:
+    return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def _selected(value: Value, key: str | int) -> Value:
+    kind = value._block.type
+    if not isinstance(member_type(kind), StructType):
+        raise type_error(
+            f"a value of type {kind} has no field {key!r}",
+            "Only structs have fields.",
+            FederatedFieldError,
+        )
+    if isinstance(kind, FederatedType):
+        name = fresh("arg")
+        body = Selection(Reference(name, kind.member), key)
+        return bind(map_call(Lambda(name, kind.member, body), value._block))
+    return Value(Selection(value._block, key), value._scope)
+
+
+def _apply(op: Operator, *values: Any) -> Value:
+    """An operator on values, of which two may be anything that `to_block` takes."""
+    blocks = [to_block(value) for value in values]
+    return bind(operator_call(op, blocks), f"the operator {op.name!r}")
+
+
+def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
+    def method(self: Value, other: Any) -> Value:
+        if type(other) in (bool, int, float, complex):
+            op = Operator(name, BINARY[name], (reflected, repr(other), other))
+            return _apply(op, self)
+        op = Operator(name, BINARY[name])
+        return _apply(op, other, self) if reflected else _apply(op, self, other)
+
+    return method
+
+
+def _unary(name: str) -> Callable[[Value], Value]:
+    return lambda self: _apply(Operator(name, UNARY[name]), self)
+
+
+for _name in BINARY:
+    setattr(Value, f"__{_name}__", _binary(_name, False))
+    if _name not in REFLECTED:
+        setattr(Value, f"__r{_name}__", _binary(_name, True))
+for _name in UNARY:
+    setattr(Value, f"__{_name}__", _unary(_name))
+
+
+def _refuse(value: Value, what: str, remedy: str) -> NoReturn:
+    """Raise for what would need the value itself, which is not there while it is traced."""
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    raise TraceError(f"{place}a value of type {value._block.type} {what}.\n{remedy}.")

@@ -1,0 +1,59 @@
+"""Transformations of the AST: a table of rules, with a verifier after each."""
+
+from collections.abc import Callable
+
+from calque.errors import InternalError
+from calque.federated.building_blocks import BuildingBlock, free_references, verify
+from calque.federated.transformations.fusing import fuse_maps
+from calque.federated.transformations.inlining import inline
+from calque.federated.transformations.sharing import dedupe, remove_unused
+from calque.federated.types import is_assignable
+
+Rule = Callable[[BuildingBlock], BuildingBlock]
+
+RULES: dict[str, Rule] = {
+    "inline": inline,
+    "dedupe": dedupe,
+    "remove_unused": remove_unused,
+    "fuse_maps": fuse_maps,
+}
+NORMAL_FORM = ("inline", "dedupe", "remove_unused", "fuse_maps", "remove_unused", "inline")
+"""The rules that the compiler applies, in order; what is fused is inlined once more."""
+
+
+def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
+    """Apply rules one after the other, and verify what each has made.
+
+    Args:
+        block: a building block.
+        rules: names of `RULES`; without any, those of `NORMAL_FORM`.
+
+    Raises:
+        InternalError: a rule has changed the type, or left a name that nothing binds.
+
+    >>> import numpy as np
+    >>> from calque.federated import building_blocks as bb, to_type
+    >>> x = bb.Reference("x", to_type("<a=int32,b=float32>"))
+    >>> called = bb.Call(bb.Lambda("y", x.type, bb.Selection(bb.Reference("y", x.type), "a")), x)
+    >>> print(called, "becomes", transform(bb.Lambda("x", x.type, called)))
+    (y -> y.a)(x) becomes (v0 -> v0.a)
+    """
+    for name in rules or NORMAL_FORM:
+        changed = RULES[name](block)
+        verify(changed, free_references(block))
+        if not is_assignable(block.type, changed.type):
+            raise InternalError(f"the rule {name!r} changed {block.type} to {changed.type}")
+        block = changed
+    return block
+
+
+__all__ = [
+    "NORMAL_FORM",
+    "RULES",
+    "Rule",
+    "dedupe",
+    "fuse_maps",
+    "inline",
+    "remove_unused",
+    "transform",
+]

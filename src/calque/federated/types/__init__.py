@@ -1,0 +1,60 @@
+"""The types of federated computations, and the compact notation for them."""
+
+from calque.federated.types.converting import (
+    Struct,
+    is_numeric_leaf,
+    of_annotation,
+    rebuild,
+    to_shapes,
+    to_type,
+    type_of_value,
+)
+from calque.federated.types.kinds import (
+    CLIENTS,
+    DTYPES,
+    SERVER,
+    AbstractType,
+    FederatedType,
+    FunctionType,
+    PlacementLiteral,
+    PlacementType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    at_clients,
+    at_server,
+    walk,
+)
+from calque.federated.types.parsing import parse_type
+from calque.federated.types.relations import is_assignable, join, substitute, unify
+
+__all__ = [
+    "CLIENTS",
+    "DTYPES",
+    "SERVER",
+    "AbstractType",
+    "FederatedType",
+    "FunctionType",
+    "PlacementLiteral",
+    "PlacementType",
+    "SequenceType",
+    "Struct",
+    "StructType",
+    "TensorType",
+    "Type",
+    "at_clients",
+    "at_server",
+    "is_assignable",
+    "is_numeric_leaf",
+    "join",
+    "of_annotation",
+    "parse_type",
+    "rebuild",
+    "substitute",
+    "to_shapes",
+    "to_type",
+    "type_of_value",
+    "unify",
+    "walk",
+]

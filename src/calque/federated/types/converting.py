@@ -1,0 +1,229 @@
+"""From and to what else describes types: dtypes, arrays, pytrees, dataclasses, modules."""
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from calque.device.runtime.dtypes import to_numpy
+from calque.errors import FederatedTypeError
+from calque.federated.errors import type_error
+from calque.federated.types.kinds import DTYPES, StructType, TensorType, Type
+from calque.federated.types.parsing import parse_type
+
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
+
+
+def to_type(spec: Any) -> Type:
+    """A type from anything that describes one.
+
+    Args:
+        spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
+            (int32), `float` (float32) or `complex` (complex64); a pair of a dtype and a list of
+            sizes; an array, a tensor or a `jax.ShapeDtypeStruct`; a module (its `state_dict`); a
+            dataclass or an instance of one; or a dict, list, tuple or named tuple of all these.
+
+    Raises:
+        FederatedTypeError: it describes no type.
+
+    >>> import numpy as np, torch
+    >>> print(to_type({"a": np.int32, "b": (torch.float32, [2, None])}))
+    <a=int32,b=float32[2,?]>
+    >>> print(to_type(torch.nn.Linear(3, 2)))
+    <weight=float32[2,3],bias=float32[2]>
+    """
+    if isinstance(spec, Type):
+        return spec
+    if isinstance(spec, str):
+        return parse_type(spec)
+    if _is_dtype(spec):
+        return TensorType(_dtype(spec))
+    if isinstance(spec, torch.nn.Module):
+        return _struct(spec.state_dict().items(), dict)
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        return TensorType(_dtype(spec.dtype), tuple(spec.shape))
+    if _is_sized_dtype(spec):
+        return TensorType(_dtype(spec[0]), tuple(spec[1]))
+    if dataclasses.is_dataclass(spec):
+        return _of_dataclass(spec)
+    if isinstance(spec, Mapping):
+        return _struct(spec.items(), dict)
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return _struct(zip(spec._fields, spec), type(spec))
+    if isinstance(spec, list | tuple):
+        return _struct(((None, part) for part in spec), type(spec))
+    raise type_error(
+        f"{spec!r} describes no type",
+        "Use the notation ('float32[2]'), a dtype, or a dict, list or tuple of them.",
+    )
+
+
+def is_numeric_leaf(value: Any) -> bool:
+    """Whether a value is an array, a tensor or a Python number."""
+    return isinstance(value, bool | int | float | complex) or (
+        hasattr(value, "shape") and hasattr(value, "dtype")
+    )
+
+
+def type_of_value(value: Any) -> Type:
+    """The type of an array, a Python number, or a container of them.
+
+    Raises:
+        FederatedTypeError: it is no such value, or an integer too large for int32.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
+        raise type_error(f"{value} does not fit int32", "Pass a numpy integer of 64 bits.")
+    if type(value) in _PYTHON:
+        return TensorType(DTYPES[_PYTHON[type(value)]])
+    if isinstance(value, Mapping):
+        return StructType(tuple((str(n), type_of_value(v)) for n, v in value.items()), dict)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        return StructType(tuple((n, type_of_value(v)) for n, v in fields), type(value))
+    if isinstance(value, list | tuple):
+        names = getattr(value, "_fields", [None] * len(value))
+        pairs = tuple((n, type_of_value(v)) for n, v in zip(names, value))
+        return StructType(pairs, type(value))
+    if not is_numeric_leaf(value):
+        raise type_error(
+            f"{value!r} is no value of a federated computation",
+            "Values are arrays, tensors, numbers, and dicts, lists, tuples or dataclasses of them.",
+        )
+    return to_type(value)
+
+
+def to_shapes(kind: Type) -> Any:
+    """A type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
+
+    Structs become their container; without one, a dict if all fields have names, else a tuple.
+
+    Raises:
+        FederatedTypeError: a size is not known, or the type holds something else.
+
+    >>> to_shapes(to_type({"a": (float, [2])}))
+    {'a': ShapeDtypeStruct(shape=(2,), dtype=float32)}
+    """
+    if isinstance(kind, TensorType) and kind.is_fully_defined:
+        return jax.ShapeDtypeStruct(typing.cast(tuple[int, ...], kind.shape), kind.dtype)
+    if isinstance(kind, StructType):
+        return rebuild(kind, [to_shapes(part) for part in kind])
+    raise type_error(f"{kind} has no shapes of arrays", "Use tensors of known sizes, and structs.")
+
+
+def rebuild(kind: StructType, values: list[Any]) -> Any:
+    """A Python container of the values of a struct's fields."""
+    names, container = kind.names, kind.container
+    if container is not None and dataclasses.is_dataclass(container):
+        fields = typing.cast(dict[str, Any], dict(zip(names, values, strict=True)))
+        return typing.cast(Any, container)(**fields)
+    if container is not None and hasattr(container, "_fields"):
+        return container(*values)
+    if container is list:
+        return list(values)
+    if names and None not in names:
+        return dict(zip(names, values, strict=True))
+    if any(name is not None for name in names):
+        return Struct(zip(names, values, strict=True))
+    return {} if container is dict else tuple(values)
+
+
+class Struct(tuple):
+    """A tuple of which some fields also have names: what a struct with both is given as.
+
+    >>> point = Struct([("x", 1), (None, 2)])
+    >>> point.x, point[1], point["x"]
+    (1, 2, 1)
+    """
+
+    names: tuple[str | None, ...]
+
+    def __new__(cls, elements: Any) -> "Struct":
+        pairs = list(elements)
+        made = super().__new__(cls, [value for _, value in pairs])
+        made.names = tuple(name for name, _ in pairs)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "names" or name not in self.names:
+            raise AttributeError(f"no field {name!r}")
+        return self[self.names.index(name)]
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return super().__getitem__(self.names.index(key))
+        return super().__getitem__(key)
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={v!r}" if n else repr(v) for n, v in zip(self.names, self))
+        return f"<{', '.join(shown)}>"
+
+
+jax.tree_util.register_pytree_node(
+    Struct, lambda s: (tuple(s), s.names), lambda names, parts: Struct(zip(names, parts))
+)
+
+
+def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
+    """The type that an annotation describes.
+
+    Args:
+        annotation: what `to_type` takes, or the source text of it.
+        names: what names in the text mean: the globals of where it stands.
+
+    Raises:
+        FederatedTypeError: it describes no type.
+    """
+    if not isinstance(annotation, str):
+        return to_type(annotation)
+    try:
+        return parse_type(annotation)
+    except FederatedTypeError as unreadable:
+        try:
+            found = eval(annotation, dict(names))
+        except Exception:
+            raise unreadable from None
+    return to_type(found)
+
+
+def _struct(pairs: Any, container: Any) -> StructType:
+    return StructType(tuple((name, to_type(part)) for name, part in pairs), container)
+
+
+def _is_dtype(spec: Any) -> bool:
+    if isinstance(spec, type):
+        scalar = isinstance(getattr(spec, "dtype", None), np.dtype)  # as of jax.numpy.float32
+        return spec in _PYTHON or issubclass(spec, np.generic) or scalar
+    return isinstance(spec, np.dtype | torch.dtype)
+
+
+def _is_sized_dtype(spec: Any) -> bool:
+    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], list | tuple)):
+        return False
+    if isinstance(spec[0], list | tuple | dict | Type) or not _is_dtype(spec[0]):
+        return False
+    return all(size is None or type(size) is int for size in spec[1])
+
+
+def _dtype(spec: Any) -> np.dtype:
+    if isinstance(spec, torch.dtype):
+        return to_numpy(spec)
+    if isinstance(spec, type) and spec in _PYTHON:
+        return DTYPES[_PYTHON[spec]]
+    if jax.dtypes.issubdtype(spec, jax.dtypes.extended):
+        raise type_error(
+            f"a tensor cannot be of dtype {spec}", "Pass the bits of a key: jax.random.key_data."
+        )
+    return np.dtype(spec)
+
+
+def _of_dataclass(spec: Any) -> StructType:
+    fields = dataclasses.fields(spec)
+    if isinstance(spec, type):
+        home = vars(sys.modules[spec.__module__])
+        return _struct(((f.name, of_annotation(f.type, home)) for f in fields), spec)
+    return _struct(((f.name, getattr(spec, f.name)) for f in fields), type(spec))

@@ -1,0 +1,129 @@
+"""Several devices share the clients, and give what one does."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np
+from calque import federated as fed
+
+assert jax.device_count() == 4
+mesh = jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+rng = np.random.default_rng(0)
+data = rng.normal(size=(11, 3)).astype(np.float32)
+model = rng.normal(size=3).astype(np.float32)
+
+@fed.local("float32[3]", "float32[3]")
+def update(model, data):
+    return model - 0.1 * (model - data)
+
+@fed.local("<float32[3],int32>", "<float32[3],int32>", framework="jax")
+def merged(a, b):
+    return a[0] + b[0], a[1] + b[1]
+
+@fed.local("bool[3]", framework="jax")
+def as_int(x):
+    return x.astype(jnp.int32)
+
+@fed.computation("float32[3]@SERVER", "{float32[3]}@CLIENTS")
+def everything(model, data):
+    new = fed.federated_map(update, (fed.federated_broadcast(model), data))
+    weight = fed.federated_map(lambda v: v[0] * v[0], new)
+    mean = fed.federated_mean(new, weight)
+    off = new - fed.federated_broadcast(mean)
+    spread = fed.federated_aggregate(
+        off * off,
+        (np.zeros(3, np.float32), 0),
+        lambda acc, x: (acc[0] + x, acc[1] + 1),
+        merged,
+        lambda acc: acc[0] / acc[1],
+    )
+    bits = fed.federated_map(lambda v: v > 0.0, data)
+    counts = fed.federated_map(as_int, bits)
+    return {
+        "mean": mean, "spread": spread, "off": off, "least": fed.federated_min(new),
+        "any": fed.federated_max(bits), "all": fed.federated_collect(new),
+        "secure": fed.federated_secure_sum(counts, 3), "plain": fed.federated_mean(data),
+    }
+
+for chunk in (1, 2, 3):
+    one = everything.configured(chunk=chunk)(model, data)
+    four = everything.configured(chunk=chunk, mesh=mesh)(model, data)
+    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=str(path))
+assert "all_reduce" in everything.configured(mesh=mesh).lower(model, data).as_text()
+
+grad = lambda c: jax.grad(lambda m: (c(m, data)["mean"] ** 2).sum())(jnp.asarray(model))
+np.testing.assert_allclose(
+    grad(everything), grad(everything.configured(mesh=mesh)), rtol=1e-4, atol=1e-6
+)
+
+bad = data.copy()
+bad[7, 1] = np.nan
+try:
+    everything.configured(mesh=mesh)(model, bad)
+except fed_errors.ClientError as error:
+    assert "client 7" in str(error), error
+else:
+    raise AssertionError("no error")
+
+reduce = fed.computation(
+    lambda v: fed.federated_reduce(v, 0.0, lambda a, x: a + x), "{float32}@CLIENTS"
+)
+try:
+    reduce.configured(mesh=mesh)(data[:, 0])
+except TypeError as error:
+    assert "federated_aggregate" in str(error)
+else:
+    raise AssertionError("no error")
+print("equal")
+"""
+
+LEARNING = """
+import jax, numpy as np, torch
+from calque.federated import learning
+
+assert jax.device_count() == 4
+mesh = jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+rng = np.random.default_rng(0)
+data = [
+    {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)}
+    for n in (5, 3, 8, 1, 4, 7)
+]
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(4, 3))
+
+def trained(make, **options):
+    process = make(module, batch_size=4, shuffle=True, **options)
+    state = process.initialize()
+    for _ in range(3):
+        state, metrics = process.next(state, data)
+    return state, metrics, learning.Evaluation(module)(state, data)
+
+for make, extra in (
+    (learning.fed_avg, {"aggregator": learning.aggregators.median()}),
+    (learning.scaffold, {"clients": 6}),
+):
+    one, four = trained(make, **extra), trained(make, mesh=mesh, **extra)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, LEARNING], ids=["language", "learning"])
+def test_four_devices_give_what_one_does(program: str) -> None:
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+    }
+    program = "from calque import diagnostics as fed_errors\n" + program
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "equal" in result.stdout

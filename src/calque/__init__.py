@@ -22,6 +22,7 @@ from calque.run.from_jax import from_jax
 from calque.run.functional import functional
 from calque.run.jit import jit
 from calque.trace import symbolic_trace
+from calque.tracing.record import Recording, record
 
 _register()
 del _ops, _register
@@ -30,6 +31,7 @@ __all__ = [
     "CalqueError",
     "EagerWarning",
     "Exported",
+    "Recording",
     "RetraceWarning",
     "TraceError",
     "UnsupportedOpError",
@@ -39,6 +41,7 @@ __all__ = [
     "jit",
     "load_exported",
     "op",
+    "record",
     "symbolic_trace",
     "to_jax",
     "to_torch",

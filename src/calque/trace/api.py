@@ -12,6 +12,7 @@ from calque.diagnostics import tidy
 from calque.trace.branching import Branch
 from calque.trace.capture import Capture
 from calque.trace.errors import SymbolicTraceError
+from calque.trace.home import home
 from calque.trace.symbolic import SymbolicTracer
 
 
@@ -88,11 +89,11 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
 
     capture = Capture(tracer_of_method, root, concrete_args)
     graph = capture.graph()
-    home = _home(capture.tracer)
-    module = _make_graph_module(home, graph, name)
+    members = home(capture.tracer)
+    module = _make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
-            _copy_attr(home, module, node.target)
+            _copy_attr(members, module, node.target)
     return module
 
 
@@ -108,14 +109,3 @@ def _uncompiled(root: Any) -> Any:
 def _name(function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "Traced"
-
-
-def _home(tracer: SymbolicTracer) -> torch.nn.Module:
-    """A module with the members of the root and the constants; the user's own is not touched."""
-    home = torch.nn.Module()
-    vars(home).update(vars(tracer.root))
-    for members in ("_parameters", "_buffers", "_modules"):
-        vars(home)[members] = dict(vars(tracer.root)[members])
-    for name, value in tracer.kept.items():
-        setattr(home, name, value)
-    return home

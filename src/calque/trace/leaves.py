@@ -135,6 +135,10 @@ class Leaves:
         self._assigned[id(module)] = module
         return True
 
+    def has_assigned(self, root: Module) -> bool:
+        """Whether the program has assigned an attribute of a module or of one inside of it."""
+        return bool(self._assigned) and any(id(m) in self._assigned for m in root.modules())
+
     def add(self, root: Module) -> None:
         """A module that is called, and perhaps no part of the root."""
         if id(root) in self._before and not root._modules:

@@ -50,13 +50,18 @@ class ModuleHooks:
 
 def hold_modules(patches: Patches) -> None:
     """Let the trace of a thread see the modules that the thread calls."""
-    patches.hold(torch.nn.Module, "__call__", _traced_call)
+    hold_calls(patches)
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
+    # Whether they still have their weights, recurrent layers ask by identity.
+    patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
+
+
+def hold_calls(patches: Patches) -> None:
+    """As `hold_modules`, without what is read of a module: for a trace on real tensors."""
+    patches.hold(torch.nn.Module, "__call__", _traced_call)
     patches.hold(torch.nn.Module, "__setattr__", _traced_setattr)
     patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
     patches.hold(torch.nn.Module, "__init__", _traced_init)
-    # Whether they still have their weights, recurrent layers ask by identity.
-    patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
 
 
 def _traced_delattr(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,6 +73,17 @@ class Watch:
         """Within, each piece of code that runs is looked at for what it could change."""
         return self._running.watching()
 
+    def seen(self) -> tuple[list[Change], list[str]]:
+        """What has changed, and what the program did that differs from call to call.
+
+        Nothing is changed back: the run was the program's own.
+        """
+        self._forget_patches()
+        changed = list(self._snapshot.changed_by_program())
+        changes = [change for change, _ in self._changes(changed, lambda value: value)]
+        unrepeatable = [w for w in self._snapshot.unrepeatable if not w.startswith(_LOGGING)]
+        return changes, [*unrepeatable, *self._asked_how_far()]
+
     def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
         """Change back what was changed; returns what can be set again.
 

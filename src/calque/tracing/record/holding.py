@@ -1,0 +1,137 @@
+"""What PyTorch shows to no mode, and is replaced by scoped patches while a program is recorded."""
+
+import concurrent.futures.thread
+import contextlib
+import functools
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from calque.trace.active import current_trace, tracing
+from calque.trace.contexts import hold_contexts
+from calque.trace.modules import hold_calls
+from calque.trace.patching import Patches
+from calque.trace.randomness import hold_randomness
+from calque.trace.settings import hold_settings
+from calque.tracing.record.recorder import Above, Recorder
+from calque.tracing.record.witness import Beneath
+
+
+def hold(patches: Patches) -> None:
+    """Let a recording see modules, blocks, settings, random numbers, and threads."""
+    hold_calls(patches)
+    hold_contexts(patches)
+    hold_settings(patches)
+    hold_randomness(patches)
+    patches.hold(threading.Thread, "start", _started)
+    patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
+    patches.hold(torch.overrides, "has_torch_function", _as_without_us)
+
+
+@contextlib.contextmanager
+def entered(recorder: Recorder) -> Iterator[None]:
+    """Record this thread."""
+    above, beneath = Above(recorder), Beneath(recorder, recorder.local)
+    with tracing(recorder), beneath:
+        torch.overrides._push_mode(above)
+        try:
+            yield
+        finally:
+            _remove(above)
+
+
+def _remove(above: TorchFunctionMode) -> None:
+    """Take a mode off the stack, wherever it is: the program may have left others on top."""
+    taken = []
+    while _get_current_function_mode_stack():
+        mode = torch.overrides._pop_mode()
+        if mode is above:
+            break
+        taken.append(mode)
+    for mode in reversed(taken):
+        torch.overrides._push_mode(mode)
+
+
+@contextlib.contextmanager
+def older_objects_apart() -> Iterator[bool]:
+    """Within, the garbage collector lists only objects that came into being within.
+
+    Gives False where somebody else has set objects apart.
+    """
+    if gc.get_freeze_count():
+        yield False
+        return
+    gc.freeze()
+    try:
+        yield True
+    finally:
+        gc.unfreeze()
+
+
+def _recorder() -> Recorder | None:
+    trace = current_trace()
+    return trace if isinstance(trace, Recorder) and not trace.ended else None
+
+
+def _followed(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is recorded in whatever thread it runs."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if recorder.ended or current_trace() is recorder:
+            return function(*args, **kwargs)
+        with entered(recorder):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _started(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        recorder = _recorder()
+        serves_a_pool = getattr(thread, "_target", None) is concurrent.futures.thread._worker
+        if recorder is None or serves_a_pool:
+            return original(thread)
+        run: Any = thread.run
+
+        def run_once() -> None:
+            del vars(thread)["run"]
+            _followed(recorder, run)()
+
+        vars(thread)["run"] = run_once
+        return original(thread)
+
+    return start
+
+
+def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None:
+            function = _followed(recorder, function)
+        return original(pool, function, *args, **kwargs)
+
+    return submit
+
+
+def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Layers of PyTorch's that ask take another way where anybody listens."""
+
+    @functools.wraps(original)
+    def has_torch_function(relevant_args: Any) -> bool:
+        stack = _get_current_function_mode_stack()
+        if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], Above):
+            return original(relevant_args)
+        mode = torch.overrides._pop_mode()
+        try:
+            return original(relevant_args)
+        finally:
+            torch.overrides._push_mode(mode)
+
+    return has_torch_function

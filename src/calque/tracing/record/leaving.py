@@ -1,0 +1,94 @@
+"""Which calls of modules can be one node of a graph."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from calque.tracing.record.events import Begin, Call, ModuleCall
+from calque.tracing.record.values import Value, values_in
+
+
+class Leaves(NamedTuple):
+    """Calls of modules that are one node each.
+
+    Attributes:
+        calls: the calls.
+        within: these, and the calls inside of them.
+    """
+
+    calls: set[ModuleCall]
+    within: set[ModuleCall]
+
+
+def collapsible(tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> Leaves:
+    """The calls that one node can stand for, among those that are to be leaves.
+
+    It can where the module is called as it will be found, where what it gives shows all that
+    others use of what was computed in it, and where nothing in it was read into Python.
+    """
+    refused: set[ModuleCall] = set()
+    while True:
+        leaves = _outermost(tape, is_leaf, refused)
+        found = _that_leak(tape, leaves)
+        if not found:
+            return leaves
+        refused |= found
+
+
+def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]) -> Leaves:
+    calls: set[ModuleCall] = set()
+    within: set[ModuleCall] = set()
+    for event in tape.events:
+        if not isinstance(event, Begin):
+            continue
+        call = event.call
+        if call.parent in within:
+            within.add(call)
+            continue
+        is_root = call.module is tape.root and call.parent is None
+        fits = not (is_root or call.is_changed or call.is_open or call in refused)
+        if fits and is_leaf(call.module, call.path):
+            calls.add(call)
+            within.add(call)
+    return Leaves(calls, within)
+
+
+def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
+    while call is not None and call not in leaves.calls:
+        call = call.parent
+    return call
+
+
+def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
+    """The calls of which something inside is used outside, or was read into Python."""
+    home: dict[Value, ModuleCall] = {}
+    elsewhere: set[Value] = set(tape.values_given())
+    found: set[ModuleCall] = set()
+    for event in tape.events:
+        inner = event.module if isinstance(event, Call) else event.call.parent
+        leaf = _leaf_of(inner, leaves)
+        if isinstance(event, Call):
+            found |= _used((event.args, event.kwargs), home) - {leaf}
+            if leaf is None:
+                elsewhere.update(values_in(event.result))
+            else:
+                if event.reads:
+                    found.add(leaf)
+                inside = [v for v in values_in(event.result) if v not in elsewhere]
+                home.update((value, leaf) for value in inside if value not in home)
+        elif leaf is None and event.call in leaves.calls:
+            call = event.call
+            if isinstance(event, Begin):
+                found |= _used((call.args, call.kwargs), home)
+            else:
+                elsewhere.update(values_in(call.result))
+                for value in values_in(call.result):
+                    home.pop(value, None)
+    found |= _used(tape.values_of_result(), home)
+    return found
+
+
+def _used(template: Any, home: dict[Value, ModuleCall]) -> set[ModuleCall]:
+    return {home[value] for value in values_in(template) if value in home}
+

@@ -1,0 +1,127 @@
+"""Which tensor is which: the values of a run, told apart by the identity of tensors.
+
+Python gives the id of a tensor that has died to the next one, nearly always. So an id counts only
+as long as a weak reference says that the very same tensor is alive, and no tensor is kept alive.
+"""
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Looks(NamedTuple):
+    """What a tensor looked like when it was made."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @property
+    def size_in_bytes(self) -> int:
+        """How many bytes its elements take."""
+        count = self.dtype.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Value:
+    """A tensor of a run, or an object that a call of PyTorch gave; compared by identity.
+
+    Attributes:
+        looks: of a tensor.
+        is_dynamic: whether its shape depends on the values of other tensors.
+    """
+
+    __slots__ = ("is_dynamic", "looks")
+
+    def __init__(self, looks: Looks | None = None, is_dynamic: bool = False) -> None:
+        self.looks = looks
+        self.is_dynamic = is_dynamic
+
+    def __repr__(self) -> str:
+        if self.looks is None:
+            return "<object>"
+        return f"<{str(self.looks.dtype).removeprefix('torch.')}{list(self.looks.shape)}>"
+
+
+def looks_of(tensor: torch.Tensor) -> Looks:
+    """What a tensor looks like now."""
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    shape = tuple(tensor.shape) if not tensor.is_nested else ()
+    stride = tensor.stride() if strided else ()
+    return Looks(shape, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class Values:
+    """The values whose tensors are alive.
+
+    >>> values = Values()
+    >>> x = torch.ones(2)
+    >>> values.add(x) is values.of(x), values.of(torch.ones(2))
+    (True, None)
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, tuple[Any, Value]] = {}
+        self._objects: dict[int, tuple[Any, Value]] = {}
+
+    def of(self, tensor: torch.Tensor) -> Value | None:
+        """The value that a tensor is; None for one that no recorded call has given."""
+        found = self._tensors.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def has(self, key: int) -> bool:
+        """Whether the tensor with this id, which is alive, is a value."""
+        return key in self._tensors
+
+    def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
+        """A tensor that is new to the recording."""
+        value = Value(looks_of(tensor), is_dynamic)
+        self._tensors[id(tensor)] = weakref.ref(tensor), value
+        return value
+
+    def of_object(self, thing: Any) -> Value | None:
+        """As `of`, for what is no tensor."""
+        found = self._objects.get(id(thing))
+        return found[1] if found is not None else None
+
+    def add_object(self, thing: Any) -> Value:
+        """As `add`, for what is no tensor; it is kept alive."""
+        value = Value()
+        self._objects[id(thing)] = thing, value
+        return value
+
+    def forget(self) -> None:
+        """The run has ended."""
+        self._tensors.clear()
+        self._objects.clear()
+
+
+def values_in(template: Any) -> list[Value]:
+    """The values in an argument or a result, in containers too.
+
+    >>> a, b = Value(), Value()
+    >>> values_in((a, [1, {"key": b}])) == [a, b]
+    True
+    """
+    found: list[Value] = []
+    _collect(template, found)
+    return found
+
+
+def _collect(template: Any, found: list[Value]) -> None:
+    kind = type(template)
+    if kind is Value:
+        found.append(template)
+    elif kind is slice:
+        _collect((template.start, template.stop, template.step), found)
+    elif isinstance(template, dict):
+        for part in template.values():
+            _collect(part, found)
+    elif isinstance(template, (tuple, list)) and kind is not torch.Size:
+        for part in template:
+            _collect(part, found)

@@ -2,7 +2,7 @@
 
 import fnmatch
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -118,13 +118,11 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     bound = dict(tape.signature.bind(*first, *args, **kwargs).arguments)
     if first:
         del bound[next(iter(bound))]
-        own = {id(t): name for name, t in tape.root.named_parameters()}
-        own.update((id(t), name) for name, t in tape.root.named_buffers())
-    else:
-        own = {}
     tape.arguments = given_to(recorder, bound, tape.twins)
-    for name in recorder.known_among(own):
-        recorder.problems.append(f"{name}, a tensor of the module's, is an argument as well")
+    if first:
+        for name, tensor in _members(tape.root):
+            if recorder.values.of(tensor) is not None:
+                recorder.problems.append(f"{name}, a tensor of the module's, is an argument as well")
 
 
 def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool) -> None:
@@ -138,6 +136,9 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool
     for change in changes:
         key = change.key
         owner = owners.get(key[0])
+        if owner is not None and key[1] == "training" and type(change.after) is bool:
+            tape.assignments.append((owner, "training", change.after))
+            continue
         value = recorder.values.of(change.after) if _is_tensor(change.after) else None
         read = id(change.before) in recorder.arguments.outside
         if owner is not None and value is not None and not read:
@@ -152,6 +153,11 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(frozen):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _members(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from root.named_parameters()
+    yield from root.named_buffers()
 
 
 def _is_tensor(value: Any) -> bool:

@@ -19,13 +19,11 @@ class Arguments:
         recorder: has the values, and is told of what cannot be part of a graph.
 
     Attributes:
-        is_dynamic: whether a value of a shape that depends on values was met; reset by the caller.
         outside: the tensors that the program had already, or that came from nowhere, by id.
     """
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self.is_dynamic = False
         self.outside: dict[int, tuple[torch.Tensor, Any]] = {}
         self._shared: list[tuple[torch.Tensor, torch.Tensor, int, Any]] = []
 
@@ -62,7 +60,7 @@ class Arguments:
         value = self._recorder.values.of(tensor)
         if value is not None:
             if value.is_dynamic:
-                self.is_dynamic = True
+                self._recorder.local.is_dynamic = True
             return value
         if id(tensor) not in self.outside:
             self.outside[id(tensor)] = tensor, self._recorder.place()
@@ -125,15 +123,14 @@ class Arguments:
 
     def shared_with_python(self, tensor: torch.Tensor, call: Any) -> None:
         """Python can write to the tensor by other means than PyTorch's; see whether it does."""
-        plain = tensor.detach()
         place = call.place if call is not None else self._recorder.place()
-        self._shared.append((plain, plain.clone(), plain._version, place))
+        self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
 
     def written_by_python(self) -> list[Any]:
         """The lines where a tensor was handed to Python, which has written to it."""
         found = []
         for tensor, before, version, place in self._shared:
-            if tensor._version == version and not _same(tensor, before):
+            if tensor._version == version and not _same(tensor.detach(), before):
                 found.append(place)
         return found
 

@@ -266,12 +266,18 @@ class Builder(NamingTracer):
         else:
             node = record_call(self, target, call.args, call.kwargs).node
         if call.reads:
-            answer = self.get_fresh_qualname("_answer")
-            self.keep(answer, Answer(call.reads[0]))
-            expected = self.create_node("get_attr", answer, (), {})
-            check = (node, expected, call.what, str(call.origin()))
-            self.create_node("call_function", expect_answer, check, {})
+            self._expect(node, call.reads[0], call.what, call)
+        if call.is_counted:
+            length = self.create_node("call_function", len, (node,), {})
+            self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
         self._define(call.result, node)
+
+    def _expect(self, node: Node, answer: Any, what: str, call: Call) -> None:
+        name = self.get_fresh_qualname("_answer")
+        self.keep(name, Answer(answer))
+        expected = self.create_node("get_attr", name, (), {})
+        check = (node, expected, what, str(call.origin()))
+        self.create_node("call_function", expect_answer, check, {})
 
 
 _PLAIN = (getattr, setattr, len)

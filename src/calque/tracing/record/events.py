@@ -76,11 +76,12 @@ class Call:
             tensors; a guard, when the recording is replayed.
         what: for a guard, what was read, in words.
         reads_values, has_dynamic_shape: what the operators are known for.
+        is_counted: whether the number of parts in the result depends on values.
     """
 
     __slots__ = (
-        *("args", "has_dynamic_shape", "kwargs", "module", "operators", "place", "reads"),
-        *("reads_values", "result", "target", "what"),
+        *("args", "has_dynamic_shape", "is_counted", "kwargs", "module", "operators", "place"),
+        *("reads", "reads_values", "result", "target", "what"),
     )
 
     def __init__(
@@ -97,7 +98,7 @@ class Call:
         self.operators = 0
         self.reads: tuple[Any, ...] = ()
         self.what = ""
-        self.reads_values = self.has_dynamic_shape = False
+        self.reads_values = self.has_dynamic_shape = self.is_counted = False
 
     @property
     def name(self) -> str:

@@ -73,7 +73,7 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
             if leaf is None:
                 elsewhere.update(values_in(event.result))
             else:
-                if event.reads:
+                if event.reads or event.is_counted:
                     found.add(leaf)
                 inside = [v for v in values_in(event.result) if v not in elsewhere]
                 home.update((value, leaf) for value in inside if value not in home)

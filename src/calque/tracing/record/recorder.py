@@ -40,8 +40,11 @@ class Local(threading.local):
         call: the call of PyTorch that runs.
         module: the call of a module that runs.
         is_main: whether the thread is the one that records.
+        is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
+            values; reset by whoever asks.
     """
 
+    is_dynamic = False
     call: Call | None = None
     module: ModuleCall | None = None
     is_main = False
@@ -171,10 +174,11 @@ class Recorder:
         """
         local = self.local
         lower = self.arguments
-        lower.is_dynamic = False
-        lowered = lower.tuple_of(args if given is None else given)
-        named = lower.dict_of(kwargs) if kwargs else {}
-        is_dynamic = lower.is_dynamic
+        local.is_dynamic = False
+        with torch._C.DisableTorchFunction():
+            lowered = lower.tuple_of(args if given is None else given)
+            named = lower.dict_of(kwargs) if kwargs else {}
+        is_dynamic = local.is_dynamic
         call = Call(target or func, lowered, named, local.module, self.place())
         local.call = call
         try:
@@ -184,22 +188,25 @@ class Recorder:
             raise
         finally:
             local.call = None
-        self._ran(call, args, result, is_dynamic)
+        with torch._C.DisableTorchFunction():
+            self._ran(call, args, result, is_dynamic)
         return result
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An operator runs outside of any call of the program."""
-        if self.ended:
-            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # what is asked of tensors here is no call either
+            return func(*args, **kwargs) if self.ended else self._operator(func, args, kwargs)
+
+    def _operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if func is _LIFTED and self.values.of(args[0]) is None:
             result = func(*args, **kwargs)
             self.arguments.made_of_data(result)
             return result
         local, lower = self.local, self.arguments
-        lower.is_dynamic = False
+        local.is_dynamic = False
         lowered, named = lower.tuple_of(args), lower.dict_of(kwargs)
         call = Call(func, lowered, named, local.module, self.place())
-        is_dynamic = lower.is_dynamic
+        is_dynamic = local.is_dynamic
         tell(call, func, args)
         local.call = call
         try:
@@ -215,10 +222,6 @@ class Recorder:
         call = Call(fresh, (constant,), {}, self.local.module, self.place())
         call.result = self.values.add(tensor)
         self.events.append(call)
-
-    def known_among(self, tensors: dict[int, str]) -> list[str]:
-        """The names of those tensors, by id, that are values of the recording."""
-        return [name for key, name in tensors.items() if self.values.has(key)]
 
     def in_functorch(self) -> bool:
         """Whether the program is within `torch.func.vmap`, `grad` or a relative."""
@@ -240,8 +243,7 @@ class Recorder:
             self.events.append(call)
             if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
                 self.asked.add("shape")
-                if dynamic and isinstance(result, (tuple, list)):
-                    self._guard(Call(len, (call.result,), {}, call.module, call.place), len(result))
+                call.is_counted = dynamic
             return
         self._answered(call, question, args, result, is_dynamic)
 
@@ -316,8 +318,9 @@ class Recorder:
         path = self._paths.get(id(module), "")
         call = ModuleCall(module, path, number, local.module)
         call.place = self.place()
-        call.args = self.arguments.tuple_of(args)
-        call.kwargs = self.arguments.dict_of(kwargs)
+        with torch._C.DisableTorchFunction():
+            call.args = self.arguments.tuple_of(args)
+            call.kwargs = self.arguments.dict_of(kwargs)
         self.leaves.add(module)
         if not module._modules or type(module).__module__.startswith("torch.nn"):
             call.is_changed = self.leaves.is_changed(module)
@@ -330,7 +333,8 @@ class Recorder:
             result = call_watched(original, module, *args, **kwargs)
         finally:
             local.module, self.scope.module_path = before, scope
-        call.result = self.arguments.of(result)
+        with torch._C.DisableTorchFunction():
+            call.result = self.arguments.of(result)
         call.is_open = self.arguments.is_strange(result)
         self.events.append(End(call))
         if self._keeps(path):

@@ -1,10 +1,10 @@
 """Which tensor is which: the values of a run, told apart by the identity of tensors.
 
-Python gives the id of a tensor that has died to the next one, nearly always. So an id counts only
-as long as a weak reference says that the very same tensor is alive, and no tensor is kept alive.
+Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that only
+C++ holds has no Python object at all. So a tensor is known by its C++ object, to which PyTorch's own
+weak reference is held: that keeps no data alive, and no other tensor gets the same address.
 """
 
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +57,7 @@ def looks_of(tensor: torch.Tensor) -> Looks:
 
 
 class Values:
-    """The values whose tensors are alive.
+    """The values of a run, by their tensors.
 
     >>> values = Values()
     >>> x = torch.ones(2)
@@ -71,17 +71,13 @@ class Values:
 
     def of(self, tensor: torch.Tensor) -> Value | None:
         """The value that a tensor is; None for one that no recorded call has given."""
-        found = self._tensors.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
-
-    def has(self, key: int) -> bool:
-        """Whether the tensor with this id, which is alive, is a value."""
-        return key in self._tensors
+        found = self._tensors.get(tensor._cdata)
+        return found[1] if found is not None else None
 
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
         """A tensor that is new to the recording."""
         value = Value(looks_of(tensor), is_dynamic)
-        self._tensors[id(tensor)] = weakref.ref(tensor), value
+        self._tensors[tensor._cdata] = torch._C._WeakTensorRef(tensor), value
         return value
 
     def of_object(self, thing: Any) -> Value | None:

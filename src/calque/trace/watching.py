@@ -116,6 +116,16 @@ class Watch:
             )
         return changes
 
+    def foresee(self) -> bool:
+        """Look at all code that could run, instead of at what runs; gives whether that is enough.
+
+        It costs less, and nothing while the program runs. It is not enough where the program calls
+        what differs from call to call, such as a clock.
+        """
+        self._snapshot.follow_all()
+        self._snapshot.visit(None, "")
+        return not self._snapshot.has_differing
+
     def forget(self) -> None:
         """Hold nothing of the program's any more."""
         for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):

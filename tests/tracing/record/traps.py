@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -720,3 +721,54 @@ def caught_errors(x: Tensor) -> Tensor:
         return x.view(7)
     except RuntimeError:
         return x * 2
+
+
+@trap((3,), verdict="refused")
+def asks_the_clock(x: Tensor) -> Tensor:
+    return x * (time.perf_counter() % 1)
+
+
+_seen: list[int] = []
+
+
+def _counts() -> int:
+    _seen.append(1)
+    return len(_seen)
+
+
+@trap((3,), verdict="refused")
+def counts_in_a_global(x: Tensor) -> Tensor:
+    return x * _counts()
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def add(self, value: float) -> float:
+        self.total += value
+        return self.total
+
+
+@trap((3,), verdict="refused")
+class CountsInAnObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.meter.add(1.0)
+
+
+def _counting() -> Callable[[Tensor], Tensor]:
+    count = 0
+
+    def program(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return x * count
+
+    return program
+
+
+TRAPS["counts_in_a_closure"] = Trap(_counting, lambda: (torch.randn(3),), "refused")

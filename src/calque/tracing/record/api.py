@@ -1,5 +1,6 @@
 """`calque.record(...)`."""
 
+import contextlib
 import fnmatch
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,8 @@ def record(
     try:
         with older_objects_apart() as frozen, Patches() as patches:
             hold(patches)
-            with entered(recorder), watch.running():
+            running = contextlib.nullcontext() if watch.foresee() else watch.running()
+            with entered(recorder), running:
                 result = call(*args, **kwargs)
             if recorder.refusal is not None:
                 raise recorder.refusal  # the program has caught it

@@ -70,10 +70,16 @@ class Arguments:
         value = self._recorder.values.of_object(given)
         if value is not None:
             return value
-        if not is_constant(given) and self._hides(given, _DEPTH):
-            kind = type(given).__name__
-            self._recorder.refuse(f"a {kind} with tensors of the run inside is given to PyTorch")
+        if not is_constant(given):
+            self._recorder.local.objects.append(given)
         return given
+
+    def refuse_hidden(self, objects: list[Any]) -> None:
+        """Objects are given to a function of PyTorch: none of them may hold values of the run."""
+        for given in objects:
+            if self._hides(given, _DEPTH):
+                kind = type(given).__name__
+                self._recorder.refuse(f"a {kind} with tensors of the run inside goes to PyTorch")
 
     def _hides(self, thing: Any, depth: int) -> bool:
         """Whether an object holds a tensor that is a value of the run."""
@@ -93,15 +99,6 @@ class Arguments:
             inside += [getattr(thing, "__self__", None), getattr(thing, "func", None)]
             inside += getattr(thing, "args", None) or () if hasattr(thing, "func") else ()
         return any(self._hides(part, depth - 1) for part in inside)
-
-    def is_strange(self, result: Any) -> bool:
-        """Whether a module's result is an object, in which values may be hidden."""
-        kind = type(result)
-        if kind in _PLAIN or isinstance(result, torch.Tensor):
-            return False
-        if kind in (tuple, list):
-            return any(map(self.is_strange, result))
-        return not (kind is dict and not any(map(self.is_strange, result.values())))
 
     def defined(self, result: Any, is_dynamic: bool) -> Any:
         """The values in the containers that a function of PyTorch gave."""

@@ -42,12 +42,21 @@ class Local(threading.local):
         is_main: whether the thread is the one that records.
         is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
             values; reset by whoever asks.
+        objects: those that were met among arguments and that no graph can hold.
     """
 
     is_dynamic = False
     call: Call | None = None
     module: ModuleCall | None = None
     is_main = False
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+
+    def taken(self) -> list[Any]:
+        """The objects, which are forgotten."""
+        objects, self.objects = self.objects, []
+        return objects
 
 
 class Recorder:
@@ -179,6 +188,8 @@ class Recorder:
             lowered = lower.tuple_of(args if given is None else given)
             named = lower.dict_of(kwargs) if kwargs else {}
         is_dynamic = local.is_dynamic
+        if local.objects:
+            lower.refuse_hidden(local.taken())
         call = Call(target or func, lowered, named, local.module, self.place())
         local.call = call
         try:
@@ -321,6 +332,7 @@ class Recorder:
         with torch._C.DisableTorchFunction():
             call.args = self.arguments.tuple_of(args)
             call.kwargs = self.arguments.dict_of(kwargs)
+        call.is_open = bool(local.taken())
         self.leaves.add(module)
         if not module._modules or type(module).__module__.startswith("torch.nn"):
             call.is_changed = self.leaves.is_changed(module)
@@ -335,7 +347,7 @@ class Recorder:
             local.module, self.scope.module_path = before, scope
         with torch._C.DisableTorchFunction():
             call.result = self.arguments.of(result)
-        call.is_open = self.arguments.is_strange(result)
+        call.is_open |= bool(local.taken())
         self.events.append(End(call))
         if self._keeps(path):
             self.kept.setdefault(path, []).append(result)

@@ -49,6 +49,10 @@ class Beneath(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or PyTorch wraps the handler below, and loads its compiler for that
+
     def __init__(self, recorder: Any, local: Any) -> None:
         super().__init__()
         self._recorder = recorder

@@ -110,6 +110,7 @@ class Leaves:
     def __init__(self, known: Mapping[int, Held]) -> None:
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
+        self._whole: set[Module] = set()
         for held in known.values():
             self._know_class(held.kind)
         self._hooks = _global_hooks()
@@ -119,6 +120,7 @@ class Leaves:
     def forget(self) -> None:
         """Hold none of them any more: the run has ended."""
         self._before.clear()
+        self._whole.clear()
 
     def made(self, module: Module) -> None:
         """The program makes a module, which is no leaf of it with a state of its own."""
@@ -141,8 +143,9 @@ class Leaves:
 
     def add(self, root: Module) -> None:
         """A module that is called, and perhaps no part of the root."""
-        if id(root) in self._before and not root._modules:
+        if id(root) in self._before and (not root._modules or root in self._whole):
             return
+        self._whole.add(root)
         for module in root.modules():
             if id(module) not in self._before:
                 self._before[id(module)] = Held(module)

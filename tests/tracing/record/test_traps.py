@@ -15,7 +15,9 @@ from tests.tracing.record.traps import TRAPS
 def plain(value: Any) -> Any:
     """A result in containers that can be compared."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor):

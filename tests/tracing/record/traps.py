@@ -591,9 +591,9 @@ def batched_by_vmap(x: Tensor) -> Tensor:
 
 @trap((3,))
 def differentiated_by_func(x: Tensor) -> Tensor:
-    return torch.func.grad(lambda y: (y**3).sum())(x) + torch.func.vmap(
-        torch.func.grad(torch.sin)
-    )(x)
+    return torch.func.grad(lambda y: (y**3).sum())(x) + torch.func.vmap(torch.func.grad(torch.sin))(
+        x
+    )
 
 
 @trap((3,))

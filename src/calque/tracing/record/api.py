@@ -124,7 +124,9 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     if first:
         for name, tensor in _members(tape.root):
             if recorder.values.of(tensor) is not None:
-                recorder.problems.append(f"{name}, a tensor of the module's, is an argument as well")
+                recorder.problems.append(
+                    f"{name}, a tensor of the module's, is an argument as well"
+                )
 
 
 def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool) -> None:

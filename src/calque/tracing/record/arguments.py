@@ -153,4 +153,3 @@ def _is_filled(cell: Any) -> bool:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
-

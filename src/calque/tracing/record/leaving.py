@@ -91,4 +91,3 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
 
 def _used(template: Any, home: dict[Value, ModuleCall]) -> set[ModuleCall]:
     return {home[value] for value in values_in(template) if value in home}
-

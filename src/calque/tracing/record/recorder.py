@@ -334,7 +334,7 @@ class Recorder:
             call.kwargs = self.arguments.dict_of(kwargs)
         call.is_open = bool(local.taken())
         self.leaves.add(module)
-        if not module._modules or type(module).__module__.startswith("torch.nn"):
+        if not module._modules or _is_of_torch(type(module).__module__):
             call.is_changed = self.leaves.is_changed(module)
         else:
             call.is_changed = self.leaves.has_assigned(module)
@@ -373,6 +373,10 @@ class Above(TorchFunctionMode):
         return self._recorder.called(func, args, kwargs or {})
 
 
+def _is_of_torch(module: str) -> bool:
+    return module.startswith(("torch.nn", "torch.ao.nn"))
+
+
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A deep copy of a leaf tensor, by itself."""
     return tensor.__deepcopy__({})
@@ -391,4 +395,3 @@ def _holds_tensors(result: Any) -> bool:
     if isinstance(result, dict):
         return any(map(_holds_tensors, result.values()))
     return isinstance(result, (tuple, list)) and any(map(_holds_tensors, result))
-

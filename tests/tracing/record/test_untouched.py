@@ -1,4 +1,4 @@
-"""A program that is recorded does what it would do by itself, and nothing of the recording stays."""
+"""A recorded program does what it would do by itself, and nothing of the recording stays."""
 
 import copy
 import gc

@@ -51,7 +51,7 @@ def trap(
     return enter
 
 
-# Writes --------------------------------------------------------------------------------------
+# Writes ------------------------------------------------------------------------------------------
 
 
 @trap((4, 3))
@@ -139,7 +139,7 @@ def real_and_imaginary_parts(x: Tensor) -> Tensor:
     return torch.view_as_real(z)
 
 
-# Names, properties, methods -------------------------------------------------------------------
+# Names, properties, methods ----------------------------------------------------------------------
 
 
 @trap((2, 3), (4, 3))
@@ -188,7 +188,7 @@ def reflected_operators(x: Tensor) -> Tensor:
     return 1 / (2 - x) ** 2 + 3**x
 
 
-# Containers ------------------------------------------------------------------------------------
+# Containers --------------------------------------------------------------------------------------
 
 
 @trap(draw=lambda: ({"a": torch.randn(3), "b": [torch.randn(3), (torch.randn(3),)]},))
@@ -231,7 +231,7 @@ def returns_its_input_and_a_constant(x: Tensor) -> Any:
     return x, torch.ones(2), None, "text", 3
 
 
-# Modules ---------------------------------------------------------------------------------------
+# Modules -----------------------------------------------------------------------------------------
 
 
 class Shared(nn.Module):
@@ -407,7 +407,7 @@ class StashesInside(nn.Module):
         return y + self.inner.hidden
 
 
-# Tensors that come from elsewhere -----------------------------------------------------------------
+# Tensors that come from elsewhere ----------------------------------------------------------------
 
 
 @trap((200,))
@@ -539,7 +539,7 @@ class HasAScript(nn.Module):
 trap((2, 3))(HasAScript)
 
 
-# Ways of running ------------------------------------------------------------------------------------
+# Ways of running ---------------------------------------------------------------------------------
 
 
 @trap((3,))
@@ -598,7 +598,7 @@ def differentiated_by_func(x: Tensor) -> Tensor:
 
 @trap((3,))
 def checkpointed(x: Tensor) -> Tensor:
-    return checkpoint(lambda y: (y * 2).sin(), x, use_reentrant=False) + 1  # pyright: ignore
+    return checkpoint(lambda y: (y * 2).sin(), x, use_reentrant=False) + 1
 
 
 @trap((4, 4))
@@ -623,7 +623,7 @@ def inference_mode_blocks(x: Tensor) -> Tensor:
     return y
 
 
-# Numbers and shapes ---------------------------------------------------------------------------------
+# Numbers and shapes ------------------------------------------------------------------------------
 
 
 @trap((8,), (8,))

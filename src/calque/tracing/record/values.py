@@ -1,8 +1,8 @@
 """Which tensor is which: the values of a run, told apart by the identity of tensors.
 
-Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that only
-C++ holds has no Python object at all. So a tensor is known by its C++ object, to which PyTorch's own
-weak reference is held: that keeps no data alive, and no other tensor gets the same address.
+Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that
+only C++ holds has no Python object at all. So a tensor is known by its C++ object, to which a weak
+reference of PyTorch's is held: that keeps no data alive, and no other tensor gets the address.
 """
 
 from typing import Any, NamedTuple

@@ -5,8 +5,11 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
-from calque import ops as _ops  # the rules must exist before they are bound
 from calque import trace
+import importlib as _importlib
+from typing import Any as _Any
+
+from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register
@@ -26,6 +29,14 @@ from calque.tracing.record import Recording, record
 
 _register()
 del _ops, _register
+
+
+def __getattr__(name: str) -> _Any:
+    """`calque.convert` is there without an import of its own, and loaded when it is used."""
+    if name == "convert":
+        return _importlib.import_module("calque.convert")
+    raise AttributeError(f"module 'calque' has no attribute {name!r}")
+
 
 __all__ = [
     "CalqueError",

@@ -9,6 +9,9 @@ import torch
 from calque.trace.checks import recorded
 from calque.trace.errors import SymbolicTraceError
 
+AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
+"""Properties of a tensor that depend on where gradients are recorded."""
+
 
 class Answer:
     """What the program read, kept by the graph as it was."""

@@ -139,6 +139,8 @@ class Builder(NamingTracer):
             return
         if not values_in(template):
             return
+        if isinstance(template, tuple) and all(type(part) is Value for part in template):
+            node.meta["val"] = tuple(self.abstract.like(part) for part in template)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:
             if values_in(part):
@@ -156,7 +158,10 @@ class Builder(NamingTracer):
             made = make_placeholder(self, name, tape.signature)
             bare = name.lstrip("*")
             if bare in tape.arguments:
+                self._placeholders()[-1].meta.setdefault("val", abstract[bare])
                 paired(tape.arguments[bare], made, self._take)
+            elif bare != name:
+                self._placeholders()[-1].meta["val"] = {} if name.startswith("**") else ()
         for check, arguments in self.deferred:
             try:
                 lowered = tuple(self.create_arg(a) for a in arguments)
@@ -169,9 +174,11 @@ class Builder(NamingTracer):
             self.create_node("call_function", expect_one, (*nodes, names), {})
         order_inputs(self.graph, tape.code)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
-        placeholders = self.graph.find_nodes(op="placeholder")
-        for node in placeholders[:1] if tape.asked else ():
+        for node in self._placeholders()[:1] if tape.asked else ():
             self.assumed.ask(node, *tape.asked)
+
+    def _placeholders(self) -> list[Node]:
+        return self.graph.find_nodes(op="placeholder")
 
     def _abstract(self, leaf: Any) -> Any:
         return self.abstract.like(leaf) if type(leaf) is Value else leaf

@@ -18,9 +18,6 @@ SHARING = frozenset(("numpy", "__array__", "__dlpack__", "data_ptr", "untyped_st
 ADDRESSES = frozenset(("data_ptr", "untyped_storage", "storage", "_typed_storage"))
 """What is another one in each run."""
 
-AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
-"""Properties that depend on where gradients are recorded."""
-
 FREE = frozenset(
     (
         *("__hash__", "__dir__", "is_tensor", "typename", "has_torch_function", "result_type"),

@@ -25,7 +25,8 @@ def collapsible(tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> L
     """The calls that one node can stand for, among those that are to be leaves.
 
     It can where the module is called as it will be found, where what it gives shows all that
-    others use of what was computed in it, and where nothing in it was read into Python.
+    others use of what was computed in it. What is read into Python in it is read again by the
+    module itself, when the node runs; but a number that it gives is none of the graph's.
     """
     refused: set[ModuleCall] = set()
     while True:
@@ -73,7 +74,7 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
             if leaf is None:
                 elsewhere.update(values_in(event.result))
             else:
-                if event.reads or event.is_counted:
+                if (event.reads or event.is_counted) and _has_numbers(leaf.result):
                     found.add(leaf)
                 inside = [v for v in values_in(event.result) if v not in elsewhere]
                 home.update((value, leaf) for value in inside if value not in home)
@@ -87,6 +88,15 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
                     home.pop(value, None)
     found |= _used(tape.values_of_result(), home)
     return found
+
+
+def _has_numbers(result: Any) -> bool:
+    """Whether there is something beside tensors in what a module gives."""
+    if isinstance(result, dict):
+        return any(map(_has_numbers, result.values()))
+    if isinstance(result, (tuple, list)):
+        return any(map(_has_numbers, result))
+    return not (result is None or isinstance(result, (Value, torch.Tensor)))
 
 
 def _used(template: Any, home: dict[Value, ModuleCall]) -> set[ModuleCall]:

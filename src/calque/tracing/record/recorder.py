@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from calque.state import ATOMIC, call_watched, unwatched
-from calque.trace.answers import answer_of, spoken
+from calque.trace.answers import AUTOGRAD, answer_of, spoken
 from calque.trace.assumptions import Assumptions
 from calque.trace.checks import fresh
 from calque.trace.errors import SymbolicTraceError
@@ -277,7 +277,7 @@ class Recorder:
             self.events.append(call)
             return
         aspect = ASPECTS.get(question)
-        if question in escapes.AUTOGRAD or is_dynamic:
+        if question in AUTOGRAD or is_dynamic:
             self._guard(call, answer)
         elif aspect is not None:
             self.asked.add(aspect)

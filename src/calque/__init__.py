@@ -5,11 +5,11 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
-from calque import trace
 import importlib as _importlib
 from typing import Any as _Any
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque import trace
 from calque.device.custom import op
 from calque.device.interop import to_jax, to_torch
 from calque.device.registration import register as _register

@@ -12,6 +12,7 @@ NAMES = (
     "trace_time",
     "compile",
     "trace",
+    "record",
     "memory",
     "import_time",
 )

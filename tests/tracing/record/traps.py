@@ -772,3 +772,10 @@ def _counting() -> Callable[[Tensor], Tensor]:
 
 
 TRAPS["counts_in_a_closure"] = Trap(_counting, lambda: (torch.randn(3),), "refused")
+
+
+@trap((2, 3))
+def makes_a_module(x: Tensor) -> Tensor:
+    layer = nn.BatchNorm1d(3, affine=False)
+    layer.eval()
+    return layer(x) + nn.ReLU()(x)

@@ -111,12 +111,11 @@ class Recorder:
         return True
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """The program deletes an attribute of a module."""
+        """A trace in another thread sees deletions, and so does this one while it does."""
         self.leaves.assigned(module)
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """The program makes a module."""
-        self.leaves.made(module)
+        """As `delete_attribute`, of modules that the program makes; they are opened."""
 
     def member_of(self, value: Any) -> Any:
         """What is assigned is what the program assigns."""

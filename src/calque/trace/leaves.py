@@ -153,12 +153,18 @@ class Leaves:
 
     def is_changed(self, leaf: Module) -> bool:
         """Whether a call does not do what it would have done before the run."""
-        if any(_GLOBAL_HOOKS) or any(self._hooks):
-            if not all(map(alike, _global_hooks(), self._hooks)):
-                return True
         if not leaf._modules:
-            return self._differs(leaf)
-        return any(map(self._differs, leaf.modules()))
+            return self.is_changed_itself(leaf)
+        return self._have_hooks_changed() or any(map(self._differs, leaf.modules()))
+
+    def is_changed_itself(self, module: Module) -> bool:
+        """As `is_changed`, whatever has become of the modules inside of it."""
+        return self._have_hooks_changed() or self._differs(module)
+
+    def _have_hooks_changed(self) -> bool:
+        if not any(_GLOBAL_HOOKS) and not any(self._hooks):
+            return False
+        return not all(map(alike, _global_hooks(), self._hooks))
 
     def _differs(self, module: Module) -> bool:
         if id(module) in self._assigned:

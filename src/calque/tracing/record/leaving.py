@@ -40,6 +40,7 @@ def collapsible(tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> L
 def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]) -> Leaves:
     calls: set[ModuleCall] = set()
     within: set[ModuleCall] = set()
+    changed = _changed(tape)
     for event in tape.events:
         if not isinstance(event, Begin):
             continue
@@ -47,12 +48,25 @@ def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]
         if call.parent in within:
             within.add(call)
             continue
+        if call in changed:
+            continue
         is_root = call.module is tape.root and call.parent is None
-        fits = not (is_root or call.is_changed or call.is_open or call in refused)
+        fits = not (is_root or call.is_open or call in refused)
         if fits and is_leaf(call.module, call.path):
             calls.add(call)
             within.add(call)
     return Leaves(calls, within)
+
+
+def _changed(tape: Any) -> set[ModuleCall]:
+    """The calls of modules that the program has changed, or that call one inside of them."""
+    found: set[ModuleCall] = set()
+    for event in tape.events:
+        call = event.call if isinstance(event, Begin) and event.call.is_changed else None
+        while call is not None:
+            found.add(call)
+            call = call.parent
+    return found
 
 
 def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:

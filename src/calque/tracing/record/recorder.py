@@ -333,10 +333,8 @@ class Recorder:
             call.kwargs = self.arguments.dict_of(kwargs)
         call.is_open = bool(local.taken())
         self.leaves.add(module)
-        if not module._modules or _is_of_torch(type(module).__module__):
-            call.is_changed = self.leaves.is_changed(module)
-        else:
-            call.is_changed = self.leaves.has_assigned(module)
+        leaves = self.leaves
+        call.is_changed = leaves.is_changed_itself(module) or leaves.has_assigned(module)
         self.events.append(Begin(call))
         before, scope = local.module, self.scope.module_path
         local.module, self.scope.module_path = call, path
@@ -370,10 +368,6 @@ class Above(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         return self._recorder.called(func, args, kwargs or {})
-
-
-def _is_of_torch(module: str) -> bool:
-    return module.startswith(("torch.nn", "torch.ao.nn"))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

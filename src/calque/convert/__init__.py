@@ -12,6 +12,7 @@ layers (`layer_table`) and a format of JSON and safetensors (`save`, `load`).
 from calque.convert.calls import Call, Calls, TensorInfo, WeightInfo
 from calque.convert.errors import ConversionError
 from calque.convert.loading import Loaded, load
+from calque.convert.onnx_graph import to_onnx
 from calque.convert.registry import Converted, Converters, Coverage, Placeholder
 from calque.convert.saving import save
 from calque.convert.table import Layer, LayerTable, layer_table
@@ -32,4 +33,5 @@ __all__ = [
     "layer_table",
     "load",
     "save",
+    "to_onnx",
 ]

@@ -70,6 +70,8 @@ def program_of(plan: list[Step]) -> Callable[..., Any]:
         "calque.symbolic_trace",
         "calque.trace.lower",
         "calque.trace.lower, with writes",
+        "calque.record",
+        "calque.record, modules",
     ],
 )
 @settings(max_examples=25, deadline=None)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from calque.state import MISSING, Row, Running, same_value
+from calque.state.differing import NAMES
 from calque.state.names import names_of
 from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
 from calque.state.whose import Owner, owner_of_class
@@ -124,7 +125,10 @@ class Watch:
         """
         self._snapshot.follow_all()
         self._snapshot.visit(None, "")
-        return not self._snapshot.has_differing
+        if self._snapshot.has_differing:
+            return False
+        codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
+        return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""

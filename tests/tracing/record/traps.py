@@ -1,11 +1,14 @@
 """Programs that recordings get wrong: `TRAPS` maps a name to a maker of program and inputs."""
 
+import copy
 import dataclasses
+import datetime
 import threading
 import time
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -584,6 +587,16 @@ def older_thread_pools(x: Tensor) -> Tensor:
     return _POOL.submit(torch.mul, x, 2).result() + 1
 
 
+_THREADS = ThreadPool(1)
+
+
+@trap((3,))
+def pools_of_multiprocessing(x: Tensor) -> Tensor:
+    written = torch.zeros(3)
+    _THREADS.apply(lambda: written.copy_(x))
+    return torch.stack([*_THREADS.map(torch.sin, [x, x + 1]), written])
+
+
 @trap((3, 4))
 def batched_by_vmap(x: Tensor) -> Tensor:
     return torch.func.vmap(lambda row: (row * 2).softmax(0) + OUTSIDE.sum())(x)
@@ -721,6 +734,47 @@ def caught_errors(x: Tensor) -> Tensor:
         return x.view(7)
     except RuntimeError:
         return x * 2
+
+
+@trap((3,), verdict="refused")
+def asks_what_day_it_is(x: Tensor) -> Tensor:
+    return x * datetime.datetime.now().microsecond
+
+
+@trap((3,), verdict="refused")
+def hooks_with_values_inside(x: Tensor) -> Tensor:
+    y = x.detach().requires_grad_()
+    scale = x * 2
+    y.register_hook(lambda grad: grad * scale)
+    return torch.autograd.grad((y * y).sum(), y)[0]
+
+
+@trap((3,))
+def hooks(x: Tensor) -> Tensor:
+    y = x.detach().requires_grad_()
+    y.register_hook(lambda grad: grad * 3)
+    return torch.autograd.grad((y * y).sum(), y)[0]
+
+
+@trap((3,))
+def derivatives_of_derivatives(x: Tensor) -> Tensor:
+    return torch.func.hessian(lambda y: (y**3).sum())(x)
+
+
+@trap((4,))
+def changes_geometry(x: Tensor) -> Tensor:
+    y = torch.empty(0).set_(x).clone().resize_(2)  # pyright: ignore[reportArgumentType]
+    return y + x.clone().as_strided((2, 2), (1, 1)).mul_(2).sum()
+
+
+@trap((3,), verdict="guarded", draw=lambda: (torch.randint(1, 5, (3,)),))
+def one_hot_shapes(x: Tensor) -> Tensor:
+    return torch.zeros(F.one_hot(x).shape[1])
+
+
+@trap((3,), verdict="refused")
+def copies_by_pickle(x: Tensor) -> Tensor:
+    return copy.copy(x) + 1
 
 
 @trap((3,), verdict="refused")

@@ -1,6 +1,7 @@
 """Arguments and results of calls, as a recording keeps them: values in the place of tensors."""
 
 import gc
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Arguments:
         value = self._recorder.values.of_object(given)
         if value is not None:
             return value
-        if not is_constant(given):
+        if isinstance(given, FunctionType) or not is_constant(given):
             self._recorder.local.objects.append(given)
         return given
 

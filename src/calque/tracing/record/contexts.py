@@ -11,10 +11,7 @@ class RecordedContexts(Contexts):
 
     def apply(self, application: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
         """Record that an `autograd.Function` is applied: what its forward does is its own."""
-        recorder = self._tracer
-        if recorder.local.call is not None or recorder.ended or recorder.in_functorch():
-            return application(*args, **kwargs)
-        return recorder.run(application, args, kwargs)
+        return self._tracer.run(application, args, kwargs)
 
     def enter_inference_mode(self) -> None:
         """A `torch.inference_mode` block, which no graph can repeat."""

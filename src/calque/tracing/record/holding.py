@@ -4,6 +4,7 @@ import concurrent.futures.thread
 import contextlib
 import functools
 import gc
+import multiprocessing.pool
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,9 @@ from calque.tracing.record.recorder import Above, Recorder
 from calque.tracing.record.witness import Beneath
 
 
+_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
+
+
 def hold(patches: Patches) -> None:
     """Let a recording see modules, blocks, settings, random numbers, and threads."""
     hold_calls(patches)
@@ -29,6 +33,8 @@ def hold(patches: Patches) -> None:
     hold_randomness(patches)
     patches.hold(threading.Thread, "start", _started)
     patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
+    for name in _OF_POOLS:
+        patches.hold(multiprocessing.pool.Pool, name, _handed_to_pool)
     patches.hold(torch.overrides, "has_torch_function", _as_without_us)
 
 
@@ -118,6 +124,17 @@ def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(pool, function, *args, **kwargs)
 
     return submit
+
+
+def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def hand(pool: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None and isinstance(pool, multiprocessing.pool.ThreadPool):
+            function = _followed(recorder, function)
+        return original(pool, function, *args, **kwargs)
+
+    return hand
 
 
 def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -91,7 +91,7 @@ class Recorder:
         self.scope = Scope("", None)
         self.values = Values()
         self.arguments = Arguments(self)
-        self.contexts = RecordedContexts(self)
+        self._contexts = RecordedContexts(self)
         self.ended = False
         self.local = Local()
         self.refusal: Exception | None = None
@@ -127,6 +127,12 @@ class Recorder:
 
     keep_setting = keep_mode
 
+    @property
+    def contexts(self) -> RecordedContexts | None:
+        """The blocks that the program has open; None within a call of PyTorch, whose own they are."""
+        inside = self.local.call is not None or self.ended or self.in_functorch()
+        return None if inside else self._contexts
+
     # Events
 
     def place(self) -> Place | None:
@@ -153,7 +159,7 @@ class Recorder:
         if func is torch._C._set_grad_enabled:
             if not self.local.is_main:
                 self.refuse("a thread beside the program's changes the grad mode")
-            return self.contexts.set_grad(*args)
+            return self._contexts.set_grad(*args)
         name = getattr(func, "__name__", "")
         if name == "__get__":
             attribute = func.__self__.__name__  # pyright: ignore[reportFunctionMemberAccess]

@@ -80,14 +80,14 @@ def _blocks(count: int, width: int) -> nn.Module:
 
 Make = Callable[[], tuple[nn.Module, Tensor]]
 MODELS: dict[str, Make] = {
-    "residual, 4 blocks of 64": lambda: (_residuals(4, 64), torch.randn(2, 3, 32, 32)),
-    "residual, 8 blocks of 64": lambda: (_residuals(8, 64), torch.randn(2, 3, 32, 32)),
+    "residual, 4 blocks of 64": lambda: (_residuals(4, 64), torch.randn(8, 3, 32, 32)),
+    "residual, 8 blocks of 64": lambda: (_residuals(8, 64), torch.randn(4, 3, 32, 32)),
     "residual, 16 blocks of 32": lambda: (_residuals(16, 32), torch.randn(4, 3, 32, 32)),
     "transformer, 4 blocks of 256": lambda: (_blocks(4, 256), torch.randn(2, 128, 256)),
     "transformer, 8 blocks of 256": lambda: (_blocks(8, 256), torch.randn(2, 128, 256)),
     "transformer, 12 blocks of 384": lambda: (_blocks(12, 384), torch.randn(1, 128, 384)),
     "transformer, 2 blocks of 512": lambda: (_blocks(2, 512), torch.randn(4, 128, 512)),
-    "U-Net": lambda: (UNet(), torch.randn(1, 3, 64, 64)),
+    "U-Net": lambda: (UNet(), torch.randn(4, 3, 64, 64)),
     "MLP": lambda: (
         nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(8))),
         torch.randn(128, 1024),
@@ -98,9 +98,9 @@ MODELS: dict[str, Make] = {
     ),
     "VGG": lambda: (
         nn.Sequential(_conv(3, 64), _conv(64, 64, 2), _conv(64, 128), _conv(128, 128, 2)),
-        torch.randn(1, 3, 96, 96),
+        torch.randn(4, 3, 96, 96),
     ),
-    "LSTM": lambda: (nn.LSTM(128, 256, 2, batch_first=True), torch.randn(8, 64, 128)),
+    "LSTM": lambda: (nn.LSTM(128, 256, 2, batch_first=True), torch.randn(32, 64, 128)),
 }
 
 

@@ -5,8 +5,12 @@
 >>> print(recording.graph().code)
 <BLANKLINE>
 ...
-    view = x.view(-1)
-    ...
+def forward(self, x):
+    view = x.view(-1);  x = None
+    getitem = view[slice(None, 2, None)];  view = None
+    mul = getitem.mul(2);  getitem = None
+    return mul
+<BLANKLINE>
 """
 
 from calque.tracing.record.api import record

@@ -264,7 +264,7 @@ class Builder(NamingTracer):
     def _add_call(self, call: Call) -> None:
         self._enter_module(call.module)
         self._origin = call.origin()
-        target: Any = call.target
+        target: Any = _OPERATORS.get(call.name, call.target)
         if isinstance(target, torch.nn.Module):
             path = self.path_of_module(target)
             node = self.create_proxy("call_module", path, call.args, call.kwargs).node
@@ -287,4 +287,5 @@ class Builder(NamingTracer):
         self.create_node("call_function", expect_answer, check, {})
 
 
-_PLAIN = (getattr, setattr, len)
+_OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+_PLAIN = (getattr, setattr, len, *_OPERATORS.values())

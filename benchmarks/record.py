@@ -2,9 +2,10 @@
 
     python -m benchmarks.record [--quick]
 
-Times are multiples of a plain call of the model, in one process, on models whose call takes 10 ms
-or more. The others do other things: torch.fx and torch.export look at no data, and torch.jit.trace
-runs the model once to trace and again to check. torchlens takes part where it is installed.
+Times are CPU times, as multiples of a plain call of the model, in one process and one thread, on
+models whose call takes 10 ms or more. The others do other things: torch.fx and torch.export look at
+no data, and torch.jit.trace runs the model once to trace and again to check. torchlens takes part
+where it is installed.
 """
 
 from benchmarks import common  # first: PyTorch in one thread
@@ -12,6 +13,7 @@ from benchmarks import common  # first: PyTorch in one thread
 # isort: split
 import importlib.util
 import math
+import time
 import warnings
 from collections.abc import Callable
 
@@ -139,7 +141,7 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             able = {way: run for way, run in ways(model, x).items() if works(run)}
-            times = common.interleave(able, 3 if quick else 7, calls=1)
+            times = common.interleave(able, 3 if quick else 5, 1, time.process_time)
             plain = times["plain"]
             row = [name, f"{plain * 1000:.1f}"]
             for way in list(ways(model, x))[1:]:

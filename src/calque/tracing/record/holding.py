@@ -21,7 +21,6 @@ from calque.trace.settings import hold_settings
 from calque.tracing.record.recorder import Above, Recorder
 from calque.tracing.record.witness import Beneath
 
-
 _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 

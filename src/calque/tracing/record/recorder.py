@@ -129,7 +129,7 @@ class Recorder:
 
     @property
     def contexts(self) -> RecordedContexts | None:
-        """The blocks that the program has open; None within a call of PyTorch, whose own they are."""
+        """The blocks that the program has open; None within a call, whose own they are."""
         inside = self.local.call is not None or self.ended or self.in_functorch()
         return None if inside else self._contexts
 

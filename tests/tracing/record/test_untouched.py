@@ -39,7 +39,12 @@ def surroundings() -> list[Any]:
     ]
     modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     flags = [
-        *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gc.get_freeze_count()),
+        *(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            gc.isenabled(),
+            gc.get_freeze_count(),
+        ),
         *(torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), len(patching._installed)),
     ]
     return [*map(id, names), *map(id, modes), *flags]

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import datetime
+import gc
 import threading
 import time
 from collections import OrderedDict, namedtuple
@@ -833,3 +834,16 @@ def makes_a_module(x: Tensor) -> Tensor:
     layer = nn.BatchNorm1d(3, affine=False)
     layer.eval()
     return layer(x) + nn.ReLU()(x)
+
+
+@trap((3,))
+def collects_garbage(x: Tensor) -> Tensor:
+    gc.collect()
+    return x * OUTSIDE
+
+
+@trap((3,), verdict="refused")
+def collects_garbage_and_makes_tensors(x: Tensor) -> Tensor:
+    y = torch.frombuffer(bytearray(12), dtype=torch.float32)
+    gc.collect()
+    return x * y

@@ -13,7 +13,7 @@ from calque.trace.leaves import Leaves
 from calque.trace.patching import Patches
 from calque.trace.watching import Watch
 from calque.tracing.record.ends import given_to, result_of
-from calque.tracing.record.holding import entered, hold, older_objects_apart
+from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
 
@@ -69,7 +69,7 @@ def record(
     _give(tape, recorder, args, kwargs)
     call = program if isinstance(program, torch.nn.Module | types.MethodType) else function
     try:
-        with older_objects_apart() as frozen, Patches() as patches:
+        with new_objects_apart() as can_tell, Patches() as patches:
             hold(patches)
             running = contextlib.nullcontext() if watch.foresee() else watch.running()
             with entered(recorder), running:
@@ -77,7 +77,7 @@ def record(
             if recorder.refusal is not None:
                 raise recorder.refusal  # the program has caught it
             recorder.ended = True
-            _end(tape, recorder, watch, result, frozen)
+            _end(tape, recorder, watch, result, can_tell())
         recording.result = result
     except Exception as error:
         error.recording = recording  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
                 )
 
 
-def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool) -> None:
+def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bool) -> None:
     """Look at what the program has left, and give the recording its result."""
     recorder.end()
     tape.result = result_of(recorder, result)
@@ -155,7 +155,7 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, frozen: bool
     recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
     for place in recorder.arguments.written_by_python():
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
-    for _, place in recorder.arguments.from_nowhere(frozen):
+    for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
 
 

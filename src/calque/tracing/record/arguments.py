@@ -1,6 +1,7 @@
 """Arguments and results of calls, as a recording keeps them: values in the place of tensors."""
 
 import gc
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -132,15 +133,23 @@ class Arguments:
                 found.append(place)
         return found
 
-    def from_nowhere(self, was_frozen: bool) -> list[tuple[torch.Tensor, Any]]:
+    def from_nowhere(
+        self, can_tell: bool, known: Mapping[int, Any]
+    ) -> list[tuple[torch.Tensor, Any]]:
         """The tensors that came into being in the run, though no call has given them.
 
         Args:
-            was_frozen: whether the garbage collector leaves out what was there before the run.
+            can_tell: whether the youngest generation of the garbage collector has just what was
+                made in the run.
+            known: what the program was seen to have before, by id; all else is suspected where it
+                cannot be told.
         """
-        if not was_frozen or not self.outside:
+        if not self.outside:
             return []
-        new = {id(thing) for thing in gc.get_objects() if isinstance(thing, torch.Tensor)}
+        if not can_tell:
+            return [entry for key, entry in self.outside.items() if key not in known]
+        young = gc.get_objects(generation=0)
+        new = {id(thing) for thing in young if isinstance(thing, torch.Tensor)}
         return [entry for key, entry in self.outside.items() if key in new]
 
 

@@ -62,19 +62,26 @@ def _remove(above: TorchFunctionMode) -> None:
 
 
 @contextlib.contextmanager
-def older_objects_apart() -> Iterator[bool]:
-    """Within, the garbage collector lists only objects that came into being within.
+def new_objects_apart() -> Iterator[Callable[[], bool]]:
+    """Within, the youngest generation of the garbage collector has just the objects made within.
 
-    Gives False where somebody else has set objects apart.
+    The collector rests meanwhile. Gives a function that says whether it still is so: the program
+    may have collected by itself. (`gc.freeze` would do too, but spoils what the collector knows of
+    the size of the heap, and so makes every later collection a full one.)
     """
-    if gc.get_freeze_count():
-        yield False
-        return
-    gc.freeze()
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        yield True
+        gc.collect(0)
+        before = _collections()
+        yield lambda: _collections() == before
     finally:
-        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def _collections() -> list[int]:
+    return [generation["collections"] for generation in gc.get_stats()]
 
 
 def _recorder() -> Recorder | None:

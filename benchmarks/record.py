@@ -11,6 +11,7 @@ where it is installed.
 from benchmarks import common  # first: PyTorch in one thread
 
 # isort: split
+import gc
 import importlib.util
 import math
 import time
@@ -141,6 +142,8 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             able = {way: run for way, run in ways(model, x).items() if works(run)}
+            gc.collect()
+            gc.freeze()  # what one has left on the heap is none of the next one's collections
             times = common.interleave(able, 3 if quick else 5, 1, time.process_time)
             plain = times["plain"]
             row = [name, f"{plain * 1000:.1f}"]

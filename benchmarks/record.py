@@ -11,7 +11,6 @@ where it is installed.
 from benchmarks import common  # first: PyTorch in one thread
 
 # isort: split
-import gc
 import importlib.util
 import math
 import time
@@ -132,30 +131,41 @@ def works(way: Callable[[], object]) -> bool:
     return True
 
 
+def ratios_of(names: list[str], chosen: Callable[[str], bool], rounds: int) -> dict[str, dict]:
+    """For each model, the multiples of a plain call that the chosen ways take."""
+    found: dict[str, dict] = {}
+    for name in names:
+        model, x = MODELS[name]()
+        model.eval()
+        with torch.no_grad():
+            picked = {way: run for way, run in ways(model, x).items() if chosen(way)}
+            able = {way: run for way, run in picked.items() if works(run)}
+            times = common.interleave(able, rounds, 1, time.process_time)
+        plain = times.pop("plain")
+        found[name] = {"plain": plain, **{way: t / plain for way, t in times.items()}}
+        print(name, {way: round(ratio, 3) for way, ratio in found[name].items()}, flush=True)
+    return found
+
+
 def main() -> None:
     quick = common.quick(__doc__)
     warnings.simplefilter("ignore")
-    ratios: dict[str, list[float]] = {}
-    rows = []
-    for name, make in list(MODELS.items())[:: 4 if quick else 1]:
-        model, x = make()
-        model.eval()
-        with torch.no_grad():
-            able = {way: run for way, run in ways(model, x).items() if works(run)}
-            gc.collect()
-            gc.freeze()  # what one has left on the heap is none of the next one's collections
-            times = common.interleave(able, 3 if quick else 5, 1, time.process_time)
-            plain = times["plain"]
-            row = [name, f"{plain * 1000:.1f}"]
-            for way in list(ways(model, x))[1:]:
-                if way in times:
-                    ratios.setdefault(way, []).append(times[way] / plain)
-                row.append(f"{times[way] / plain:.2f}" if way in times else "-")
-        rows.append(row)
-        print(" ".join(row), flush=True)
-    means = [math.exp(sum(map(math.log, r)) / len(r)) for r in ratios.values()]
-    rows.append(["geometric mean", "", *(f"{mean:.2f}" for mean in means)])
-    common.table("A recording, in calls", ["model", "plain, ms", *ratios], rows)
+    names, rounds = list(MODELS)[:: 4 if quick else 1], 3 if quick else 5
+    # First what makes no graphs: each graph module is a class of its own, of which Python has to
+    # think whenever a name of nn.Module is replaced, here and by torch.fx.
+    first = ratios_of(names, lambda way: way in ("plain", "calque.record"), rounds)
+    rest = ratios_of(names, lambda way: way != "calque.record", rounds)
+    columns = ["calque.record", *dict.fromkeys(w for r in rest.values() for w in r if w != "plain")]
+    rows, logs = [], {way: [] for way in columns}
+    for name in names:
+        ratios = {**rest[name], "calque.record": first[name]["calque.record"]}
+        for way in columns:
+            logs[way] += [math.log(ratios[way])] if way in ratios else []
+        cells = (f"{ratios[way]:.2f}" if way in ratios else "-" for way in columns)
+        rows.append([name, f"{first[name]['plain'] * 1000:.1f}", *cells])
+    means = (f"{math.exp(sum(found) / len(found)):.2f}" for found in logs.values())
+    rows.append(["geometric mean", "", *means])
+    common.table("A recording, in calls", ["model", "plain, ms", *columns], rows)
 
 
 if __name__ == "__main__":

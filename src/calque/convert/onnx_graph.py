@@ -6,7 +6,8 @@ import numpy as np
 
 from calque.convert.calls import TensorInfo, leaves
 from calque.convert.errors import ConversionError
-from calque.convert.onnx_operators import converters_for, library
+from calque.convert.onnx_calls import library
+from calque.convert.onnx_operators import converters_for
 from calque.tracing.record import Recording
 
 OPSET = 20

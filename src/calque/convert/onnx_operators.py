@@ -1,6 +1,5 @@
 """What operators of PyTorch are in ONNX: a name, or a function where it is more."""
 
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from calque.convert.calls import Call, TensorInfo, WeightInfo, array_of
-from calque.convert.errors import ConversionError
+from calque.convert.calls import Call, array_of
+from calque.convert.onnx_calls import OnnxCall, kind_of
 from calque.convert.registry import Converters
 
 UNARY = {
@@ -44,7 +43,7 @@ CREATIONS = ("arange", "full", "zeros", "ones", "scalar_tensor", "eye")
 def converters_for(graph: Any) -> Converters:
     """Converters that add nodes to an `OnnxGraph`."""
     made = Converters(level="aten")
-    table: dict[str, Callable[[_Call], None]] = {
+    table: dict[str, Callable[[OnnxCall], None]] = {
         **{name: _named(kind) for name, kind in UNARY.items()},
         **{name: _binary(kind) for name, kind in BINARY.items()},
         **{name: _comparison(kind) for name, kind in COMPARISONS.items()},
@@ -55,8 +54,8 @@ def converters_for(graph: Any) -> Converters:
         **_OTHERS,
     }
 
-    def converter(convert: Callable[["_Call"], None]) -> Callable[[Call], None]:
-        return lambda call: convert(_Call(call, graph))
+    def converter(convert: Callable[[OnnxCall], None]) -> Callable[[Call], None]:
+        return lambda call: convert(OnnxCall(call, graph))
 
     for name, convert in table.items():
         packet = getattr(torch.ops.aten, name)
@@ -65,81 +64,21 @@ def converters_for(graph: Any) -> Converters:
     return made
 
 
-class _Call:
-    """A call that is converted: its arguments by name, as names of ONNX values or as numbers."""
-
-    def __init__(self, call: Call, graph: Any) -> None:
-        self.call, self.graph = call, graph
-        self.out = call.outputs[0]
-        self.shape: tuple[int, ...] = self.out.shape or ()
-        self._given = call.arguments
-
-    def __getitem__(self, name: str) -> Any:
-        return self._given[name]
-
-    def get(self, name: str) -> Any:
-        """An argument that this overload may not have."""
-        return self._given.get(name)
-
-    def name(self, argument: str, dtype: str | None = None) -> str:
-        """The ONNX value of an argument; of another dtype, where that is given."""
-        return self.named(self._given[argument], dtype)
-
-    def named(self, value: Any, dtype: str | None = None) -> str:
-        """The ONNX value of a tensor or a number."""
-        if isinstance(value, WeightInfo):
-            found = self.graph.weight(value.name, self.call.weights[value.name])
-        elif isinstance(value, TensorInfo):
-            found = value.name
-        else:
-            return self.graph.constant(value, np.dtype(dtype or str(self.out.dtype)))
-        return found if dtype in (None, value.dtype) else self.cast(found, dtype)
-
-    def cast(self, name: str, dtype: str | None) -> str:
-        """A value in another dtype."""
-        return self.graph.value("Cast", [name], to=_kind(dtype))
-
-    def add(self, kind: str, inputs: list[str], **attributes: Any) -> None:
-        """The node that gives the result of the call."""
-        names = [out.name for out in self.call.outputs]
-        self.graph.add(kind, inputs, names if kind == "Split" else names[:1], **attributes)
-
-    def rank(self, argument: str = "self") -> int:
-        """How many dimensions a tensor has."""
-        return len(self._given[argument].shape)
-
-    def refuse(self, why: str) -> None:
-        raise ConversionError(why)
-
-
-def library() -> Any:
-    """The package onnx, which is optional.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    return importlib.import_module("onnx")
-
-
-def _kind(dtype: str | None) -> int:
-    return library().helper.np_dtype_to_tensor_dtype(np.dtype(str(dtype)))
-
-
-def _named(kind: str) -> Callable[[_Call], None]:
-    def convert(c: _Call) -> None:
+def _named(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
         _refuse_bits(c, kind)
         c.add(kind, [c.name("self", c.out.dtype)])
 
     return convert
 
 
-def _refuse_bits(c: _Call, kind: str) -> None:
+def _refuse_bits(c: OnnxCall, kind: str) -> None:
     if kind in LOGICAL and c.out.dtype != "bool":
         c.refuse("a logical operation on the bits of numbers")
 
 
-def _binary(kind: str) -> Callable[[_Call], None]:
-    def convert(c: _Call) -> None:
+def _binary(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
         _refuse_bits(c, kind)
         if c.get("rounding_mode") is not None:
             c.refuse("division that rounds")
@@ -153,8 +92,8 @@ def _binary(kind: str) -> Callable[[_Call], None]:
     return convert
 
 
-def _comparison(kind: str) -> Callable[[_Call], None]:
-    def convert(c: _Call) -> None:
+def _comparison(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
         sides = [c["self"], c["other"]]
         kinds = [getattr(torch, s.dtype) for s in sides if hasattr(s, "dtype")]
         dtype = kinds[0]
@@ -168,17 +107,17 @@ def _comparison(kind: str) -> Callable[[_Call], None]:
     return convert
 
 
-def _identity(c: _Call) -> None:
+def _identity(c: OnnxCall) -> None:
     c.add("Identity", [c.name("self")])
 
 
-def _reshape(c: _Call) -> None:
+def _reshape(c: OnnxCall) -> None:
     kind = "Expand" if ".expand." in c.call.op else "Reshape"
     c.add(kind, [c.name("self"), c.graph.constant(c.shape, np.int64)])
 
 
-def _reduction(kind: str) -> Callable[[_Call], None]:
-    def convert(c: _Call) -> None:
+def _reduction(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
         dims = c.get("dim")
         dims = list(range(c.rank())) if dims is None or dims == [] else dims
         dims = [dims] if isinstance(dims, int) else dims
@@ -189,13 +128,13 @@ def _reduction(kind: str) -> Callable[[_Call], None]:
     return convert
 
 
-def _creation(c: _Call) -> None:
+def _creation(c: OnnxCall) -> None:
     arguments = {name: value for name, value in c.call.arguments.items() if name != "device"}
     made = array_of(c.call.target(**arguments))
     c.add("Identity", [c.graph.constant(made)])
 
 
-def _transpose(c: _Call) -> None:
+def _transpose(c: OnnxCall) -> None:
     order = list(range(c.rank()))
     if "dims" in c.call.arguments:
         order = [dim % len(order) for dim in c["dims"]]
@@ -205,29 +144,29 @@ def _transpose(c: _Call) -> None:
     c.add("Transpose", [c.name("self")], perm=order)
 
 
-def _cat(c: _Call) -> None:
+def _cat(c: OnnxCall) -> None:
     parts = [p for p in c["tensors"] if p.shape != (0,)]
     c.add("Concat", [c.named(part, c.out.dtype) for part in parts], axis=c["dim"])
 
 
-def _stack(c: _Call) -> None:
+def _stack(c: OnnxCall) -> None:
     dim = c["dim"] % len(c.shape)
     shape = c.graph.constant([*c.shape[:dim], 1, *c.shape[dim + 1 :]], np.int64)
     parts = [c.named(part, c.out.dtype) for part in c["tensors"]]
     c.add("Concat", [c.graph.value("Reshape", [p, shape]) for p in parts], axis=dim)
 
 
-def _slice(c: _Call) -> None:
+def _slice(c: OnnxCall) -> None:
     limits = (c["start"] or 0, min(c["end"] if c["end"] is not None else 2**62, 2**62))
     numbers = [c.graph.constant([n], np.int64) for n in (*limits, c["dim"], c["step"])]
     c.add("Slice", [c.name("self"), *numbers])
 
 
-def _select(c: _Call) -> None:
+def _select(c: OnnxCall) -> None:
     c.add("Gather", [c.name("self"), c.graph.constant(c["index"], np.int64)], axis=c["dim"])
 
 
-def _split(c: _Call) -> None:
+def _split(c: OnnxCall) -> None:
     dim = c["dim"]
     sizes = c.get("split_sizes")
     if sizes is None:
@@ -237,18 +176,18 @@ def _split(c: _Call) -> None:
     c.graph.add("Split", [c.name("self"), c.graph.constant(sizes, np.int64)], names, axis=dim)
 
 
-def _unbind(c: _Call) -> None:
+def _unbind(c: OnnxCall) -> None:
     for index in range(c["self"].shape[c["dim"]]):
         place = c.graph.constant(index, np.int64)
         name = f"{c.call.name}.{index}"
         c.graph.add("Gather", [c.name("self"), place], [name], axis=c["dim"])
 
 
-def _product(c: _Call) -> None:
+def _product(c: OnnxCall) -> None:
     c.add("MatMul", [c.name("self"), c.name("mat2")])
 
 
-def _addmm(c: _Call) -> None:
+def _addmm(c: OnnxCall) -> None:
     c.add(
         "Gemm",
         [c.name("mat1"), c.name("mat2"), c.name("self")],
@@ -257,7 +196,7 @@ def _addmm(c: _Call) -> None:
     )
 
 
-def _convolution(c: _Call) -> None:
+def _convolution(c: OnnxCall) -> None:
     inputs = [c.name("input"), c.name("weight")]
     if c["bias"] is not None:
         inputs.append(c.name("bias"))
@@ -269,7 +208,7 @@ def _convolution(c: _Call) -> None:
         c.add("Conv", inputs, **options)
 
 
-def _batch_norm(c: _Call) -> None:
+def _batch_norm(c: OnnxCall) -> None:
     if c.get("training"):
         c.refuse("batch normalization in training")
     channels = c["input"].shape[1]
@@ -279,7 +218,7 @@ def _batch_norm(c: _Call) -> None:
     c.add("BatchNormalization", [c.name("input"), *names], epsilon=c["eps"])
 
 
-def _layer_norm(c: _Call) -> None:
+def _layer_norm(c: OnnxCall) -> None:
     shape = c["normalized_shape"]
     names = [c.name("input")]
     names.append(c.named(c["weight"] if c["weight"] is not None else np.ones(shape)))
@@ -288,17 +227,17 @@ def _layer_norm(c: _Call) -> None:
     c.add("LayerNormalization", names, axis=-len(shape), epsilon=c["eps"])
 
 
-def _max_pool(c: _Call) -> None:
+def _max_pool(c: OnnxCall) -> None:
     _pool(c, "MaxPool", dilations=c["dilation"])
 
 
-def _average_pool(c: _Call) -> None:
+def _average_pool(c: OnnxCall) -> None:
     if c["divisor_override"] is not None:
         c.refuse("average pooling with a divisor of its own")
     _pool(c, "AveragePool", count_include_pad=int(c["count_include_pad"]))
 
 
-def _pool(c: _Call, kind: str, **options: Any) -> None:
+def _pool(c: OnnxCall, kind: str, **options: Any) -> None:
     both = [c["padding"] * 2 if len(c["padding"]) == 1 else c["padding"]][0]
     c.add(
         kind,
@@ -315,46 +254,46 @@ def _two(value: list[int]) -> list[int]:
     return list(value) * 2 if len(value) == 1 else list(value)
 
 
-def _adaptive_pool(c: _Call) -> None:
+def _adaptive_pool(c: OnnxCall) -> None:
     if tuple(c["output_size"]) != (1, 1):
         c.refuse("adaptive pooling to more than one element")
     c.add("GlobalAveragePool", [c.name("self")])
 
 
-def _softmax(c: _Call) -> None:
+def _softmax(c: OnnxCall) -> None:
     kind = "LogSoftmax" if "log" in c.call.op else "Softmax"
     c.add(kind, [c.name("self", c.out.dtype)], axis=c["dim"])
 
 
-def _gelu(c: _Call) -> None:
+def _gelu(c: OnnxCall) -> None:
     c.add("Gelu", [c.name("self")], approximate=c["approximate"])
 
 
-def _silu(c: _Call) -> None:
+def _silu(c: OnnxCall) -> None:
     x = c.name("self")
     c.add("Mul", [x, c.graph.value("Sigmoid", [x])])
 
 
-def _rsqrt(c: _Call) -> None:
+def _rsqrt(c: OnnxCall) -> None:
     c.add("Reciprocal", [c.graph.value("Sqrt", [c.name("self")])])
 
 
-def _not_equal(c: _Call) -> None:
+def _not_equal(c: OnnxCall) -> None:
     same = c.graph.value("Equal", [c.name("self"), c.named(c["other"], c["self"].dtype)])
     c.add("Not", [same])
 
 
-def _where(c: _Call) -> None:
+def _where(c: OnnxCall) -> None:
     dtype = c.out.dtype
     c.add("Where", [c.name("condition"), c.name("self", dtype), c.name("other", dtype)])
 
 
-def _masked_fill(c: _Call) -> None:
+def _masked_fill(c: OnnxCall) -> None:
     dtype = c.out.dtype
     c.add("Where", [c.name("mask"), c.name("value", dtype), c.name("self", dtype)])
 
 
-def _clamp(c: _Call) -> None:
+def _clamp(c: OnnxCall) -> None:
     low, high = (c.get(n) for n in (("min", "max") if "min" in c.call.arguments else _HARDTANH))
     names = ["" if limit is None else c.named(limit, c.out.dtype) for limit in (low, high)]
     c.add("Clip", [c.name("self"), *names])
@@ -363,15 +302,15 @@ def _clamp(c: _Call) -> None:
 _HARDTANH = ("min_val", "max_val")
 
 
-def _embedding(c: _Call) -> None:
+def _embedding(c: OnnxCall) -> None:
     c.add("Gather", [c.name("weight"), c.name("indices")], axis=0)
 
 
-def _cast(c: _Call) -> None:
-    c.add("Cast", [c.name("self")], to=_kind(c.out.dtype))
+def _cast(c: OnnxCall) -> None:
+    c.add("Cast", [c.name("self")], to=kind_of(c.out.dtype))
 
 
-def _attention(c: _Call) -> None:
+def _attention(c: OnnxCall) -> None:
     """Softmax of the scaled products of queries and keys, by the values."""
     graph, dtype = c.graph, c.out.dtype
     queries, keys = c["query"].shape, c["key"].shape
@@ -389,7 +328,7 @@ def _attention(c: _Call) -> None:
     c.add("MatMul", [graph.value("Softmax", [scores], axis=-1), c.name("value")])
 
 
-_OTHERS: dict[str, Callable[[_Call], None]] = {
+_OTHERS: dict[str, Callable[[OnnxCall], None]] = {
     **dict.fromkeys(("permute", "transpose", "t"), _transpose),
     "cat": _cat,
     "stack": _stack,

@@ -5,6 +5,9 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
+import importlib as _importlib
+from typing import Any as _Any
+
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.backend.interop import to_jax, to_torch
 from calque.device.backend.registration import register as _register
@@ -14,19 +17,25 @@ from calque.interop.export import Exported, export, load_exported
 from calque.interop.from_jax import from_jax
 from calque.interop.functional import functional
 from calque.jitting.api import jit
-from calque.jitting.control_flow import install as _install_control_flow
-from calque.tracing import former_names as _former_names
-from calque.tracing import lower, symbolic_trace, trace
+from calque.tracing import symbolic_trace
+from calque.tracing.record import Recording, record
 
 _register()
-_install_control_flow()
-_former_names.install()
-del _former_names, _install_control_flow, _ops, _register
+del _ops, _register
+
+
+def __getattr__(name: str) -> _Any:
+    """`calque.convert` is there without an import of its own, and loaded when it is used."""
+    if name == "convert":
+        return _importlib.import_module("calque.convert")
+    raise AttributeError(f"module 'calque' has no attribute {name!r}")
+
 
 __all__ = [
     "CalqueError",
     "EagerWarning",
     "Exported",
+    "Recording",
     "RetraceWarning",
     "TraceError",
     "UnsupportedOpError",
@@ -37,6 +46,7 @@ __all__ = [
     "load_exported",
     "lower",
     "op",
+    "record",
     "symbolic_trace",
     "to_jax",
     "to_torch",

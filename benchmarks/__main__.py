@@ -13,6 +13,7 @@ NAMES = (
     "trace_time",
     "compile",
     "trace",
+    "record",
     "memory",
     "import_time",
 )

@@ -5,8 +5,8 @@ with a single core JAX is asked to compute in the calling thread, and that handl
 where an interrupt would end the process or lose state.
 """
 
-import importlib
-from types import ModuleType
+import importlib as _importlib
+from types import ModuleType as _ModuleType
 
 from calque import ops as _ops  # the rules must exist before they are bound
 from calque.device.backend.interop import to_jax, to_torch
@@ -17,18 +17,24 @@ from calque.interop.export import Exported, export, load_exported
 from calque.interop.from_jax import from_jax
 from calque.interop.functional import functional
 from calque.jitting.api import jit
-from calque.tracing import symbolic_trace
+from calque.jitting.control_flow import install as _install_control_flow
+from calque.tracing import former_names as _former_names
+from calque.tracing import lower, symbolic_trace, trace
+from calque.tracing.record import Recording, record
 
-federated: ModuleType  # imported when it is asked for
+convert: _ModuleType  # imported when it is asked for, as the next one
+federated: _ModuleType
 
 _register()
-del _ops, _register
+_install_control_flow()
+_former_names.install()
+del _former_names, _install_control_flow, _ops, _register
 
 
-def __getattr__(name: str) -> ModuleType:
-    """`calque.federated`, imported when it is asked for."""
-    if name == "federated":
-        return importlib.import_module("calque.federated")
+def __getattr__(name: str) -> _ModuleType:
+    """`calque.convert` and `calque.federated`, imported when they are asked for."""
+    if name in ("convert", "federated"):
+        return _importlib.import_module(f"calque.{name}")
     raise AttributeError(f"module 'calque' has no attribute {name!r}")
 
 
@@ -36,9 +42,11 @@ __all__ = [
     "CalqueError",
     "EagerWarning",
     "Exported",
+    "Recording",
     "RetraceWarning",
     "TraceError",
     "UnsupportedOpError",
+    "convert",
     "export",
     "federated",
     "from_jax",
@@ -47,6 +55,7 @@ __all__ = [
     "load_exported",
     "lower",
     "op",
+    "record",
     "symbolic_trace",
     "to_jax",
     "to_torch",

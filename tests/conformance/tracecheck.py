@@ -51,6 +51,13 @@ def _lowered(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
         return lower(calque.trace(model, **inputs), **inputs)
 
 
+def _recorded(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
+    """As `_called_before`: a recording is of a call that others are like."""
+    with torch.no_grad():
+        model(**copy.deepcopy(inputs))
+        return calque.record(model, **copy.deepcopy(inputs)).graph()
+
+
 def _left_out(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     """The parameters that a call does not give, at their defaults: as users of torch.fx do."""
     parameters = inspect.signature(model.forward).parameters.values()
@@ -66,6 +73,7 @@ TRACERS: dict[str, Tracing] = {
     "calque, called before": _called_before,
     "calque, no examples": _without_examples,
     "lowered": _lowered,
+    "recorded": _recorded,
     "torch.fx": _by_torch,
 }
 

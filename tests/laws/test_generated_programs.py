@@ -70,6 +70,8 @@ def program_of(plan: list[Step]) -> Callable[..., Any]:
         "calque.symbolic_trace",
         "calque.lower",
         "calque.lower, with writes",
+        "calque.record",
+        "calque.record, modules",
     ],
 )
 @settings(max_examples=25, deadline=None)

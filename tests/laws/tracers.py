@@ -45,6 +45,9 @@ TRACERS: dict[str, Callable[..., Traced]] = {
     "calque.lower, with writes": lambda program, *args: lower(
         calque.trace(program, *args), functional=False
     ),
+    "calque.record": lambda program, *args: calque.record(program, *args).graph(),
+    "calque.record, modules": lambda program, *args: calque.record(program, *args).graph("module"),
+    "calque.record, operators": lambda program, *args: calque.record(program, *args).graph("aten"),
     "torch.export": _export,
     "make_fx": _make_fx,
 }

@@ -598,7 +598,7 @@ class Snapshot:
             return False
         self.codes[code] = owner
         if owner is Owner.PYTHON and hands_over(code, held):
-            self._follow_all()
+            self.follow_all()
         self._read_names(code, held, owner, closure)
         self._drain()
         return True
@@ -628,10 +628,10 @@ class Snapshot:
             self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
             self._look_up(names, held)
 
-    def _follow_all(self) -> None:
-        """Another thread runs something: what that is, and when, is not seen.
+    def follow_all(self) -> None:
+        """Let each function of the user's that is met count as one that runs, also before it does.
 
-        So each function of the user's that is met counts as one that runs.
+        So it is where another thread runs something, of which nobody sees what it is and when.
         """
         if not self._elsewhere:
             self._elsewhere = True

@@ -12,6 +12,7 @@ from torch.fx.graph_module import GraphModule, _copy_attr
 from calque.errors import tidy
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
+from calque.tracing.graph.home import home
 from calque.tracing.paths import decisions
 from calque.tracing.symbolic.capture import Capture
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
@@ -104,11 +105,11 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
 
     capture = Capture(tracer_of_method, root, concrete_args)
     graph = capture.graph()
-    home = _home(capture.tracer)
-    module = _make_graph_module(home, graph, name)
+    members = home(capture.tracer)
+    module = _make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
-            _copy_attr(home, module, node.target)
+            _copy_attr(members, module, node.target)
     return module
 
 
@@ -124,14 +125,3 @@ def _uncompiled(root: Any) -> Any:
 def _name(function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "Traced"
-
-
-def _home(tracer: SymbolicTracer) -> torch.nn.Module:
-    """A module with the members of the root and the constants; the user's own is not touched."""
-    home = torch.nn.Module()
-    vars(home).update(vars(tracer.root))
-    for members in ("_parameters", "_buffers", "_modules"):
-        vars(home)[members] = dict(vars(tracer.root)[members])
-    for name, value in tracer.kept.items():
-        setattr(home, name, value)
-    return home

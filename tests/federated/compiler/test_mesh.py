@@ -121,7 +121,7 @@ def test_four_devices_give_what_one_does(program: str) -> None:
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         "JAX_PLATFORMS": "cpu",
     }
-    program = "from calque import diagnostics as fed_errors\n" + program
+    program = "from calque import errors as fed_errors\n" + program
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )

@@ -12,6 +12,7 @@ from typing import Any
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
+from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import CHECKS, assign, in_place, manual_seed, unpack
 from calque.tracing.graph.codegen import Faithful
@@ -26,7 +27,7 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
-_EFFECTS |= {manual_seed, assign}
+_EFFECTS |= {manual_seed, assign, expect_answer, expect_one}
 
 
 @functools.lru_cache(maxsize=4096)

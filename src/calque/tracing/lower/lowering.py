@@ -26,6 +26,7 @@ from calque.tracing.core.active import suspended
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
+from calque.tracing.graph.answers import AUTOGRAD, expect_answer
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs
@@ -301,6 +302,8 @@ class _Replay(torch.fx.Interpreter):
             return checks.assert_later(*args)
         if target is checks.assign:
             return None  # operators do not assign attributes
+        if target is expect_answer and args[2] in AUTOGRAD:
+            return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

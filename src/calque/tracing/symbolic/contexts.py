@@ -57,6 +57,20 @@ class Contexts:
         if node is not None:
             self._node(torch.amp._exit_autocast, node)
 
+    def apply(self, application: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Record that an `autograd.Function` is applied, where proxies take part in it."""
+        for proxy in proxies_in((*args, *kwargs.values())):
+            return proxy.tracer.create_proxy("call_function", application, args, kwargs)
+        return application(*args, **kwargs)
+
+    def enter_inference_mode(self) -> None:
+        """Refuse a `torch.inference_mode` block, which no graph can repeat."""
+        refuse_because(
+            self._tracer,
+            "torch.inference_mode cannot be part of a graph",
+            "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
+        )
+
 
 def _traced_parameter(original: Any) -> Any:
     @functools.wraps(original)
@@ -104,11 +118,7 @@ def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(self: Any) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
-            refuse_because(
-                trace.tracer,
-                "torch.inference_mode cannot be part of a graph",
-                "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
-            )
+            trace.tracer.contexts.enter_inference_mode()
         return original(self)
 
     return enter
@@ -132,10 +142,7 @@ def _traced_apply(original: Any) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
-            for proxy in proxies_in((*args, *kwargs.values())):
-                return proxy.tracer.create_proxy(
-                    "call_function", _application(cls, original), args, kwargs
-                )
+            return trace.tracer.contexts.apply(_application(cls, original), args, kwargs)
         return original.__get__(None, cls)(*args, **kwargs)
 
     return classmethod(apply)

@@ -110,6 +110,7 @@ class Leaves:
     def __init__(self, known: Mapping[int, Held]) -> None:
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
+        self._whole: set[Module] = set()
         for held in known.values():
             self._know_class(held.kind)
         self._hooks = _global_hooks()
@@ -119,6 +120,7 @@ class Leaves:
     def forget(self) -> None:
         """Hold none of them any more: the run has ended."""
         self._before.clear()
+        self._whole.clear()
 
     def made(self, module: Module) -> None:
         """The program makes a module, which is no leaf of it with a state of its own."""
@@ -135,10 +137,15 @@ class Leaves:
         self._assigned[id(module)] = module
         return True
 
+    def has_assigned(self, root: Module) -> bool:
+        """Whether the program has assigned an attribute of a module or of one inside of it."""
+        return bool(self._assigned) and any(id(m) in self._assigned for m in root.modules())
+
     def add(self, root: Module) -> None:
         """A module that is called, and perhaps no part of the root."""
-        if id(root) in self._before and not root._modules:
+        if id(root) in self._before and (not root._modules or root in self._whole):
             return
+        self._whole.add(root)
         for module in root.modules():
             if id(module) not in self._before:
                 self._before[id(module)] = Held(module)
@@ -146,12 +153,18 @@ class Leaves:
 
     def is_changed(self, leaf: Module) -> bool:
         """Whether a call does not do what it would have done before the run."""
-        if any(_GLOBAL_HOOKS) or any(self._hooks):
-            if not all(map(alike, _global_hooks(), self._hooks)):
-                return True
         if not leaf._modules:
-            return self._differs(leaf)
-        return any(map(self._differs, leaf.modules()))
+            return self.is_changed_itself(leaf)
+        return self._have_hooks_changed() or any(map(self._differs, leaf.modules()))
+
+    def is_changed_itself(self, module: Module) -> bool:
+        """As `is_changed`, whatever has become of the modules inside of it."""
+        return self._have_hooks_changed() or self._differs(module)
+
+    def _have_hooks_changed(self) -> bool:
+        if not any(_GLOBAL_HOOKS) and not any(self._hooks):
+            return False
+        return not all(map(alike, _global_hooks(), self._hooks))
 
     def _differs(self, module: Module) -> bool:
         if id(module) in self._assigned:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from calque.state import MISSING, Row, Running, same_value
+from calque.state.differing import NAMES
 from calque.state.names import names_of
 from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
 from calque.state.whose import Owner, owner_of_class
@@ -73,6 +74,17 @@ class Watch:
         """Within, each piece of code that runs is looked at for what it could change."""
         return self._running.watching()
 
+    def seen(self) -> tuple[list[Change], list[str]]:
+        """What has changed, and what the program did that differs from call to call.
+
+        Nothing is changed back: the run was the program's own.
+        """
+        self._forget_patches()
+        changed = list(self._snapshot.changed_by_program())
+        changes = [change for change, _ in self._changes(changed, lambda value: value)]
+        unrepeatable = [w for w in self._snapshot.unrepeatable if not w.startswith(_LOGGING)]
+        return changes, [*unrepeatable, *self._asked_how_far()]
+
     def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
         """Change back what was changed; returns what can be set again.
 
@@ -104,6 +116,19 @@ class Watch:
                 "Do it outside of the program, and pass what it gives as an argument."
             )
         return changes
+
+    def foresee(self) -> bool:
+        """Look at all code that could run, instead of at what runs; gives whether that is enough.
+
+        It costs less, and nothing while the program runs. It is not enough where the program calls
+        what differs from call to call, such as a clock.
+        """
+        self._snapshot.follow_all()
+        self._snapshot.visit(None, "")
+        if self._snapshot.has_differing:
+            return False
+        codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
+        return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""

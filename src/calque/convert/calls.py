@@ -1,0 +1,355 @@
+"""Plain records of the calls in a graph: what a converter is given.
+
+A record has no node, no proxy and no tensor in it, but names, shapes and numbers; arguments have
+their names and their defaults are filled in, so that a converter need not know how the program
+happened to write the call.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch._jit_internal import boolean_dispatched
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.tracing.core.origins import NodeOrigin, origin_of
+from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.checks import CHECKS
+
+_GUARDS = CHECKS | {expect_answer, expect_one}
+
+
+class TensorInfo(NamedTuple):
+    """A tensor that a call takes or gives.
+
+    Attributes:
+        name: which one; `"split.1"` is the second result of the call `split`.
+        shape, dtype: such as `(2, 3)` and `"float32"`; None where nothing is known of it.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+
+
+class WeightInfo(NamedTuple):
+    """A parameter, a buffer or a constant, as an argument; its array is in `Call.weights`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a graph.
+
+    Attributes:
+        name: its own, which no other call of the graph has.
+        op: what is called: `"torch.nn.functional.relu"`, `"Tensor.view"`, `"torch.nn.Linear"` or
+            `"aten.relu.default"`.
+        kind: `"function"`, `"method"`, `"module"` or `"operator"`.
+        target: the function, the name of the method, the module, or the operator itself.
+        arguments: by name, defaults included; tensors are `TensorInfo` or `WeightInfo`.
+        inputs: the tensors among the arguments, weights left out, in order.
+        outputs: the tensors that it gives.
+        weights: the arrays of the weights among the arguments, or of the module, by name.
+        source: the line of the program; None where it is not known.
+        path: the module that it is called in, or that is called.
+    """
+
+    name: str
+    op: str
+    kind: str
+    target: Any
+    arguments: dict[str, Any]
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    weights: dict[str, np.ndarray] = field(repr=False)
+    source: NodeOrigin | None
+    path: str
+
+
+class Calls:
+    """The calls of a graph, in order.
+
+    Args:
+        graph: of `calque.record`, `calque.trace` or any other tracer; nodes without `val` in their
+            `meta` have tensors of unknown shape.
+
+    Attributes:
+        inputs: the tensors that the graph takes.
+        outputs: what it gives, in its containers, with `TensorInfo` in the place of tensors.
+    """
+
+    def __init__(self, graph: GraphModule) -> None:
+        self._graph = graph
+        self._infos: dict[Node, Any] = {}
+        self.inputs: list[TensorInfo] = []
+        self.outputs: Any = None
+        self._calls = list(self._read())
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def _read(self) -> Iterator[Call]:
+        for node in self._graph.graph.nodes:
+            if node.op == "placeholder":
+                self._infos[node] = self._info(str(node.target), node.meta.get("val"))
+                found = [i for i in leaves(self._infos[node]) if isinstance(i, TensorInfo)]
+                self.inputs += [info for info in found if info.shape is not None]
+            elif node.op == "get_attr":
+                self._infos[node] = self._weight(str(node.target))
+            elif node.op == "output":
+                self.outputs = self._plain(node.args[0])
+            elif node.target in _GUARDS or self._only_for_guards(node):
+                continue
+            elif node.target is operator.getitem and self._is_part(node):
+                self._infos[node] = self._part(node)
+            else:
+                yield self._call(node)
+
+    def _only_for_guards(self, node: Node) -> bool:
+        return bool(node.users) and all(user.target in _GUARDS for user in node.users)
+
+    def _is_part(self, node: Node) -> bool:
+        whole: Any = node.args[0]
+        if not isinstance(whole, Node):
+            return False
+        info = self._infos.get(whole)
+        return isinstance(info, tuple | dict) and type(info) not in (TensorInfo, WeightInfo)
+
+    def _part(self, node: Node) -> Any:
+        whole: Any = node.args[0]
+        key: Any = node.args[1]
+        found = self._infos[whole]
+        try:
+            return found[key]
+        except (IndexError, KeyError, TypeError):
+            return self._info(f"{whole.name}.{key}", node.meta.get("val"))
+
+    def _info(self, name: str, value: Any) -> Any:
+        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+            return tuple(self._info(f"{name}.{i}", part) for i, part in enumerate(value))
+        if isinstance(value, dict):
+            return {key: self._info(f"{name}.{key}", part) for key, part in value.items()}
+        if isinstance(value, torch.Tensor):
+            return TensorInfo(name, tuple(value.shape), _dtype(value))
+        return TensorInfo(name, None, None)
+
+    def _weight(self, target: str) -> Any:
+        value: Any = self._graph
+        for part in target.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            return WeightInfo(target, tuple(value.shape), _dtype(value))
+        return value
+
+    def _plain(self, argument: Any) -> Any:
+        """An argument without nodes."""
+        if isinstance(argument, Node):
+            return self._infos[argument]
+        if isinstance(argument, slice):
+            parts = (argument.start, argument.stop, argument.step)
+            return slice(*map(self._plain, parts))
+        if isinstance(argument, (tuple, list)) and not isinstance(argument, torch.Size):
+            parts = [self._plain(part) for part in argument]
+            return parts if isinstance(argument, list) else tuple(parts)
+        if isinstance(argument, dict):
+            return {key: self._plain(part) for key, part in argument.items()}
+        return argument
+
+    def _call(self, node: Node) -> Call:
+        args = tuple(self._plain(part) for part in node.args)
+        kwargs = {key: self._plain(part) for key, part in node.kwargs.items()}
+        kind, op, target = self._named(node)
+        arguments = named_arguments(kind, target, args, kwargs)
+        info = self._infos[node] = self._info(node.name, node.meta.get("val"))
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        path = stack[-1][0] if stack else ""
+        if kind == "module":
+            path = str(node.target)
+            members = (*target.named_parameters(), *target.named_buffers())
+            weights = {name: array_of(tensor) for name, tensor in members}
+        else:
+            found = [leaf for leaf in leaves(arguments) if isinstance(leaf, WeightInfo)]
+            weights = {weight.name: array_of(self._tensor(weight.name)) for weight in found}
+        inputs = [leaf for leaf in leaves(arguments) if isinstance(leaf, TensorInfo)]
+        outputs = [leaf for leaf in leaves(info) if isinstance(leaf, TensorInfo)]
+        source = origin_of(node)
+        return Call(node.name, op, kind, target, arguments, inputs, outputs, weights, source, path)
+
+    def _tensor(self, target: str) -> torch.Tensor:
+        value: Any = self._graph
+        for part in target.split("."):
+            value = getattr(value, part)
+        return value
+
+    def _named(self, node: Node) -> tuple[str, str, Any]:
+        target: Any = node.target
+        if node.op == "call_module":
+            module = self._graph.get_submodule(target)
+            return "module", name_of(type(module)), module
+        if node.op == "call_method":
+            return "method", f"Tensor.{target}", target
+        if isinstance(target, torch._ops.OpOverload):
+            return "operator", str(target), target
+        return "function", name_of(target), target
+
+
+def name_of(target: Any) -> str:
+    """The name by which a class or a function is known.
+
+    >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
+    ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
+    """
+    name = getattr(target, "__name__", type(target).__name__)
+    home = getattr(target, "__module__", None) or ""
+    if getattr(torch.nn.functional, name, None) is target:
+        home = "torch.nn.functional"
+    elif home.startswith("torch.nn.modules"):
+        home = "torch.nn"
+    elif home.startswith("torch._C") or (not home and hasattr(torch, name)):
+        home = "torch"
+    elif home == "_operator":
+        home = "operator"
+    return f"{home}.{name}" if home else name
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What is inside of containers, tensors among it."""
+    if isinstance(value, (TensorInfo, WeightInfo)):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from leaves(part)
+    elif isinstance(value, slice):
+        yield from leaves((value.start, value.stop, value.step))
+    else:
+        yield value
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of a tensor of any device, bfloat16 among the dtypes."""
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# Arguments by their names
+
+
+def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, with defaults filled in.
+
+    Where the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
+
+    >>> named_arguments("function", torch.nn.functional.relu, (3,), {})
+    {'input': 3, 'inplace': False}
+    """
+    if kind == "module":
+        signature = inspect.signature(target.forward)
+    elif kind == "operator":
+        return _by_schema(target._schema, args, kwargs) or _numbered(args, kwargs)
+    else:
+        signature = None if kind == "method" else _signature(target)
+    if signature is not None:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return _numbered(args, kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        if not any(argument.is_out for argument in schema.arguments):
+            found = _by_schema(schema, args, kwargs)
+            if found is not None:
+                return found
+    return _numbered(args, kwargs)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    either = boolean_dispatched.get(function)
+    if either is not None:
+        function = either["if_false"]
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _numbered(args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+
+
+def _by_schema(schema: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments by the names of a schema; None where they do not fit."""
+    parameters = schema.arguments
+    positional = [p for p in parameters if not p.kwarg_only]
+    if len(args) > len(positional):
+        lists = [i for i, p in enumerate(positional) if str(p.type).startswith("List[int]")]
+        if not lists or not all(isinstance(a, int) for a in args[lists[0] :]):
+            return None
+        args = (*args[: lists[0]], list(args[lists[0] :]))  # x.view(2, 3)
+    if len(args) > len(positional):
+        return None
+    found: dict[str, Any] = {}
+    given = {**{p.name: a for p, a in zip(positional, args)}, **kwargs}
+    if any(parameter.name == "self" for parameter in parameters) and "input" in given:
+        given["self"] = given.pop("input")
+    for parameter in parameters:
+        if parameter.name in given:
+            value = given.pop(parameter.name)
+            if not _fits(str(parameter.type), value):
+                return None
+            found[parameter.name] = [value] if _is_one(str(parameter.type), value) else value
+        elif parameter.has_default_value():
+            found[parameter.name] = parameter.default_value
+        else:
+            return None
+    return None if given else found
+
+
+def _is_one(kind: str, value: Any) -> bool:
+    """Whether one number stands for a list of them, as in `x.sum(-1)`."""
+    return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind.startswith("Optional["):
+        return value is None or _fits(kind[9:-1], value)
+    if kind.startswith("List["):
+        inner = kind[5:-1]
+        if inner == "int" and type(value) is int:
+            return True
+        return isinstance(value, (tuple, list)) and all(_fits(inner, part) for part in value)
+    tensor = isinstance(value, (TensorInfo, WeightInfo))
+    if kind == "Tensor":
+        return tensor or type(value) in (int, float, complex)
+    if kind in ("number", "Scalar"):
+        return isinstance(value, (int, float, complex)) and not tensor
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "float":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "int":
+        return isinstance(value, (int, torch.dtype, torch.layout, torch.memory_format))
+    return not tensor

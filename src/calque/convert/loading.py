@@ -1,0 +1,290 @@
+"""`load`: a program of JSON and safetensors as a function of JAX.
+
+Nothing in the files is executed. The name of an operator is looked up in PyTorch's registry, what
+it is given is checked, and the program is run once without data before it is handed out.
+"""
+
+import ast
+import hashlib
+import json
+import operator
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.fx
+from torch.fx.node import Node
+
+from calque.convert.errors import ConversionError
+from calque.convert.saving import FORMAT, PROGRAM, VERSION, WEIGHTS, dtype_name
+from calque.device.runtime.dtypes import to_numpy
+from calque.graph.interpreter import JaxInterpreter
+
+_OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DTYPES = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+_LAYOUTS = {"strided": torch.strided}
+_FORMATS = {
+    name: getattr(torch, name)
+    for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}
+_LONGEST = 2**40
+
+
+class Input(NamedTuple):
+    """An input of a program."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Loaded:
+    """A program from files; called with arrays, it gives arrays, in the containers of the program.
+
+    It can be given to `jax.jit`, `jax.vmap` and `jax.grad`.
+
+    Attributes:
+        inputs: the tensors it takes, in order.
+    """
+
+    def __init__(self, inputs: list[Input], function: Callable[..., Any]) -> None:
+        self.inputs = inputs
+        self._function = function
+
+    def __call__(self, *arrays: Any, rng: jax.Array | None = None) -> Any:
+        """What the program computes.
+
+        Args:
+            *arrays: one for each input, of JAX or numpy.
+            rng: a JAX key, for programs that draw random numbers.
+
+        Raises:
+            TypeError: a wrong number of arrays, or one of another shape or dtype.
+        """
+        if len(arrays) != len(self.inputs):
+            raise TypeError(f"takes {len(self.inputs)} arrays, not {len(arrays)}")
+        if any(isinstance(given, np.ndarray) for given in arrays):
+            with jax.enable_x64(True):
+                arrays = tuple(map(jnp.asarray, arrays))
+        for given, expected in zip(arrays, self.inputs):
+            dtype = to_numpy(expected.dtype)
+            if tuple(given.shape) != expected.shape or given.dtype != dtype:
+                raise TypeError(
+                    f"{expected.name} is {dtype}{list(expected.shape)}, and was given "
+                    f"{given.dtype}{list(given.shape)}"
+                )
+        return self._function(*arrays, rng=rng)
+
+
+def load(directory: str | Path) -> Loaded:
+    """Read what `save` has written.
+
+    Raises:
+        ConversionError: a file is missing, damaged, or says what no program of this format does;
+            the message says what and where.
+        ImportError: safetensors is not installed.
+    """
+    directory = Path(directory)
+    told = _read_program(directory / PROGRAM)
+    weights = _read_weights(directory / WEIGHTS, told)
+    reader = _Reader(told, weights)
+    graph = reader.graph()
+    loaded = Loaded(reader.inputs, JaxInterpreter(graph))
+    _try(loaded)
+    return loaded
+
+
+def _read_program(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise ConversionError(f"{path.name} is no program of calque's")
+    if told.get("version") != VERSION:
+        raise ConversionError(f"{path.name} has version {told.get('version')!r}, not {VERSION}")
+    kinds = {"inputs": list, "operators": list, "weights": dict, "weights_sha256": str}
+    for key, kind in kinds.items():
+        if not isinstance(told.get(key), kind):
+            raise ConversionError(f"{path.name}: {key} is missing, or no {kind.__name__}")
+    if "outputs" not in told:
+        raise ConversionError(f"{path.name}: outputs is missing")
+    return told
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as parse
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != told["weights_sha256"]:
+        raise ConversionError(f"{path.name} is not the file that the program was saved with")
+    try:
+        weights = parse(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    for name, looks in told["weights"].items():
+        if name not in weights:
+            raise ConversionError(f"{path.name} has no weight {name}")
+        shape, dtype = _looks(looks, f"the weight {name}")
+        if tuple(weights[name].shape) != shape or weights[name].dtype != dtype:
+            raise ConversionError(f"the weight {name} has another shape or dtype than is said")
+    return weights
+
+
+def _looks(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
+    shape = told.get("shape") if isinstance(told, dict) else None
+    dtype = told.get("dtype") if isinstance(told, dict) else None
+    fits = isinstance(shape, list) and all(type(n) is int and 0 <= n < _LONGEST for n in shape)
+    if not fits or not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ConversionError(f"{where} has no shape and dtype")
+    return tuple(shape), _DTYPES[dtype]  # pyright: ignore[reportArgumentType]
+
+
+class _Reader:
+    """Makes a graph of what a file says."""
+
+    def __init__(self, told: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+        self._told, self._weights = told, weights
+        self._graph = torch.fx.Graph()
+        self._nodes: dict[str, Node] = {}
+        self._members: dict[str, torch.Tensor] = {}
+        self._of_weights: dict[str, Node] = {}
+        self.inputs: list[Input] = []
+
+    def graph(self) -> torch.fx.GraphModule:
+        for index, entry in enumerate(self._told["inputs"]):
+            where = f"input {index}"
+            name = self._new_name(entry, where)
+            self.inputs.append(Input(name, *_looks(entry, where)))
+            self._nodes[name] = self._graph.placeholder(name)
+        for name in self._told["weights"]:
+            member = f"weight_{len(self._members)}"
+            self._members[member] = self._weights[name]
+            self._of_weights[name] = self._graph.get_attr(member)
+        for index, entry in enumerate(self._told["operators"]):
+            self._add(entry, f"operator {index}")
+        self._graph.output(self._value(self._told["outputs"], "outputs"))
+        home = torch.nn.Module()
+        for name, tensor in self._members.items():
+            home.register_buffer(name, tensor)
+        return torch.fx.GraphModule(home, self._graph)
+
+    def _new_name(self, entry: Any, where: str) -> str:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConversionError(f"{where} has no name")
+        if name in self._nodes:
+            raise ConversionError(f"{where} has the name {name}, as another one has")
+        return name
+
+    def _add(self, entry: Any, where: str) -> None:
+        name = self._new_name(entry, where)
+        where = f"{where} ({name})"
+        args, kwargs = entry.get("args"), entry.get("kwargs", {})
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise ConversionError(f"{where} has no arguments")
+        target = self._target(entry.get("op"), where)
+        values = tuple(self._value(part, where) for part in args)
+        named = {key: self._value(part, where) for key, part in kwargs.items()}
+        if target is operator.getitem:
+            fits = len(values) == 2 and isinstance(values[0], Node) and type(values[1]) is int
+            if not fits or named:
+                raise ConversionError(f"{where} takes a part of something without a number")
+        self._nodes[name] = self._graph.call_function(target, values, named)
+        if "shape" in entry:
+            self._nodes[name].meta["looks"] = _looks(entry, where)
+
+    def _target(self, op: Any, where: str) -> Any:
+        if op == "getitem":
+            return operator.getitem
+        found = _OPERATOR.fullmatch(op) if isinstance(op, str) else None
+        if found is None:
+            raise ConversionError(f"{where} has no operator: {op!r}")
+        space, packet, overload = found.groups()
+        target = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
+        if not isinstance(target, torch._ops.OpOverload):
+            raise ConversionError(f"{where}: PyTorch has no operator {op}")
+        if target._schema.is_mutable:
+            raise ConversionError(f"{where}: {op} writes, which no operator here may do")
+        return target
+
+    def _value(self, told: Any, where: str) -> Any:
+        if told is None or isinstance(told, (bool, int, float, str)):
+            return told
+        if isinstance(told, list):
+            return [self._value(part, where) for part in told]
+        if not isinstance(told, dict) or len(told) != 1:
+            raise ConversionError(f"{where}: {_short(told)} is no value")
+        ((key, value),) = told.items()
+        try:
+            return self._of_kind(key, value, where)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, ConversionError):
+                raise
+            raise ConversionError(f"{where}: {_short(told)} is no value") from error
+
+    def _of_kind(self, key: str, value: Any, where: str) -> Any:
+        if key == "value":
+            return self._nodes[value]
+        if key == "weight":
+            return self._of_weights[value]
+        if key == "tuple":
+            return tuple(self._value(part, where) for part in _list(value))
+        if key == "dict":
+            return {_text(name): self._value(part, where) for name, part in _list(value)}
+        if key == "number":
+            return float(value) if value in ("inf", "-inf", "nan") else _complex(value)
+        if key == "device":
+            return torch.device("cpu")  # the program runs where its inputs are
+        tables: dict[str, dict[str, Any]] = {
+            "dtype": _DTYPES,
+            "layout": _LAYOUTS,
+            "memory_format": _FORMATS,
+        }
+        return tables[key][value]
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _complex(value: Any) -> complex:
+    return complex(value) if "n" in value else complex(ast.literal_eval(_text(value)))
+
+
+def _short(told: Any) -> str:
+    text = repr(told)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _try(loaded: Loaded) -> None:
+    """Run the program without data, so that what it cannot do is found now."""
+    specs = [jax.ShapeDtypeStruct(i.shape, to_numpy(i.dtype)) for i in loaded.inputs]
+    try:
+        with jax.enable_x64(True):
+            jax.eval_shape(lambda *arrays: loaded(*arrays, rng=jax.random.key(0)), *specs)
+    except Exception as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConversionError(f"the program cannot be run: {first[0]}") from error

@@ -1,0 +1,115 @@
+"""`to_onnx`: a recorded program as an ONNX model, by converters of its operators."""
+
+from typing import Any
+
+import numpy as np
+
+from calque.convert.calls import TensorInfo, leaves
+from calque.convert.errors import ConversionError
+from calque.convert.onnx_calls import library
+from calque.convert.onnx_operators import converters_for
+from calque.tracing.record import Recording
+
+OPSET = 20
+
+
+def to_onnx(recording: Recording) -> Any:
+    """The program as an `onnx.ModelProto`, with its weights inside.
+
+    The operators are those of convolutional networks and transformers
+    (`calque.convert.onnx_operators`); sizes are those of the recorded inputs. A result in nested
+    containers becomes a flat list of outputs.
+
+    Raises:
+        ConversionError: an operator has no form in ONNX here; all of them are listed, with lines.
+        TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
+        ImportError: onnx is not installed.
+    """
+    onnx = library()
+    graph = OnnxGraph()
+    converters = converters_for(graph)
+    coverage = converters.coverage(recording)
+    if not coverage.is_complete:
+        raise ConversionError(f"not every operator can be converted to ONNX: {coverage}")
+    converted = converters.convert(recording)
+    for failed in converted.placeholders:
+        raise ConversionError(f"{failed.call.source}: {failed.call.op}: {failed.reason}")
+    outputs = [leaf for leaf in leaves(converted.outputs) if isinstance(leaf, TensorInfo)]
+    if not outputs:
+        raise ConversionError("the program gives no tensor that it has computed")
+    helper = onnx.helper
+    made = helper.make_graph(
+        graph.nodes,
+        "calque",
+        [_value(info) for info in converted.inputs],
+        [_value(graph.output(info)) for info in outputs],
+        [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()],
+    )
+    model = helper.make_model(
+        made, producer_name="calque", opset_imports=[helper.make_opsetid("", OPSET)]
+    )
+    model.ir_version = 10
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _value(info: TensorInfo) -> Any:
+    onnx = library()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(info.dtype))
+    return onnx.helper.make_tensor_value_info(info.name, kind, info.shape)
+
+
+def dtype_of(name: str | None) -> np.dtype:
+    """The dtype of an array whose dtype PyTorch calls so.
+
+    Raises:
+        ConversionError: ONNX has none.
+    """
+    try:
+        return np.dtype(str(name))
+    except TypeError:
+        raise ConversionError(f"{name} has no form in ONNX here") from None
+
+
+class OnnxGraph:
+    """Nodes and constants of a model, as converters add them.
+
+    Attributes:
+        nodes: the nodes, in order.
+        constants: arrays by name.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._outputs = 0
+
+    def add(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        """Append a node; attributes that are None are left out."""
+        onnx = library()
+        given = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **given))
+
+    def value(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        """Append a node that gives a value between others, and return its name."""
+        name = f"calque.value.{len(self.nodes)}"
+        self.add(kind, inputs, [name], **attributes)
+        return name
+
+    def constant(self, array: Any, dtype: Any = None) -> str:
+        """The name of a constant."""
+        name = f"calque.constant.{len(self.constants)}"
+        self.constants[name] = np.asarray(array, dtype=dtype)
+        return name
+
+    def weight(self, name: str, array: np.ndarray) -> str:
+        """The name of a parameter of the program's."""
+        self.constants[name] = array
+        return name
+
+    def output(self, info: TensorInfo) -> TensorInfo:
+        """An output by a name of its own, for one tensor may be several outputs, or an input."""
+        name = f"output_{self._outputs}"
+        self._outputs += 1
+        self.add("Identity", [info.name], [name])
+        return TensorInfo(name, info.shape, info.dtype)

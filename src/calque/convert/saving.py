@@ -1,0 +1,192 @@
+"""`save`: a recorded program as a directory of two files, JSON and safetensors.
+
+`program.json` has the inputs, the operators in order, and the outputs; `weights.safetensors` has
+the tensors. What an operator is given is one of
+
+    3, 2.5, true, null, "text", [...]      the value
+    {"value": "relu"}                      what an input or another operator has given
+    {"weight": "head.bias"}                a tensor of the second file
+    {"dtype": "float32"}                   and `layout`, `memory_format`, `device`, in the same way
+    {"number": "inf"}                      `-inf`, `nan`, and complex numbers, as Python writes them
+"""
+
+import hashlib
+import json
+import math
+import operator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.convert.errors import ConversionError
+from calque.tracing.core.origins import origin_of
+from calque.tracing.graph.checks import CHECKS
+from calque.tracing.graph.templates import rebuilt
+from calque.tracing.record import Recording
+
+FORMAT, VERSION = "calque", 1
+PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
+ATTRIBUTES = {
+    torch.dtype: "dtype",
+    torch.layout: "layout",
+    torch.memory_format: "memory_format",
+    torch.device: "device",
+}
+
+
+def save(program: Recording | GraphModule, directory: str | Path) -> None:
+    """Write a program as JSON and safetensors, to be run by `load` or by anything else.
+
+    Args:
+        program: a recording, or a graph of ATen operators (`calque.lower`).
+        directory: is made where it does not exist.
+
+    Raises:
+        TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
+        ConversionError: the program writes to its inputs, parameters or buffers, or an operator is
+            none of PyTorch's.
+        ImportError: safetensors is not installed.
+    """
+    from safetensors.torch import save_file
+
+    graph = program if isinstance(program, GraphModule) else program.graph("aten")
+    written = _Writer(graph).written()
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = {}
+    for name in written["weights"]:
+        tensor = _member(graph, name).detach().cpu()
+        weights[name] = tensor.clone(memory_format=torch.contiguous_format)
+        looks = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
+        written["weights"][name] = looks
+    save_file(weights, directory / WEIGHTS)
+    digest = hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()
+    written["weights_sha256"] = digest
+    (directory / PROGRAM).write_text(_text(written), encoding="utf-8")
+
+
+def _text(written: dict[str, Any]) -> str:
+    """JSON with a line for each input, operator and weight."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return "[\n" + ",\n".join(f"  {_line(part)}" for part in value) + "\n]"
+        if isinstance(value, dict) and len(value) > 1:
+            parts = (f"  {_line(key)}: {_line(part)}" for key, part in value.items())
+            return "{\n" + ",\n".join(parts) + "\n}"
+        return _line(value)
+
+    parts = (f"{_line(key)}: {shown(value)}" for key, value in written.items())
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+
+class _Writer:
+    def __init__(self, graph: GraphModule) -> None:
+        self._graph = graph
+        self._weights: dict[str, Any] = {}
+        self._inputs: dict[Node, str] = {}
+
+    def written(self) -> dict[str, Any]:
+        """What `program.json` holds."""
+        inputs, operators, outputs = [], [], None
+        for node in self._graph.graph.nodes:
+            if node.op == "output":
+                outputs = self._value(node.args[0])
+            elif node.target in CHECKS or node.target is rebuilt or node.op == "get_attr":
+                continue
+            elif node.op == "placeholder" or self._is_part_of_input(node):
+                self._inputs[node] = node.name
+                if isinstance(node.meta.get("val"), torch.Tensor):
+                    inputs.append({"name": node.name, **_looks(node)})
+            elif node.target is operator.getitem:
+                operators.append(self._operator(node, "getitem"))
+            else:
+                operators.append(self._operator(node, self._name(node)))
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "inputs": inputs,
+            "operators": operators,
+            "outputs": outputs,
+            "weights": self._weights,
+        }
+
+    def _is_part_of_input(self, node: Node) -> bool:
+        return node.target is operator.getitem and node.args[0] in self._inputs
+
+    def _name(self, node: Node) -> str:
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            raise ConversionError(f"{node.name} calls {target}, which is no operator of PyTorch's")
+        if target._schema.is_mutable:
+            place = f"{origin_of(node)}: " if origin_of(node) else ""
+            raise ConversionError(
+                f"{place}{target} writes to a tensor, and nothing in this format does.\n"
+                "Layers that update their buffers do not after model.eval(); else return the new "
+                "value instead."
+            )
+        return str(target)
+
+    def _operator(self, node: Node, name: str) -> dict[str, Any]:
+        made: dict[str, Any] = {"name": node.name, "op": name}
+        made["args"] = [self._value(part) for part in node.args]
+        if node.kwargs:
+            made["kwargs"] = {key: self._value(part) for key, part in node.kwargs.items()}
+        made.update(_looks(node))
+        if origin_of(node) is not None:
+            made["source"] = str(origin_of(node))
+        return made
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            return self._node(value)
+        if isinstance(value, dict):
+            return {"dict": [[key, self._value(part)] for key, part in value.items()]}
+        if isinstance(value, tuple):
+            return {"tuple": [self._value(part) for part in value]}
+        if isinstance(value, list):
+            return [self._value(part) for part in value]
+        if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+            return {"number": repr(value)}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        for kind, key in ATTRIBUTES.items():
+            if isinstance(value, kind):
+                return {key: str(value).removeprefix("torch.")}
+        raise ConversionError(f"{value!r} cannot be written")
+
+    def _node(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            name = str(node.target)
+            if not isinstance(_member(self._graph, name), torch.Tensor):
+                raise ConversionError(f"{name} is no tensor, and cannot be written")
+            self._weights[name] = None
+            return {"weight": name}
+        if node.target is rebuilt:  # an object; its tensors, in order
+            return {"tuple": [self._value(part) for part in node.args[1:]]}
+        return {"value": node.name}
+
+
+def _looks(node: Node) -> dict[str, Any]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return {}
+    return {"shape": list(value.shape), "dtype": dtype_name(value.dtype)}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype: `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _member(root: Any, target: str) -> Any:
+    for part in target.split("."):
+        root = getattr(root, part)
+    return root

@@ -1,0 +1,166 @@
+"""A table of layers: what each computes, what it holds, and what it costs."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+from torch.utils.flop_counter import flop_registry
+
+from calque.convert.calls import Call, Calls, TensorInfo
+from calque.tracing.core.origins import origin_of
+from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.lower.lowering import lower
+from calque.tracing.record import Recording
+
+
+@dataclass
+class Layer:
+    """One row: a call of a layer, or of a function.
+
+    Attributes:
+        name: the path of the module, or the name of the call.
+        kind: the class of the module, or the function.
+        output: the shapes that it gives.
+        parameters: how many elements its parameters have; 0 where a row above has them already.
+        macs: multiplications with an addition each, in products and convolutions.
+        activation_bytes: what its results take.
+        source: the line of the program.
+    """
+
+    name: str
+    kind: str
+    output: str
+    parameters: int
+    macs: int
+    activation_bytes: int
+    source: str
+
+
+class LayerTable:
+    """The rows, as data, as text (`str`) and as CSV."""
+
+    def __init__(self, rows: Iterable[Layer]) -> None:
+        self.rows = list(rows)
+
+    def __str__(self) -> str:
+        names = [f.name for f in fields(Layer)][:-1]
+        cells = [[_shown(getattr(row, name)) for name in names] for row in self.rows]
+        totals = (_shown(self.total(name)) for name in names[3:])
+        cells.append(["total", "", "", *totals])
+        head = [name.replace("_", " ") for name in names]
+        widths = [max(len(line[i]) for line in (head, *cells)) for i in range(len(head))]
+
+        def aligned(line: list[str]) -> str:
+            left = [cell.ljust(width) for cell, width in zip(line[:3], widths)]
+            right = [cell.rjust(width) for cell, width in zip(line[3:], widths[3:])]
+            return "  ".join((*left, *right)).rstrip()
+
+        return "\n".join(map(aligned, (head, *cells)))
+
+    def total(self, column: str) -> int:
+        """The sum of a column of numbers."""
+        return sum(getattr(row, column) for row in self.rows)
+
+    def to_csv(self) -> str:
+        """The rows as CSV, with a header; names that contain commas or quotes are quoted."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        names = [f.name for f in fields(Layer)]
+        writer.writerow(names)
+        writer.writerows([getattr(row, name) for name in names] for row in self.rows)
+        return text.getvalue()
+
+
+def layer_table(recording: Recording) -> LayerTable:
+    """The layers of a recorded program, in the order in which it calls them.
+
+    A layer of PyTorch's is one row, and so is a call of a function outside of such a layer. MACs
+    are counted in the operators of the program, by the formulas of `torch.utils.flop_counter`.
+
+    Raises:
+        TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
+
+    >>> import calque, torch
+    >>> recording = calque.record(torch.nn.Linear(3, 2), torch.ones(5, 3))
+    >>> (row,) = layer_table(recording).rows
+    >>> row.parameters, row.macs, row.activation_bytes
+    (8, 30, 40)
+    """
+    graph = recording.graph("module")
+    calls = Calls(graph)
+    macs = _macs(graph)
+    held: set[int] = set()
+    return LayerTable(_row(graph, call, macs.get(call.name, 0), held) for call in calls)
+
+
+def _row(graph: GraphModule, call: Call, macs: int, held: set[int]) -> Layer:
+    parameters = [p for p in _parameters(graph, call) if id(p) not in held]
+    held.update(map(id, parameters))
+    kind = call.op.rpartition(".")[2]
+    return Layer(
+        name=call.path if call.kind == "module" else call.name,
+        kind=kind,
+        output=" ".join("x".join(map(str, out.shape or ())) or "-" for out in call.outputs),
+        parameters=sum(p.numel() for p in parameters),
+        macs=macs,
+        activation_bytes=sum(map(_bytes, call.outputs)),
+        source=str(call.source or ""),
+    )
+
+
+def _parameters(graph: GraphModule, call: Call) -> list[torch.nn.Parameter]:
+    if call.kind == "module":
+        return list(call.target.parameters())
+    known = dict(graph.named_parameters(remove_duplicate=False))
+    return [known[name] for name in call.weights if name in known]
+
+
+def _bytes(info: TensorInfo) -> int:
+    if info.shape is None or info.dtype is None:
+        return 0
+    return math.prod(info.shape) * getattr(torch, info.dtype).itemsize
+
+
+def _macs(graph: GraphModule) -> dict[str, int]:
+    """The MACs of each call of a graph, by the name of its node."""
+    lowered = lower(_marked(graph))
+    found: dict[str, int] = {}
+    for node in lowered.graph.nodes:
+        if node.op != "call_function":
+            continue
+        formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        origin = origin_of(node)
+        if formula is not None and origin is not None:
+            args, kwargs = _values((node.args, node.kwargs))
+            flops = formula(*args, **kwargs, out_val=node.meta["val"])
+            found[origin.function] = found.get(origin.function, 0) + flops // 2
+    return found
+
+
+def _marked(graph: GraphModule) -> GraphModule:
+    """A copy of a graph whose nodes have their own names as their origins."""
+    made = TracedGraph()
+    made._codegen = graph.graph._codegen
+    nodes: dict[Node, Node] = {}
+    for node in graph.graph.nodes:
+        copied = nodes[node] = made.node_copy(node, nodes.__getitem__)
+        origin = node.meta.get("origin")
+        if origin is not None:
+            copied.meta["origin"] = origin._replace(function=node.name)
+    module = GraphModule(graph, made)
+    module.training = graph.training
+    return module
+
+
+def _values(arguments: Any) -> Any:
+    return torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,97 @@
+"""Answers that a program got from its tensors, which a graph checks when it runs."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import recorded
+
+AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
+"""Properties of a tensor that depend on where gradients are recorded."""
+
+
+class Answer:
+    """What the program read, kept by the graph as it was."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return spoken(self.value)
+
+
+def spoken(value: Any) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}{list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def answer_of(name: str, value: Any) -> Any:
+    """What a guard compares: a copy of the answer, or what matters about it.
+
+    Raises:
+        NotImplementedError: it cannot be compared.
+    """
+    if name == "grad_fn":
+        return value is None
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (tuple, list)):
+        return type(value)(answer_of("", part) for part in value)  # pyright: ignore[reportCallIssue]
+    plain = (bool, int, float, complex, str, bytes, type(None), np.generic, torch.dtype)
+    if isinstance(value, (*plain, torch.device, torch.layout, torch.memory_format)):
+        return value
+    raise NotImplementedError(type(value))
+
+
+def same_answer(a: Any, b: Any) -> bool:
+    """Whether two answers are the same, to the bit; every nan is equal to every other.
+
+    >>> same_answer(float("nan"), float("nan")), same_answer(1, 1.0), same_answer([0.0], [-0.0])
+    (True, False, False)
+    """
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        same = a.dtype == b.dtype and a.shape == b.shape
+        return same and bool(((a == b) | ((a != a) & (b != b))).all())
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same_answer, a, b))
+    if isinstance(a, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    return bool(a == b)
+
+
+@recorded
+def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
+    """What the program reads here is what it read when it was recorded.
+
+    Raises:
+        TraceError: it is something else, so that the program might go another way.
+    """
+    found = answer_of(what, value)
+    if not same_answer(found, expected.value):
+        raise SymbolicTraceError(
+            f"{origin}: when this was recorded, {what} gave {expected}, and now it gives "
+            f"{spoken(found)}; a recording follows the values that it has seen.\n"
+            "Record again with these inputs, or keep the value a tensor."
+        )
+
+
+@recorded
+def expect_one(a: Any, b: Any, names: str) -> None:
+    """Two inputs are one tensor, as they were when the program was recorded.
+
+    Raises:
+        TraceError: they are two.
+    """
+    if a is not b:
+        raise SymbolicTraceError(
+            f"recorded with one tensor for {names}, called with two.\n"
+            "Record again with two tensors."
+        )

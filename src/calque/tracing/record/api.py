@@ -1,0 +1,168 @@
+"""`calque.record(...)`."""
+
+import contextlib
+import fnmatch
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from calque.errors import tidy
+from calque.tracing.core.patching import Patches
+from calque.tracing.record.ends import given_to, result_of
+from calque.tracing.record.holding import entered, hold, new_objects_apart
+from calque.tracing.record.recorder import Recorder
+from calque.tracing.record.recording import Recording, Tape
+from calque.tracing.symbolic.leaves import Leaves
+from calque.tracing.symbolic.watching import Watch
+
+
+def record(
+    program: torch.nn.Module | Callable[..., Any],
+    /,
+    *args: Any,
+    strict: bool = False,
+    keep: str | Sequence[str] = (),
+    **kwargs: Any,
+) -> Recording:
+    """Run a program once, on real data, and note what it does as it was written.
+
+    As `torch.jit.trace`, but at the level of modules and functions, with each line; what a graph
+    could not repeat is checked when the graph runs, or refused.
+
+    Args:
+        program: a module, a method of a module, or any other function.
+        *args: what it is called with.
+        strict: raise where the program reads the value of a tensor into Python, instead of checking
+            the value when a graph of the recording runs.
+        keep: patterns (as in `fnmatch`) of the paths of modules whose results are kept, in
+            `Recording.kept`. Nothing else of the run is.
+        **kwargs: as `args`, by name.
+
+    Returns:
+        The recording. `recording.result` is what the program returned; `recording.graph()` is a
+        graph of what it did.
+
+    Raises:
+        TraceError: the program does what no recording can hold, such as drawing a random number of
+            Python's, or, where `strict`, reads a value.
+        Exception: whatever the program raises; the exception has the attribute `recording`, what
+            was recorded until then.
+
+    >>> import calque, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    >>> recording = calque.record(model, torch.ones(2, 4))
+    >>> print([node.name for node in recording.graph(level="module").graph.nodes])
+    ['input_1', '_0', '_1', 'output']
+    """
+    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+    root, method, function = _parts(program)
+    watch = Watch(root, method, (args, kwargs), lambda code, names: None)
+    recorder = Recorder(
+        root, strict, lambda path: any(fnmatch.fnmatchcase(path, each) for each in patterns)
+    )
+    recorder.leaves = Leaves(watch.modules)
+    recorder.local.is_main = True
+    tape = Tape(root, method, _name(function), function, recorder)
+    recording = Recording(tape, recorder)
+    _give(tape, recorder, args, kwargs)
+    call = program if isinstance(program, torch.nn.Module | types.MethodType) else function
+    try:
+        with new_objects_apart() as can_tell, Patches() as patches:
+            hold(patches)
+            running = contextlib.nullcontext() if watch.foresee() else watch.running()
+            with entered(recorder), running:
+                result = call(*args, **kwargs)
+            if recorder.refusal is not None:
+                raise recorder.refusal  # the program has caught it
+            recorder.ended = True
+            _end(tape, recorder, watch, result, can_tell())
+        recording.result = result
+    except Exception as error:
+        error.recording = recording  # type: ignore[attr-defined]
+        tidy(error)
+        raise
+    finally:
+        recorder.ended = True
+        watch.forget()
+        recorder.leaves.forget()
+        recorder.values.forget()
+    return recording
+
+
+def _parts(program: Any) -> tuple[Any, str, Callable[..., Any]]:
+    """The module or function that a graph is of, the name of the method, and the function."""
+    if isinstance(program, torch.nn.Module):
+        program = program._modules.get("_orig_mod", program)
+        return program, "forward", type(program).forward
+    if isinstance(program, types.MethodType) and isinstance(program.__self__, torch.nn.Module):
+        name = program.__name__
+        return program.__self__, name, getattr(type(program.__self__), name)
+    if isinstance(program, types.FunctionType):
+        return program, "forward", program
+    if not callable(program):
+        raise TypeError(f"{program!r} is neither a module nor a function")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return program(*args, **kwargs)
+
+    return called, "forward", called
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", "Recorded")
+    return name if name.isidentifier() else "Recorded"
+
+
+def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -> None:
+    first = (tape.root,) if isinstance(tape.root, torch.nn.Module) else ()
+    bound = dict(tape.signature.bind(*first, *args, **kwargs).arguments)
+    if first:
+        del bound[next(iter(bound))]
+    tape.arguments = given_to(recorder, bound, tape.twins)
+    if first:
+        for name, tensor in _members(tape.root):
+            if recorder.values.of(tensor) is not None:
+                recorder.problems.append(
+                    f"{name}, a tensor of the module's, is an argument as well"
+                )
+
+
+def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bool) -> None:
+    """Look at what the program has left, and give the recording its result."""
+    recorder.end()
+    tape.result = result_of(recorder, result)
+    changes, unrepeatable = watch.seen()
+    owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
+    for module in list(owners.values()):
+        owners[id(module._buffers)] = owners[id(module._parameters)] = module
+    for change in changes:
+        key = change.key
+        owner = owners.get(key[0])
+        if owner is not None and key[1] == "training" and type(change.after) is bool:
+            tape.assignments.append((owner, "training", change.after))
+            continue
+        value = recorder.values.of(change.after) if _is_tensor(change.after) else None
+        read = id(change.before) in recorder.arguments.outside
+        if owner is not None and value is not None and not read:
+            tape.assignments.append((owner, key[1], value))
+        else:
+            recorder.problems.append(
+                f"{change.place}{change.name} {change.what}; a graph computes tensors, and would "
+                "not repeat that"
+            )
+    recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
+    for place in recorder.arguments.written_by_python():
+        recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
+    for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
+        recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _members(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from root.named_parameters()
+    yield from root.named_buffers()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,165 @@
+"""Arguments and results of calls, as a recording keeps them: values in the place of tensors."""
+
+import gc
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from calque.state import ATOMIC
+from calque.tracing.tracer.constants import is_constant
+
+_PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout))
+_DEPTH = 3
+
+
+class Arguments:
+    """Finds the values in arguments and results.
+
+    Args:
+        recorder: has the values, and is told of what cannot be part of a graph.
+
+    Attributes:
+        outside: the tensors that the program had already, or that came from nowhere, by id.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self.outside: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._shared: list[tuple[torch.Tensor, torch.Tensor, int, Any]] = []
+
+    def of(self, given: Any) -> Any:
+        """What a recording keeps of an argument or a result."""
+        kind = type(given)
+        if kind in _PLAIN:
+            return given
+        if isinstance(given, torch.Tensor):
+            return self._tensor(given)
+        if kind is tuple:
+            return tuple([self.of(part) for part in given])
+        if kind is list:
+            return [self.of(part) for part in given]
+        if kind is dict:
+            return self.dict_of(given)
+        if kind is slice:
+            return slice(self.of(given.start), self.of(given.stop), self.of(given.step))
+        if isinstance(given, tuple):
+            if hasattr(kind, "_fields"):
+                return kind(*map(self.of, given))
+            return kind([self.of(part) for part in given])
+        return self._object(given)
+
+    def tuple_of(self, given: tuple) -> tuple:
+        """As `of`, of positional arguments."""
+        return tuple([self.of(part) for part in given])
+
+    def dict_of(self, given: dict[Any, Any]) -> dict[Any, Any]:
+        """As `of`, of keyword arguments."""
+        return {key: self.of(part) for key, part in given.items()}
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        value = self._recorder.values.of(tensor)
+        if value is not None:
+            if value.is_dynamic:
+                self._recorder.local.is_dynamic = True
+            return value
+        if id(tensor) not in self.outside:
+            self.outside[id(tensor)] = tensor, self._recorder.place()
+        return tensor
+
+    def _object(self, given: Any) -> Any:
+        value = self._recorder.values.of_object(given)
+        if value is not None:
+            return value
+        if isinstance(given, FunctionType) or not is_constant(given):
+            self._recorder.local.objects.append(given)
+        return given
+
+    def refuse_hidden(self, objects: list[Any]) -> None:
+        """Objects are given to a function of PyTorch: none of them may hold values of the run."""
+        for given in objects:
+            if self._hides(given, _DEPTH):
+                kind = type(given).__name__
+                self._recorder.refuse(f"a {kind} with tensors of the run inside goes to PyTorch")
+
+    def _hides(self, thing: Any, depth: int) -> bool:
+        """Whether an object holds a tensor that is a value of the run."""
+        if isinstance(thing, torch.Tensor):
+            return self._recorder.values.of(thing) is not None
+        if depth == 0 or type(thing) in _PLAIN or isinstance(thing, (type, torch.nn.Module)):
+            return False
+        inside: list[Any] = []
+        if isinstance(thing, dict):
+            inside += thing.values()
+        elif isinstance(thing, (tuple, list, set, frozenset)):
+            inside += thing
+        else:
+            cells = getattr(thing, "__closure__", None) or ()
+            inside += [c.cell_contents for c in cells if _is_filled(c)]
+            inside += getattr(thing, "__dict__", {}).values()
+            inside += [getattr(thing, "__self__", None), getattr(thing, "func", None)]
+            inside += getattr(thing, "args", None) or () if hasattr(thing, "func") else ()
+        return any(self._hides(part, depth - 1) for part in inside)
+
+    def defined(self, result: Any, is_dynamic: bool) -> Any:
+        """The values in the containers that a function of PyTorch gave."""
+        values = self._recorder.values
+        if isinstance(result, torch.Tensor):
+            return values.of(result) or values.add(result, is_dynamic)
+        if isinstance(result, (tuple, list)) and type(result) is not torch.Size:
+            return tuple([self.defined(part, is_dynamic) for part in result])
+        if isinstance(result, dict):
+            return {key: self.defined(part, is_dynamic) for key, part in result.items()}
+        return None
+
+    # Tensors that no call gave
+
+    def made_of_data(self, tensor: torch.Tensor) -> None:
+        """The program has made a tensor from numbers or an array; each run makes a new one."""
+        self.shared_with_python(tensor, None)
+        self._recorder.note_made(tensor, tensor.detach().clone())
+
+    def shared_with_python(self, tensor: torch.Tensor, call: Any) -> None:
+        """Python can write to the tensor by other means than PyTorch's; see whether it does."""
+        place = call.place if call is not None else self._recorder.place()
+        self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
+
+    def written_by_python(self) -> list[Any]:
+        """The lines where a tensor was handed to Python, which has written to it."""
+        found = []
+        for tensor, before, version, place in self._shared:
+            if tensor._version == version and not _same(tensor.detach(), before):
+                found.append(place)
+        return found
+
+    def from_nowhere(
+        self, can_tell: bool, known: Mapping[int, Any]
+    ) -> list[tuple[torch.Tensor, Any]]:
+        """The tensors that came into being in the run, though no call has given them.
+
+        Args:
+            can_tell: whether the youngest generation of the garbage collector has just what was
+                made in the run.
+            known: what the program was seen to have before, by id; all else is suspected where it
+                cannot be told.
+        """
+        if not self.outside:
+            return []
+        if not can_tell:
+            return [entry for key, entry in self.outside.items() if key not in known]
+        young = gc.get_objects(generation=0)
+        new = {id(thing) for thing in young if isinstance(thing, torch.Tensor)}
+        return [entry for key, entry in self.outside.items() if key in new]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(((a == b) | ((a != a) & (b != b))).all())

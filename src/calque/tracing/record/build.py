@@ -1,0 +1,291 @@
+"""The graph of a recording: its events, at the depth that is asked for, as nodes."""
+
+import operator
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx._lazy_graph_module import _make_graph_module
+from torch.fx.graph import Graph
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Argument, Node
+
+from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.core.origins import NodeOrigin, origin_of_code
+from calque.tracing.graph import checks
+from calque.tracing.graph.answers import Answer, expect_answer, expect_one
+from calque.tracing.graph.home import home
+from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.training_modes import reads_training
+from calque.tracing.proxies.proxy import record_call
+from calque.tracing.record.ends import Made, Rebuilt, mapped, paired
+from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.leaving import collapsible
+from calque.tracing.record.values import Value, values_in
+from calque.tracing.symbolic.assignments import Owner
+from calque.tracing.symbolic.assumptions import Assumptions
+from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
+from calque.tracing.tracer.naming import NamingTracer
+
+
+class _Known(AbstractValues):
+    """Abstract values of tensors that may be gone."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else super().of(tensor)
+
+    def like(self, value: Value) -> torch.Tensor | None:
+        """The abstract value of what a tensor of the run looked like."""
+        looks = value.looks
+        if looks is None or len(looks.stride) != len(looks.shape):
+            return None
+        meta = torch.empty_strided(looks.shape, looks.stride, dtype=looks.dtype, device="meta")
+        made = FakeTensor(self.mode, meta, looks.device)
+        may = looks.dtype.is_floating_point or looks.dtype.is_complex
+        made.requires_grad = looks.requires_grad and may
+        return made
+
+
+class Builder(NamingTracer):
+    """Makes the graph of a recording.
+
+    Args:
+        tape: the recording (`Tape`).
+        is_leaf: says of a module and its path whether a call of it is one node.
+    """
+
+    graph_type: type[Graph] = TracedGraph
+    records_origins = False
+    decorated = False
+
+    def __init__(self, tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> None:
+        super().__init__()
+        self._tape, self._is_leaf = tape, is_leaf
+        self._env: dict[Value, Node] = {}
+        self._parts: list[Node] = []
+        self._origin: NodeOrigin | None = None
+        self.traced_func_name = tape.method
+        self.assumed = Assumptions()
+        self.assumed.update(tape.assumed)
+        self.examples: Any = ((), {})
+        self.given: dict[str, Any] = {}
+        self.deferred: list[tuple[Any, tuple]] = []
+        self.containers: list[Any] = []
+        self.nodes_of: dict[int, Any] = {}
+        self.abstract = _Known(self.resolve)
+
+    def build(self) -> GraphModule:
+        """The graph module, which shares the parameters of the program."""
+        tape = self._tape
+        is_module = isinstance(tape.root, torch.nn.Module)
+        self._enter(tape.root)
+        self._origin = origin_of_code(self.graph._co_fields)
+        self._add_inputs()
+        self._add_events()
+        self._origin = origin_of_code(self.graph._co_fields)
+        self._enter_module(None)
+        self._add_assignments()
+        self.create_node("output", "output", (self._result(tape.result),), {})
+        for node in reversed(self._parts):
+            if not node.users:
+                self.graph.erase_node(node)
+        self.assumed.insert_checks(self.graph)
+        name = type(tape.root).__name__ if is_module else tape.name
+        self.submodule_paths = None
+        return _make_graph_module(home(self), self.graph, name)
+
+    # Nodes
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """As `TracerBase.create_node`, at the line of the event."""
+        node = super().create_node(*args, **kwargs)
+        if node.op == "get_attr" and "val" not in node.meta:
+            value = self.resolve(str(node.target))
+            if isinstance(value, torch.Tensor):
+                node.meta["val"] = self.abstract.of_member(value)
+        origin = self._origin
+        if origin is not None:
+            node.meta["origin"] = origin
+            place = f'File "{origin.file}", line {origin.line}, in {origin.function}'
+            node.meta.setdefault("stack_trace", place)
+        return node
+
+    def create_arg(self, a: Any) -> Argument:
+        """As `Tracer.create_arg`; values are the nodes that give them."""
+        if type(a) is Value:
+            return self._env[a]
+        if isinstance(a, Node):
+            return a
+        try:
+            return super().create_arg(a)
+        except NotImplementedError:
+            name = self.get_fresh_qualname("_object")
+            self.keep(name, a)
+            return self.create_node("get_attr", name, (), {})
+
+    def tensor_proxy(self, node: Node) -> torch.fx.Proxy:
+        """What stands for a tensor among the inputs."""
+        return torch.fx.Proxy(node)
+
+    def _define(self, template: Any, node: Node) -> None:
+        """The values of a result are what a node gives, and its parts."""
+        if type(template) is Value:
+            self._env[template] = node
+            if template.looks is not None:
+                node.meta["val"] = self.abstract.like(template)
+            return
+        if not values_in(template):
+            return
+        if isinstance(template, tuple) and all(type(part) is Value for part in template):
+            node.meta["val"] = tuple(self.abstract.like(part) for part in template)
+        items = template.items() if isinstance(template, dict) else enumerate(template)
+        for key, part in items:
+            if values_in(part):
+                child = self.create_node("call_function", operator.getitem, (node, key), {})
+                self._parts.append(child)
+                self._define(part, child)
+
+    # The two ends
+
+    def _add_inputs(self) -> None:
+        tape = self._tape
+        abstract = mapped(tape.arguments, self._abstract)
+        self.given = abstract
+        for name in tape.names:
+            made = make_placeholder(self, name, tape.signature)
+            bare = name.lstrip("*")
+            if bare in tape.arguments:
+                self._placeholders()[-1].meta.setdefault("val", abstract[bare])
+                paired(tape.arguments[bare], made, self._take)
+            elif bare != name:
+                self._placeholders()[-1].meta["val"] = {} if name.startswith("**") else ()
+        for check, arguments in self.deferred:
+            try:
+                lowered = tuple(self.create_arg(a) for a in arguments)
+            except NotImplementedError as error:
+                raise unheld(self, *arguments) from error
+            self.create_node("call_function", check, lowered, {})
+        for first, second in tape.twins:
+            nodes = self._env[first], self._env[second]
+            names = " and ".join(str(node.target) for node in nodes)
+            self.create_node("call_function", expect_one, (*nodes, names), {})
+        order_inputs(self.graph, tape.code)
+        self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
+        for node in self._placeholders()[:1] if tape.asked else ():
+            self.assumed.ask(node, *tape.asked)
+
+    def _placeholders(self) -> list[Node]:
+        return self.graph.find_nodes(op="placeholder")
+
+    def _abstract(self, leaf: Any) -> Any:
+        return self.abstract.like(leaf) if type(leaf) is Value else leaf
+
+    def _take(self, value: Any, made: Any) -> None:
+        if type(value) is Value:
+            self._env[value] = made.node
+
+    def _result(self, result: Any) -> Argument:
+        if isinstance(result, Made):
+            args = tuple(self._result(part) for part in result.args)
+            kwargs = {name: self._result(part) for name, part in result.kwargs.items()}
+            return self.create_node("call_function", result.make, args, kwargs)
+        if isinstance(result, Rebuilt):
+            name = self.get_fresh_qualname("_template")
+            self.keep(name, result.template)
+            constant = self.create_node("get_attr", name, (), {})
+            parts = tuple(self.create_arg(part) for part in result.parts)
+            return self.create_node("call_function", rebuilt, (constant, *parts), {})
+        if type(result) in (tuple, list):
+            return type(result)(self._result(part) for part in result)
+        if type(result) is dict:
+            return {key: self._result(part) for key, part in result.items()}
+        return self.create_arg(result)
+
+    def _add_assignments(self) -> None:
+        for module, name, value in self._tape.assignments:
+            if module is self.root:
+                owner: Any = self.create_arg(Owner(module))
+            else:
+                owner = self.create_node("get_attr", self.path_of_module(module), (), {})
+            target = (owner, name, self.create_arg(value))
+            self.create_node("call_function", checks.assign, target, {})
+
+    # Events
+
+    def _add_events(self) -> None:
+        leaves = collapsible(self._tape, self._is_leaf)
+        opened: dict[torch.nn.Module, ModuleCall] = {}
+        for event in self._tape.events:
+            module = event.module if isinstance(event, Call) else event.call.parent
+            if module is not None and module in leaves.within:
+                continue
+            if isinstance(event, Begin):
+                if event.call not in leaves.calls:
+                    opened.setdefault(event.call.module, event.call)
+            elif isinstance(event, End):
+                if event.call in leaves.calls:
+                    self._add_module(event.call)
+            else:
+                self._add_call(event)
+        for module, call in opened.items():
+            if reads_training(type(module)) and not call.is_changed and self._is_named(call):
+                self.assumed.modes[call.path] = call.training
+
+    def _is_named(self, call: ModuleCall) -> bool:
+        return call.module is self.root or bool(call.path)
+
+    def _enter_module(self, call: ModuleCall | None) -> None:
+        """Say of the nodes to come which calls of modules they are in."""
+        chain = []
+        while call is not None:
+            chain.append(call)
+            call = call.parent
+        self.module_stack = OrderedDict()
+        for each in reversed(chain):
+            if each.module is not self.root:
+                key = f"{each.path}@{each.number}" if each.number else each.path
+                self.module_stack[key] = each.path, type(each.module)
+        last = chain[0] if chain else None
+        self.scope.module_path = last.path if last is not None else ""
+        self.scope.module_type = type(last.module) if last is not None else None
+
+    def _add_module(self, call: ModuleCall) -> None:
+        self._enter_module(call)
+        self._origin = call.origin()
+        path = self.path_of_module(call.module)
+        node = self.create_node(
+            "call_module", path, self.create_arg(call.args), self.create_arg(call.kwargs)
+        )
+        self._define(call.result, node)
+
+    def _add_call(self, call: Call) -> None:
+        self._enter_module(call.module)
+        self._origin = call.origin()
+        target: Any = _OPERATORS.get(call.name, call.target)
+        if isinstance(target, torch.nn.Module):
+            path = self.path_of_module(target)
+            node = self.create_proxy("call_module", path, call.args, call.kwargs).node
+        elif target in _PLAIN or not hasattr(target, "__name__"):
+            node = self.create_proxy("call_function", target, call.args, call.kwargs).node
+        else:
+            node = record_call(self, target, call.args, call.kwargs).node
+        if call.reads:
+            self._expect(node, call.reads[0], call.what, call)
+        if call.is_counted:
+            length = self.create_node("call_function", len, (node,), {})
+            self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
+        self._define(call.result, node)
+
+    def _expect(self, node: Node, answer: Any, what: str, call: Call) -> None:
+        name = self.get_fresh_qualname("_answer")
+        self.keep(name, Answer(answer))
+        expected = self.create_node("get_attr", name, (), {})
+        check = (node, expected, what, str(call.origin()))
+        self.create_node("call_function", expect_answer, check, {})
+
+
+_OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+_PLAIN = (getattr, setattr, len, *_OPERATORS.values())

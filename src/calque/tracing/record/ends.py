@@ -1,0 +1,128 @@
+"""The two ends of a recording: what the program was given, and what it gave back."""
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx.node import base_types
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.templates import Template, is_plain, take_apart
+from calque.tracing.record.values import Value
+
+_LAZY = (inspect.isgenerator, inspect.iscoroutine, inspect.isasyncgen)
+
+
+class Made(NamedTuple):
+    """An object that a graph makes by a call.
+
+    Attributes:
+        make: the class.
+        args: its arguments, parts of the result.
+        kwargs: those that it takes by name.
+    """
+
+    make: Any
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+class Rebuilt(NamedTuple):
+    """An object of a class that graphs do not know, taken apart."""
+
+    template: Template
+    parts: tuple
+
+
+def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The argument of a program with other leaves, in new containers of the same classes.
+
+    >>> mapped({"a": (1, [2])}, lambda number: number + 1)
+    {'a': (2, [3])}
+    """
+    if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
+        parts = [mapped(part, leaf) for part in given]
+        build: Any = type(given)
+        return build(*parts) if hasattr(given, "_fields") else build(parts)
+    if isinstance(given, dict):
+        made = copy.copy(given)
+        for key, part in given.items():
+            made[key] = mapped(part, leaf)
+        return made
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        made = copy.copy(given)
+        for field in dataclasses.fields(given):
+            part = mapped(getattr(given, field.name), leaf)
+            object.__setattr__(made, field.name, part)  # the class may be frozen
+        return made
+    return leaf(given)
+
+
+def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:
+    """Calls `leaf` for the leaves of two arguments of one structure."""
+    if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
+        for a, b in zip(given, other):
+            paired(a, b, leaf)
+    elif isinstance(given, dict):
+        for key, part in given.items():
+            paired(part, other[key], leaf)
+    elif dataclasses.is_dataclass(given) and not isinstance(given, type):
+        for field in dataclasses.fields(given):
+            paired(getattr(given, field.name), getattr(other, field.name), leaf)
+    else:
+        leaf(given, other)
+
+
+def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any:
+    """The argument with values in the place of its tensors, which are made known to a recorder.
+
+    Args:
+        twins: gets a pair for each tensor that is given twice.
+    """
+
+    def leaf(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        known = recorder.values.of(part)
+        if known is None:
+            return recorder.values.add(part)
+        twin = Value(known.looks)
+        twins.append((known, twin))
+        return twin
+
+    return mapped(given, leaf)
+
+
+def result_of(recorder: Any, result: Any) -> Any:
+    """What the program gave, with values in the place of its tensors."""
+    if isinstance(result, torch.Tensor):
+        return recorder.arguments.of(result)
+    if isinstance(result, base_types) or result is None:
+        return result
+    if is_plain(result):
+        if isinstance(result, dict):
+            return {key: result_of(recorder, part) for key, part in result.items()}
+        return type(result)(result_of(recorder, part) for part in result)
+    if type(result) is torch.Size or hasattr(type(result), "n_sequence_fields"):
+        return Made(type(result), (tuple(result_of(recorder, p) for p in result),), {})
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return Made(type(result), tuple(result_of(recorder, part) for part in result), {})
+    if dataclasses.is_dataclass(result) and not isinstance(result, (type, dict)):
+        fields = [field.name for field in dataclasses.fields(result)]
+        parts = {name: result_of(recorder, getattr(result, name)) for name in fields}
+        return Made(type(result), (), parts)
+    if any(is_lazy(result) for is_lazy in _LAZY):
+        kind = type(result).__name__
+        recorder.problems.append(
+            f"the program returns a {kind}, which computes when it is asked; return its values"
+        )
+        return None
+    try:
+        template, parts = take_apart(result)
+    except SymbolicTraceError as error:
+        recorder.problems.append(str(error))
+        return None
+    return Rebuilt(template, tuple(recorder.arguments.of(part) for part in parts))

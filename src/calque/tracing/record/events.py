@@ -1,0 +1,127 @@
+"""What a recording consists of: the calls of PyTorch, and of modules, in the order of the run."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from calque.tracing.core.origins import NodeOrigin
+from calque.tracing.record.values import values_in
+
+Place = tuple[str, int, str]
+"""A file, a line and a function."""
+
+
+class ModuleCall:
+    """A call of a module, while it runs and after it.
+
+    Attributes:
+        module: which was called.
+        path: its qualified name in the recorded program; "" for the root.
+        number: how many times it had been called before.
+        parent: the call of the module around it.
+        args, kwargs, result: with values in the place of tensors.
+        training: its mode when it was called.
+        is_changed: whether the program has changed the module before it called it, so that a later
+            call of it is another one.
+        is_open: whether something in it cannot be part of one call of the module.
+        place: where it was called.
+    """
+
+    __slots__ = (
+        *("args", "is_changed", "is_open", "kwargs", "module", "number", "parent", "path"),
+        *("place", "result", "training"),
+    )
+
+    def __init__(
+        self, module: torch.nn.Module, path: str, number: int, parent: "ModuleCall | None"
+    ) -> None:
+        self.module, self.path, self.number, self.parent = module, path, number, parent
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.result: Any = None
+        self.training = module.training
+        self.is_changed = self.is_open = False
+        self.place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self.module).__name__} {self.path or '(the program)'}"
+
+    def origin(self) -> NodeOrigin | None:
+        """Where it was called."""
+        return _origin(self.place, self.parent)
+
+
+class Begin(NamedTuple):
+    """A module is called."""
+
+    call: ModuleCall
+
+
+class End(NamedTuple):
+    """The call of a module returns."""
+
+    call: ModuleCall
+
+
+class Call:
+    """A call of PyTorch, as the program wrote it.
+
+    Attributes:
+        target: the function.
+        args, kwargs, result: with values in the place of tensors.
+        module: the call of the module that it was made in.
+        place: the line of the program.
+        operators: how many ATen operators ran for it.
+        reads: the answer that the program was given, in a tuple, where it depends on the values of
+            tensors; a guard, when the recording is replayed.
+        what: for a guard, what was read, in words.
+        reads_values, has_dynamic_shape: what the operators are known for.
+        is_counted: whether the number of parts in the result depends on values.
+    """
+
+    __slots__ = (
+        *("args", "has_dynamic_shape", "is_counted", "kwargs", "module", "operators", "place"),
+        *("reads", "reads_values", "result", "target", "what"),
+    )
+
+    def __init__(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: ModuleCall | None,
+        place: Place | None,
+    ) -> None:
+        self.target, self.args, self.kwargs = target, args, kwargs
+        self.module, self.place = module, place
+        self.result: Any = None
+        self.operators = 0
+        self.reads: tuple[Any, ...] = ()
+        self.what = ""
+        self.reads_values = self.has_dynamic_shape = self.is_counted = False
+
+    @property
+    def name(self) -> str:
+        """The function, as the program calls it."""
+        if self.target is getattr or self.target is setattr:
+            return str(self.args[1])
+        return getattr(self.target, "__name__", type(self.target).__name__)
+
+    def __repr__(self) -> str:
+        values = ", ".join(map(repr, values_in(self.result)))
+        return f"{self.name} -> {values}" if values else self.name
+
+    def origin(self) -> NodeOrigin | None:
+        """Where the program calls it."""
+        return _origin(self.place, self.module)
+
+
+Event = Begin | End | Call
+
+
+def _origin(place: Place | None, module: ModuleCall | None) -> NodeOrigin | None:
+    if place is None:
+        return None
+    if module is None:
+        return NodeOrigin(*place)
+    return NodeOrigin(*place, module.path, module.number)

@@ -1,0 +1,160 @@
+"""What PyTorch shows to no mode, and is replaced by scoped patches while a program is recorded."""
+
+import concurrent.futures.thread
+import contextlib
+import functools
+import gc
+import multiprocessing.pool
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from calque.tracing.core.active import current_trace, tracing
+from calque.tracing.core.patching import Patches
+from calque.tracing.core.torch_settings import hold_settings
+from calque.tracing.proxies.modules import hold_calls
+from calque.tracing.record.recorder import Above, Recorder
+from calque.tracing.record.witness import Beneath
+from calque.tracing.symbolic.contexts import hold_contexts
+from calque.tracing.symbolic.randomness import hold_randomness
+
+_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
+
+
+def hold(patches: Patches) -> None:
+    """Let a recording see modules, blocks, settings, random numbers, and threads."""
+    hold_calls(patches)
+    hold_contexts(patches)
+    hold_settings(patches)
+    hold_randomness(patches)
+    patches.hold(threading.Thread, "start", _started)
+    patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
+    for name in _OF_POOLS:
+        patches.hold(multiprocessing.pool.Pool, name, _handed_to_pool)
+    patches.hold(torch.overrides, "has_torch_function", _as_without_us)
+
+
+@contextlib.contextmanager
+def entered(recorder: Recorder) -> Iterator[None]:
+    """Record this thread."""
+    above, beneath = Above(recorder), Beneath(recorder, recorder.local)
+    with tracing(recorder), beneath:
+        torch.overrides._push_mode(above)
+        try:
+            yield
+        finally:
+            _remove(above)
+
+
+def _remove(above: TorchFunctionMode) -> None:
+    """Take a mode off the stack, wherever it is: the program may have left others on top."""
+    taken = []
+    while _get_current_function_mode_stack():
+        mode = torch.overrides._pop_mode()
+        if mode is above:
+            break
+        taken.append(mode)
+    for mode in reversed(taken):
+        torch.overrides._push_mode(mode)
+
+
+@contextlib.contextmanager
+def new_objects_apart() -> Iterator[Callable[[], bool]]:
+    """Within, the youngest generation of the garbage collector has just the objects made within.
+
+    The collector rests meanwhile. Gives a function that says whether it still is so: the program
+    may have collected by itself. (`gc.freeze` would do too, but spoils what the collector knows of
+    the size of the heap, and so makes every later collection a full one.)
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect(0)
+        before = _collections()
+        yield lambda: _collections() == before
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _collections() -> list[int]:
+    return [generation["collections"] for generation in gc.get_stats()]
+
+
+def _recorder() -> Recorder | None:
+    trace = current_trace()
+    return trace if isinstance(trace, Recorder) and not trace.ended else None
+
+
+def _followed(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is recorded in whatever thread it runs."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if recorder.ended or current_trace() is recorder:
+            return function(*args, **kwargs)
+        with entered(recorder):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _started(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        recorder = _recorder()
+        serves_a_pool = getattr(thread, "_target", None) is concurrent.futures.thread._worker
+        if recorder is None or serves_a_pool:
+            return original(thread)
+        run: Any = thread.run
+
+        def run_once() -> None:
+            del vars(thread)["run"]
+            _followed(recorder, run)()
+
+        vars(thread)["run"] = run_once
+        return original(thread)
+
+    return start
+
+
+def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None:
+            function = _followed(recorder, function)
+        return original(pool, function, *args, **kwargs)
+
+    return submit
+
+
+def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def hand(pool: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None and isinstance(pool, multiprocessing.pool.ThreadPool):
+            function = _followed(recorder, function)
+        return original(pool, function, *args, **kwargs)
+
+    return hand
+
+
+def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Layers of PyTorch's that ask take another way where anybody listens."""
+
+    @functools.wraps(original)
+    def has_torch_function(relevant_args: Any) -> bool:
+        stack = _get_current_function_mode_stack()
+        if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], Above):
+            return original(relevant_args)
+        mode = torch.overrides._pop_mode()
+        try:
+            return original(relevant_args)
+        finally:
+            torch.overrides._push_mode(mode)
+
+    return has_torch_function

@@ -1,0 +1,117 @@
+"""Which calls of modules can be one node of a graph."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from calque.tracing.record.events import Begin, Call, ModuleCall
+from calque.tracing.record.values import Value, values_in
+
+
+class Leaves(NamedTuple):
+    """Calls of modules that are one node each.
+
+    Attributes:
+        calls: the calls.
+        within: these, and the calls inside of them.
+    """
+
+    calls: set[ModuleCall]
+    within: set[ModuleCall]
+
+
+def collapsible(tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> Leaves:
+    """The calls that one node can stand for, among those that are to be leaves.
+
+    It can where the module is called as it will be found, where what it gives shows all that
+    others use of what was computed in it. What is read into Python in it is read again by the
+    module itself, when the node runs; but a number that it gives is none of the graph's.
+    """
+    refused: set[ModuleCall] = set()
+    while True:
+        leaves = _outermost(tape, is_leaf, refused)
+        found = _that_leak(tape, leaves)
+        if not found:
+            return leaves
+        refused |= found
+
+
+def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]) -> Leaves:
+    calls: set[ModuleCall] = set()
+    within: set[ModuleCall] = set()
+    changed = _changed(tape)
+    for event in tape.events:
+        if not isinstance(event, Begin):
+            continue
+        call = event.call
+        if call.parent in within:
+            within.add(call)
+            continue
+        if call in changed:
+            continue
+        is_root = call.module is tape.root and call.parent is None
+        fits = not (is_root or call.is_open or call in refused)
+        if fits and is_leaf(call.module, call.path):
+            calls.add(call)
+            within.add(call)
+    return Leaves(calls, within)
+
+
+def _changed(tape: Any) -> set[ModuleCall]:
+    """The calls of modules that the program has changed, or that call one inside of them."""
+    found: set[ModuleCall] = set()
+    for event in tape.events:
+        call = event.call if isinstance(event, Begin) and event.call.is_changed else None
+        while call is not None:
+            found.add(call)
+            call = call.parent
+    return found
+
+
+def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
+    while call is not None and call not in leaves.calls:
+        call = call.parent
+    return call
+
+
+def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
+    """The calls of which something inside is used outside, or was read into Python."""
+    home: dict[Value, ModuleCall] = {}
+    elsewhere: set[Value] = set(tape.values_given())
+    found: set[ModuleCall] = set()
+    for event in tape.events:
+        inner = event.module if isinstance(event, Call) else event.call.parent
+        leaf = _leaf_of(inner, leaves)
+        if isinstance(event, Call):
+            found |= _used((event.args, event.kwargs), home) - {leaf}
+            if leaf is None:
+                elsewhere.update(values_in(event.result))
+            else:
+                if (event.reads or event.is_counted) and _has_numbers(leaf.result):
+                    found.add(leaf)
+                inside = [v for v in values_in(event.result) if v not in elsewhere]
+                home.update((value, leaf) for value in inside if value not in home)
+        elif leaf is None and event.call in leaves.calls:
+            call = event.call
+            if isinstance(event, Begin):
+                found |= _used((call.args, call.kwargs), home)
+            else:
+                elsewhere.update(values_in(call.result))
+                for value in values_in(call.result):
+                    home.pop(value, None)
+    found |= _used(tape.values_of_result(), home)
+    return found
+
+
+def _has_numbers(result: Any) -> bool:
+    """Whether there is something beside tensors in what a module gives."""
+    if isinstance(result, dict):
+        return any(map(_has_numbers, result.values()))
+    if isinstance(result, (tuple, list)):
+        return any(map(_has_numbers, result))
+    return not (result is None or isinstance(result, (Value, torch.Tensor)))
+
+
+def _used(template: Any, home: dict[Value, ModuleCall]) -> set[ModuleCall]:
+    return {home[value] for value in values_in(template) if value in home}

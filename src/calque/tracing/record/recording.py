@@ -1,0 +1,176 @@
+"""`Recording`: what a run did, to be looked at and to be made a graph of."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any, Literal
+
+import torch
+from torch.fx.graph_module import GraphModule
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.lower.lowering import lower
+from calque.tracing.record.build import Builder
+from calque.tracing.record.ends import mapped
+from calque.tracing.record.escapes import Escape
+from calque.tracing.record.events import Begin, Call, End, Event
+from calque.tracing.record.values import Value
+from calque.tracing.record.witness import Witness
+
+Level = Literal["module", "function", "aten"]
+
+
+class Tape:
+    """A finished run, as `Builder` reads it.
+
+    Attributes:
+        root, method, name: the program: a module and the name of its method, or a function.
+        signature, code, names: of the method or the function; the parameters with their stars.
+        arguments: what each parameter was given, with values in the place of tensors.
+        twins: the values of tensors that were given twice.
+        events, result: what the program did and what it gave.
+        assignments: module, attribute and value of what it has assigned.
+        asked, assumed: what the graph has to check.
+    """
+
+    def __init__(
+        self, root: Any, method: str, name: str, function: Callable[..., Any], recorder: Any
+    ) -> None:
+        self.root, self.method, self.name = root, method, name
+        bare = inspect.unwrap(function)
+        self.signature, self.code = inspect.signature(bare), bare.__code__
+        self.names = _names(self.code, isinstance(root, torch.nn.Module))
+        self.arguments: dict[str, Any] = {}
+        self.twins: list[tuple[Value, Value]] = []
+        self.events: list[Event] = recorder.events
+        self.result: Any = None
+        self.assignments: list[tuple[torch.nn.Module, str, Any]] = []
+        self.asked: set[str] = recorder.asked
+        self.assumed = recorder.assumed
+
+    def values_given(self) -> Iterator[Value]:
+        """The values among the arguments."""
+        found: list[Value] = []
+        mapped(self.arguments, lambda leaf: found.append(leaf) if type(leaf) is Value else None)
+        return iter(found)
+
+    def values_of_result(self) -> Any:
+        """What the program gave and assigned, in containers that `values_in` knows."""
+        return self.result, [value for *_, value in self.assignments]
+
+
+class Recording:
+    """What a program did in one run: its calls of modules and of PyTorch, in their order.
+
+    Attributes:
+        result: what the program returned; None where it raised.
+        escapes: the values that it read into Python, each of which is a guard of the graph.
+        problems: why no graph of the recording would be right, each with its line.
+        witness: how complete the recording is.
+        kept: what the calls of the modules gave that were asked for, by path.
+
+    >>> import calque, torch
+    >>> recording = calque.record(lambda x: torch.relu(x) + 1, torch.tensor([-1.0, 2.0]))
+    >>> recording.result
+    tensor([1., 3.])
+    >>> recording.graph()(torch.tensor([5.0, -5.0]))
+    tensor([6., 1.])
+    """
+
+    def __init__(self, tape: Tape, recorder: Any) -> None:
+        self._tape = tape
+        self.result: Any = None
+        self.escapes: list[Escape] = recorder.escapes
+        self.problems: list[str] = recorder.problems
+        self.kept: dict[str, list[Any]] = recorder.kept
+        self.constants: list[torch.Tensor] = []
+        self._graphs: dict[Any, GraphModule] = {}
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of PyTorch, in order."""
+        return [event for event in self._tape.events if isinstance(event, Call)]
+
+    @property
+    def witness(self) -> Witness:
+        """How many operators ran, and how many of them a call of the program accounts for."""
+        calls = self.calls
+        alone = sum(1 for call in calls if call.what == "operator")
+        count = sum(call.operators for call in calls)
+        return Witness(count, count - alone, alone)
+
+    def graph(
+        self,
+        level: Level = "function",
+        *,
+        leaf: Callable[[torch.nn.Module, str], bool] | None = None,
+    ) -> GraphModule:
+        """The program as a graph that can be run on other inputs.
+
+        Args:
+            level: `"module"`: calls of PyTorch's own layers are one node each. `"function"`: every
+                node is a call of PyTorch as the program, or a layer, wrote it. `"aten"`: every node
+                is an operator (`calque.lower`).
+            leaf: which modules are one node, given the module and its path, in the place of what
+                the level says. A call that one node cannot stand for is opened all the same.
+
+        Returns:
+            A `torch.fx.GraphModule` that shares the parameters of the program. Its nodes have
+            `origin`, `nn_module_stack` and `val` in their `meta`. It checks, when it runs, what the
+            program has read: sizes, modes, and the values that are in `escapes`.
+
+        Raises:
+            TraceError: a graph would not do what the program did; every reason is named.
+        """
+        if self.problems:
+            listed = "\n".join(self.problems[:5])
+            raise SymbolicTraceError(
+                f"no graph repeats what was recorded:\n{listed}\n"
+                "What only a first call does: call the program once, then record."
+            )
+        if level not in ("module", "function", "aten"):
+            raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
+        if level == "aten":
+            return lower(self.graph("function", leaf=leaf))
+        is_leaf = leaf or (_is_layer if level == "module" else _is_script)
+        return Builder(self._tape, is_leaf).build()
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self._tape.events))
+
+    def __repr__(self) -> str:
+        calls, modules = len(self.calls), sum(isinstance(e, Begin) for e in self._tape.events)
+        return f"<recording of {calls} calls of PyTorch and {modules} of modules>"
+
+
+def _lines(events: Sequence[Event]) -> Iterator[str]:
+    depth = 0
+    for event in events:
+        if isinstance(event, End):
+            depth -= 1
+            continue
+        call = event.call if isinstance(event, Begin) else event
+        origin = call.origin()
+        place = f"  [{origin.file}:{origin.line}]" if origin is not None else ""
+        yield f"{'  ' * depth}{call!r}{place}"
+        depth += isinstance(event, Begin)
+
+
+def _names(code: CodeType, is_module: bool) -> list[str]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[is_module:count])
+    starred = iter(code.co_varnames[count:])
+    if code.co_flags & inspect.CO_VARARGS:
+        names.append("*" + next(starred))
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        names.append("**" + next(starred))
+    return names
+
+
+def _is_layer(module: torch.nn.Module, path: str) -> bool:
+    own = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
+    return own and not isinstance(module, torch.nn.Sequential)
+
+
+def _is_script(module: torch.nn.Module, path: str) -> bool:
+    return False

@@ -1,0 +1,123 @@
+"""Which tensor is which: the values of a run, told apart by the identity of tensors.
+
+Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that
+only C++ holds has no Python object at all. So a tensor is known by its C++ object, to which a weak
+reference of PyTorch's is held: that keeps no data alive, and no other tensor gets the address.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Looks(NamedTuple):
+    """What a tensor looked like when it was made."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @property
+    def size_in_bytes(self) -> int:
+        """How many bytes its elements take."""
+        count = self.dtype.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Value:
+    """A tensor of a run, or an object that a call of PyTorch gave; compared by identity.
+
+    Attributes:
+        looks: of a tensor.
+        is_dynamic: whether its shape depends on the values of other tensors.
+    """
+
+    __slots__ = ("is_dynamic", "looks")
+
+    def __init__(self, looks: Looks | None = None, is_dynamic: bool = False) -> None:
+        self.looks = looks
+        self.is_dynamic = is_dynamic
+
+    def __repr__(self) -> str:
+        if self.looks is None:
+            return "<object>"
+        return f"<{str(self.looks.dtype).removeprefix('torch.')}{list(self.looks.shape)}>"
+
+
+def looks_of(tensor: torch.Tensor) -> Looks:
+    """What a tensor looks like now."""
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    shape = tuple(tensor.shape) if not tensor.is_nested else ()
+    stride = tensor.stride() if strided else ()
+    return Looks(shape, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class Values:
+    """The values of a run, by their tensors.
+
+    >>> values = Values()
+    >>> x = torch.ones(2)
+    >>> values.add(x) is values.of(x), values.of(torch.ones(2))
+    (True, None)
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, tuple[Any, Value]] = {}
+        self._objects: dict[int, tuple[Any, Value]] = {}
+
+    def of(self, tensor: torch.Tensor) -> Value | None:
+        """The value that a tensor is; None for one that no recorded call has given."""
+        found = self._tensors.get(tensor._cdata)
+        return found[1] if found is not None else None
+
+    def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
+        """A tensor that is new to the recording."""
+        value = Value(looks_of(tensor), is_dynamic)
+        self._tensors[tensor._cdata] = torch._C._WeakTensorRef(tensor), value
+        return value
+
+    def of_object(self, thing: Any) -> Value | None:
+        """As `of`, for what is no tensor."""
+        found = self._objects.get(id(thing))
+        return found[1] if found is not None else None
+
+    def add_object(self, thing: Any) -> Value:
+        """As `add`, for what is no tensor; it is kept alive."""
+        value = Value()
+        self._objects[id(thing)] = thing, value
+        return value
+
+    def forget(self) -> None:
+        """The run has ended."""
+        self._tensors.clear()
+        self._objects.clear()
+
+
+def values_in(template: Any) -> list[Value]:
+    """The values in an argument or a result, in containers too.
+
+    >>> a, b = Value(), Value()
+    >>> values_in((a, [1, {"key": b}])) == [a, b]
+    True
+    """
+    found: list[Value] = []
+    _collect(template, found)
+    return found
+
+
+def _collect(template: Any, found: list[Value]) -> None:
+    kind = type(template)
+    if kind is Value:
+        found.append(template)
+    elif kind is slice:
+        _collect((template.start, template.stop, template.step), found)
+    elif isinstance(template, dict):
+        for part in template.values():
+            _collect(part, found)
+    elif isinstance(template, (tuple, list)) and kind is not torch.Size:
+        for part in template:
+            _collect(part, found)

@@ -1,0 +1,84 @@
+"""The operators below the calls: what no call of the program accounts for is seen here.
+
+A `TorchDispatchMode` that lets everything through. It counts the operators of each call, tells
+which of them read values or give shapes that depend on values, and hands on the operators that ran
+outside of any call: in code that TorchScript runs, or within `torch.func.vmap`.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_INDEX = torch.ops.aten.index.Tensor
+_MASKS = (torch.bool, torch.uint8)
+
+
+class Witness(NamedTuple):
+    """How complete a recording is.
+
+    Attributes:
+        operators: the ATen operators that ran.
+        within_calls: those that ran within a call of PyTorch that the program made.
+        by_themselves: those that no such call accounts for, each of which is a call of its own.
+    """
+
+    operators: int
+    within_calls: int
+    by_themselves: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_for(operator: Any) -> tuple[bool, bool]:
+    """Whether an operator reads values for Python, and whether shapes depend on values."""
+    tags = getattr(operator, "tags", ())
+    reads = torch.Tag.data_dependent_output in tags
+    own = getattr(operator, "namespace", "aten") in ("aten", "prims")
+    return reads, reads or torch.Tag.dynamic_output_shape in tags or not own
+
+
+class Beneath(TorchDispatchMode):
+    """Sees each operator that runs in a thread.
+
+    Args:
+        recorder: is told of them.
+        local: what the recorder knows of this thread.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or PyTorch wraps the handler below, and loads its compiler for that
+
+    def __init__(self, recorder: Any, local: Any) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._local = local
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        call = self._local.call
+        if call is None:
+            return self._recorder.operator(func, args, kwargs or {})
+        call.operators += 1
+        reads, dynamic = _known_for(func)
+        if func is _INDEX:
+            dynamic = any(t is not None and t.dtype in _MASKS for t in args[1])
+        if reads:
+            call.reads_values = True
+        if dynamic:
+            call.has_dynamic_shape = True
+        return func(*args, **(kwargs or {}))
+
+
+def tell(call: Any, operator: Any, args: tuple) -> None:
+    """Note for a call that is an operator itself what the operator is known for."""
+    call.operators = 1
+    call.reads_values, call.has_dynamic_shape = _known_for(operator)
+    if operator is _INDEX:
+        masks = [t for t in pytree.tree_leaves(args[1]) if isinstance(t, torch.Tensor)]
+        call.has_dynamic_shape = any(t.dtype in _MASKS for t in masks)

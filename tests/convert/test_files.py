@@ -1,0 +1,198 @@
+"""Programs of JSON and safetensors compute what they were saved from, or are refused."""
+
+import contextlib
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calque
+from calque.convert import ConversionError, load, save
+from calque.convert.saving import PROGRAM, WEIGHTS
+from tests.convert.models import MODELS, others
+
+pytest.importorskip("safetensors")
+
+
+def leaves(value: Any) -> list[Any]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
+
+
+def tensors(value: Any) -> list[Any]:
+    detached = jax.tree.map(lambda t: t.detach().numpy(), value)
+    return jax.tree.leaves(detached)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_round_trip_computes_the_same(name: str, tmp_path: Path) -> None:
+    model, args = MODELS[name]()
+    save(calque.record(model, *args), tmp_path / "made" / "here")
+    loaded = load(tmp_path / "made" / "here")
+    other = others(args)
+    found = loaded(*(arg.numpy() for arg in other))
+    expected = model(*other)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(leaves(found), tensors(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loaded_program_can_be_jitted_and_differentiated(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    save(calque.record(model, torch.ones(2, 3)), tmp_path)
+    loaded = load(tmp_path)
+    x = torch.randn(2, 3, requires_grad=True)
+    model(x).sum().backward()
+    gradient = jax.jit(jax.grad(lambda a: loaded(a).sum()))(x.detach().numpy())
+    np.testing.assert_allclose(gradient, x.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_and_infinities_survive(tmp_path: Path) -> None:
+    weight = torch.randn(3).bfloat16()
+    program = lambda x: (x * weight).masked_fill(x > 0, float("-inf"))
+    save(calque.record(program, torch.ones(3).bfloat16()), tmp_path)
+    found = load(tmp_path)(calque.to_jax(torch.tensor([1.0, -2.0, 3.0]).bfloat16()))
+    assert found[0] == found[2] == -np.inf
+    assert float(found[1]) == float(-2 * weight[1])
+
+
+def test_arrays_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    save(calque.record(torch.relu, torch.ones(2)), tmp_path)
+    loaded = load(tmp_path)
+    with pytest.raises(TypeError, match=r"float32\[2\].*float32\[3\]"):
+        loaded(np.ones(3, np.float32))
+    with pytest.raises(TypeError, match="takes 1 arrays, not 2"):
+        loaded(1, 2)
+
+
+def test_programs_that_write_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="writes to a tensor"):
+        save(calque.record(nn.BatchNorm1d(3), torch.randn(4, 3)), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved")
+    model, args = MODELS["pointwise"]()
+
+    def program(x: Tensor, y: Tensor) -> Any:
+        return model(x, y), x @ weight
+
+    weight = torch.randn(4, 2)
+    save(calque.record(program, *args), directory)
+    return directory
+
+
+def copied(saved: Path, to: Path, program: str | bytes, weights: bytes | None = None) -> Path:
+    to.mkdir(exist_ok=True)
+    data = program.encode() if isinstance(program, str) else program
+    (to / PROGRAM).write_bytes(data)
+    (to / WEIGHTS).write_bytes((saved / WEIGHTS).read_bytes() if weights is None else weights)
+    return to
+
+
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "another format": (lambda p: p.update(format="x"), "no program of calque's"),
+    "another version": (lambda p: p.update(version=2), "version 2"),
+    "no operators": (lambda p: p.pop("operators"), "operators is missing"),
+    "no outputs": (lambda p: p.pop("outputs"), "outputs is missing"),
+    "an unknown operator": (
+        lambda p: p["operators"][0].update(op="aten.no.default"),
+        "no operator",
+    ),
+    "code": (lambda p: p["operators"][0].update(op="os.system"), "os.system"),
+    "an attribute": (lambda p: p["operators"][0].update(op="aten.__class__.default"), "operator"),
+    "an operator that writes": (
+        lambda p: p["operators"][0].update(op="aten.add_.Tensor"),
+        "writes",
+    ),
+    "a value of the future": (
+        lambda p: p["operators"][0].update(args=[{"value": p["operators"][-1]["name"]}]),
+        "is no value",
+    ),
+    "a name twice": (
+        lambda p: p["operators"][1].update(name=p["operators"][0]["name"]),
+        "as another one has",
+    ),
+    "a name that is code": (lambda p: p["inputs"][0].update(name="x): import os #"), "has no name"),
+    "no shape": (lambda p: p["inputs"][0].update(shape=[-1]), "no shape and dtype"),
+    "another dtype": (lambda p: p["inputs"][0].update(dtype="float33"), "no shape and dtype"),
+    "too few arguments": (lambda p: p["operators"][0].update(args=[]), "cannot be run"),
+    "another weight": (lambda p: p["weights"].update(more={"shape": [1], "dtype": "bool"}), "more"),
+    "another digest": (lambda p: p.update(weights_sha256="0"), "not the file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_program_is_refused_with_what_is_wrong(
+    damage: str, saved: Path, tmp_path: Path
+) -> None:
+    change, message = DAMAGES[damage]
+    program = json.loads((saved / PROGRAM).read_text())
+    change(program)
+    with pytest.raises(ConversionError, match=message):
+        load(copied(saved, tmp_path, json.dumps(program)))
+
+
+def test_missing_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"program\.json cannot be read"):
+        load(tmp_path)
+    whole = (saved / PROGRAM).read_bytes()
+    for length in range(0, len(whole) - 2, max(1, len(whole) // 40)):
+        with pytest.raises(ConversionError):
+            load(copied(saved, tmp_path, whole[:length]))
+    weights = (saved / WEIGHTS).read_bytes()
+    for length in (0, 4, len(weights) // 2, len(weights) - 1):
+        with pytest.raises(ConversionError, match="not the file"):
+            load(copied(saved, tmp_path, whole, weights[:length]))
+        told = json.loads(whole)
+        told["weights_sha256"] = hashlib.sha256(weights[:length]).hexdigest()
+        with pytest.raises(ConversionError, match="cannot be read"):
+            load(copied(saved, tmp_path, json.dumps(told), weights[:length]))
+
+
+def test_no_damage_gives_another_error(saved: Path, tmp_path: Path) -> None:
+    """Values anywhere in the program are replaced, and bytes anywhere in the text."""
+    text = (saved / PROGRAM).read_text()
+    rng = random.Random(0)
+    strange = [
+        None,
+        -1,
+        1e300,
+        "",
+        "x",
+        [],
+        {},
+        {"value": "x"},
+        {"number": "1j"},
+        [[]],
+        True,
+        2**70,
+    ]
+    for _ in range(120):
+        told = json.loads(text)
+        place: Any = told
+        while True:
+            key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            inner = place[key]
+            if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.15:
+                break
+            place = inner
+        place[key] = rng.choice(strange)
+        refused_or_fine(copied(saved, tmp_path, json.dumps(told)))
+    for _ in range(60):
+        data = bytearray(text.encode())
+        data[rng.randrange(len(data))] = rng.randrange(256)
+        refused_or_fine(copied(saved, tmp_path, bytes(data)))
+
+
+def refused_or_fine(directory: Path) -> None:
+    with contextlib.suppress(ConversionError):
+        load(directory)

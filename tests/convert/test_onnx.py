@@ -1,0 +1,96 @@
+"""ONNX models compute what they were made from, as ONNX Runtime runs them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import calque
+from calque.convert import ConversionError, to_onnx
+from tests.convert.models import MODELS, others
+
+pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+
+def run(model: Any, *args: Tensor) -> list[np.ndarray]:
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_inputs()]
+    return session.run(None, {n: a.numpy() for n, a in zip(names, args, strict=True)})
+
+
+def agree(program: Any, *args: Tensor) -> None:
+    model = to_onnx(calque.record(program, *args))
+    other = others(args)
+    expected = jax.tree.leaves(jax.tree.map(lambda t: t.detach().numpy(), program(*other)))
+    for found, want in zip(run(model, *other), expected, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_agree(name: str) -> None:
+    model, args = MODELS[name]()
+    agree(model, *args)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.up = nn.ConvTranspose2d(2, 3, 3, stride=2, output_padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.encoder(x)
+        return y, self.up(y.unflatten(1, (2, 2)).contiguous())
+
+
+def test_layers_of_pytorch_agree() -> None:
+    torch.manual_seed(0)
+    agree(_without_dropout(Encoder()), torch.randn(2, 4, 8))
+
+
+def _without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    return model
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x > 0.5) & (x != 1.0),
+        lambda x: x.view(3, 2, 2).permute(2, 0, 1)[1, :, 1:],
+        lambda x: torch.stack([x, x * 2]).amax(0, keepdim=True) - x.sum(),
+        lambda x: F.layer_norm(x, (4,)),
+        lambda x: x.abs().rsqrt() + torch.arange(4) * 2,
+        lambda x: torch.cat([*x.split(2, dim=1), x[:, :1]], dim=1).to(torch.float64),
+        lambda x: F.hardtanh(x) + F.log_softmax(x, -1).clamp(min=-2),
+        lambda x: (x * x).mean(1, keepdim=True).expand(3, 4) / (x.exp() + 1),
+        lambda x: ~((x > 0) | (x < -1)),
+        lambda x: x,
+    ],
+)
+def test_operators_agree(program: Any) -> None:
+    agree(program, torch.randn(3, 4))
+
+
+def test_what_has_no_form_is_listed_with_its_lines() -> None:
+    with pytest.raises(ConversionError, match=r"aten\.erfinv\.default(.|\n)*test_onnx\.py:") as e:
+        to_onnx(calque.record(lambda x: x.erfinv() + x.lgamma(), torch.ones(2)))
+    assert "aten.lgamma.default" in str(e.value)
+
+
+def test_a_form_that_depends_on_arguments_is_refused_with_the_reason() -> None:
+    pool = nn.AdaptiveAvgPool2d(2)
+    with pytest.raises(ConversionError, match="adaptive pooling to more than one element"):
+        to_onnx(calque.record(pool, torch.ones(1, 1, 5, 5)))

@@ -1,0 +1,50 @@
+"""The table of layers counts what the layers are known to cost."""
+
+import csv
+import io
+
+import torch
+from torch import Tensor, nn
+
+import calque
+from calque.convert import layer_table
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, bias=False)
+        self.line = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x).mean((2, 3))
+        return self.line(self.line(y)) @ self.line.weight
+
+
+def test_parameters_macs_and_bytes() -> None:
+    table = layer_table(calque.record(Tied(), torch.ones(2, 3, 6, 6)))
+    rows = {(row.name, row.kind): row for row in table.rows}
+    conv = rows["conv", "Conv2d"]
+    assert (conv.parameters, conv.macs) == (4 * 3 * 9, 2 * 4 * 4 * 4 * 27)
+    assert conv.activation_bytes == 2 * 4 * 4 * 4 * 4
+    lines = [row for row in table.rows if row.name == "line"]
+    assert [row.parameters for row in lines] == [20, 0]  # a shared layer is counted once
+    assert [row.macs for row in lines] == [2 * 16, 2 * 16]
+    assert table.rows[-1].macs == 2 * 16
+    assert table.total("parameters") == sum(p.numel() for p in Tied().parameters())
+    assert "test_table.py:" in conv.source
+
+
+def test_text_and_csv() -> None:
+    table = layer_table(calque.record(Tied(), torch.ones(2, 3, 6, 6)))
+    assert str(table).splitlines()[1].split() == [
+        "conv",
+        "Conv2d",
+        "2x4x4x4",
+        "108",
+        "3,456",
+        "512",
+    ]
+    read = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [row["name"] for row in read] == [row.name for row in table.rows]
+    assert sum(int(row["macs"]) for row in read) == table.total("macs")

@@ -1,0 +1,81 @@
+"""What is read into Python never vanishes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import calque
+
+
+def scaled(x: Tensor) -> Tensor:
+    scale = x.abs().max().item()
+    return x / scale if scale > 1 else x
+
+
+def test_escapes_say_what_was_read_and_where() -> None:
+    recording = calque.record(scaled, torch.tensor([1.0, -4.0]))
+    (escape,) = recording.escapes
+    assert (escape.what, escape.value) == ("item", 4.0)
+    assert escape.origin is not None
+    assert escape.origin.text == "scale = x.abs().max().item()"
+
+
+def test_a_guard_names_the_line_and_both_values() -> None:
+    graph = calque.record(scaled, torch.tensor([1.0, -4.0])).graph()
+    assert graph(torch.tensor([4.0, -2.0])).tolist() == [1.0, -0.5]
+    with pytest.raises(calque.TraceError) as raised:
+        graph(torch.tensor([1.0, 2.0]))
+    message = str(raised.value)
+    assert "test_escapes.py:12 in scaled" in message
+    assert "item gave 4.0, and now it gives 2.0" in message
+
+
+def test_strict_refuses_at_the_line() -> None:
+    with pytest.raises(calque.TraceError, match=r"test_escapes.py:12 in scaled: item reads"):
+        calque.record(scaled, torch.tensor([1.0, -4.0]), strict=True)
+    recording = calque.record(torch.relu, torch.ones(2), strict=True)
+    assert recording.escapes == []
+
+
+def test_what_depends_on_shapes_only_is_no_escape() -> None:
+    def program(x: Tensor) -> Tensor:
+        assert x.dim() == 2
+        assert x.is_floating_point()
+        assert len(x) == x.shape[0]
+        return x.reshape(-1, x.size(1)) * x.numel()
+
+    assert calque.record(program, torch.ones(2, 3), strict=True).escapes == []
+
+
+def test_arrays_are_compared_to_the_bit_and_nan_is_nan() -> None:
+    graph = calque.record(
+        lambda x: torch.as_tensor(x.numpy() + 1), torch.tensor([np.nan, 1])
+    ).graph()
+    assert graph(torch.tensor([np.nan, 1]))[1] == 2
+    with pytest.raises(calque.TraceError, match="numpy"):
+        graph(torch.tensor([0.0, 1]))
+
+
+def test_python_random_numbers_are_refused_at_the_line() -> None:
+    import random
+
+    with pytest.raises(calque.TraceError, match=r"test_escapes.py:.*random"):
+        calque.record(lambda x: x * random.random(), torch.ones(2))
+
+
+def test_problems_are_listed_all_at_once() -> None:
+    memory: list[int] = []
+
+    def program(x: Tensor) -> Tensor:
+        memory.append(1)
+        y = x.numpy()
+        y[0] = 3
+        return x + 1
+
+    recording = calque.record(program, torch.ones(2))
+    assert len(recording.problems) == 2
+    with pytest.raises(calque.TraceError) as raised:
+        recording.graph()
+    assert "memory" in str(raised.value)
+    assert "Python writes" in str(raised.value)

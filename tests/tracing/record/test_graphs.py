@@ -1,0 +1,177 @@
+"""Graphs of recordings: at each level, with each node's place, on each device."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calque
+from calque.graph import JaxInterpreter
+from calque.tracing.core.origins import origin_of
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.mlp = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.norm(x))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.scale = torch.full((4,), 2.0)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = self.block(self.block(x)) * self.scale
+        return {"y": y, "mean": y.mean(-1)}
+
+
+@pytest.fixture
+def recording() -> Any:
+    return calque.record(Net(), torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("level", ["module", "function", "aten"])
+def test_each_level_computes_what_the_program_does(level: Any) -> None:
+    model = Net()
+    graph = calque.record(model, torch.randn(2, 4)).graph(level)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(graph(x), model(x))
+
+
+def test_levels_differ_in_their_nodes(recording: Any) -> None:
+    module, function, aten = (recording.graph(level) for level in ("module", "function", "aten"))
+    targets = [node.target for node in module.graph.nodes if node.op == "call_module"]
+    layers = ["block.norm", "block.mlp.0", "block.mlp.1", "block.mlp.2"]
+    assert targets == [*layers, *layers]
+    assert not function.graph.find_nodes(op="call_module")
+    called = [node for node in aten.graph.nodes if node.op == "call_function"]
+    assert torch.ops.aten.gelu.default in {node.target for node in called}
+
+
+def test_the_user_says_which_modules_are_one_node(recording: Any) -> None:
+    graph = recording.graph("module", leaf=lambda module, path: isinstance(module, Block))
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    assert targets == ["block", "block"]
+    x = torch.randn(2, 4)
+    y = graph.block(graph.block(x)) * 2
+    torch.testing.assert_close(graph(x), {"y": y, "mean": y.mean(-1)})
+
+
+def test_nodes_know_their_line_their_module_and_the_number_of_its_call(recording: Any) -> None:
+    graph = recording.graph()
+    nodes = [node for node in graph.graph.nodes if node.name.startswith("gelu")]
+    origins = [origin_of(node) for node in nodes]
+    assert [o and (o.module, o.call) for o in origins] == [("block.mlp.1", 0), ("block.mlp.1", 1)]
+    (add, _) = [node for node in graph.graph.nodes if node.name.startswith("add")]
+    assert "x + self.mlp(self.norm(x))" in add.meta["origin"].text
+    assert list(add.meta["nn_module_stack"]) == ["block"]
+    assert add.meta["val"].shape == (2, 4)
+
+
+def test_parameters_have_their_names_and_constants_are_shown(recording: Any) -> None:
+    graph = recording.graph()
+    names = [str(node.target) for node in graph.graph.find_nodes(op="get_attr")]
+    assert "block.mlp.0.weight" in names
+    assert "scale" in names  # a tensor that is no parameter
+    outside = torch.arange(2.0)
+    constant = calque.record(lambda x: x * outside, torch.ones(2)).graph()
+    (name,) = [str(node.target) for node in constant.graph.find_nodes(op="get_attr")]
+    assert getattr(constant, name) is outside
+
+
+def test_gradients_flow_through_a_graph() -> None:
+    model = Net()
+    graph = calque.record(model, torch.randn(2, 4)).graph()
+    x = torch.randn(2, 4)
+    model(x)["y"].sum().backward()
+    expected = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    graph(x)["y"].sum().backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+
+
+def test_a_graph_without_questions_about_sizes_runs_with_any() -> None:
+    graph = calque.record(lambda x: x.relu().sum(-1), torch.ones(2, 3)).graph()
+    assert graph(torch.ones(5, 4)).tolist() == [4] * 5
+
+
+def test_a_size_that_was_asked_for_is_checked() -> None:
+    graph = calque.record(lambda x: x.view(x.shape[0], -1), torch.ones(2, 3, 4)).graph()
+    assert graph(torch.zeros(2, 3, 4)).shape == (2, 12)
+    with pytest.raises(calque.TraceError, match="shape"):
+        graph(torch.zeros(3, 3, 4))
+
+
+def test_the_mode_of_an_opened_module_is_checked() -> None:
+    model = nn.Sequential(nn.Dropout(0.5))
+    recording = calque.record(model, torch.ones(3))
+    model.eval()
+    with pytest.raises(calque.TraceError, match="training mode"):
+        recording.graph()(torch.ones(3))
+    assert recording.graph("module")(torch.ones(3)).tolist() == [1, 1, 1]
+
+
+def test_one_tensor_given_twice_is_two_inputs_that_are_checked() -> None:
+    x = torch.ones(2)
+    graph = calque.record(lambda a, b: a * 2 + b, x, x).graph()
+    assert graph(x, x).tolist() == [3, 3]
+    with pytest.raises(calque.TraceError, match="one tensor for a and b"):
+        graph(x, x + 1)
+
+
+def test_a_method_and_a_partial_can_be_recorded() -> None:
+    import functools
+
+    model = Net()
+    graph = calque.record(model.block.mlp.forward, torch.ones(2, 4)).graph()
+    torch.testing.assert_close(graph(torch.ones(2, 4)), model.block.mlp(torch.ones(2, 4)))
+    partial = functools.partial(torch.add, alpha=3)
+    assert calque.record(partial, torch.ones(2), torch.ones(2)).graph()(
+        torch.zeros(2), torch.ones(2)
+    ).tolist() == [3, 3]
+
+
+def test_a_recorded_program_runs_on_the_device_and_under_jit() -> None:
+    model = Net().to("jax")
+    model.scale = model.scale.to("jax")
+    recording = calque.record(model, torch.randn(2, 4).to("jax"))
+    x = torch.randn(2, 4).to("jax")
+    for level in ("module", "function", "aten"):
+        graph = recording.graph(level)
+        torch.testing.assert_close(graph(x), model(x))
+        jitted = calque.jit(graph)
+        torch.testing.assert_close(jitted(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_lowered_recording_is_a_function_of_jax() -> None:
+    import jax
+
+    model = Net()
+    function = JaxInterpreter(calque.record(model, torch.ones(2, 4)).graph("aten"))
+    found = function(jax.numpy.ones((2, 4)))
+    torch.testing.assert_close(
+        calque.to_torch(found["y"]).cpu(),
+        model(torch.ones(2, 4))["y"].detach(),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_a_recording_of_a_graph_computes_the_same_calls() -> None:
+    model, x = Net(), torch.randn(2, 4)
+    first = calque.record(model, x)
+    again = calque.record(first.graph(), x)
+    names = [call.name for call in first.calls]
+    assert [call.name for call in again.calls] == names
+
+
+def test_levels_have_names() -> None:
+    with pytest.raises(ValueError, match="'functions'"):
+        calque.record(torch.relu, torch.ones(1)).graph("functions")  # type: ignore[arg-type]

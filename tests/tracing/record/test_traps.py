@@ -1,0 +1,89 @@
+"""No program that is recorded is silently wrong when its graph runs on other data."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import calque
+from tests.tracing.record.traps import TRAPS
+
+
+def plain(value: Any) -> Any:
+    """A result in containers that can be compared."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, str):
+        return list(value.encode())
+    return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
+def state(program: Any) -> dict[str, torch.Tensor]:
+    return dict(program.named_buffers()) if isinstance(program, nn.Module) else {}
+
+
+def call(run: Any, owner: Any, args: Any, seed: int) -> Any:
+    """What a call gives, and what it does to its arguments and to the buffers."""
+    torch.manual_seed(seed)
+    own = copy.deepcopy(args)
+    result = run(*own)
+    return plain(result), plain(own), plain(state(owner))
+
+
+def outcome(graph: Any, program: Any, args: Any, seed: int) -> tuple[Any, Exception | None]:
+    try:
+        return call(graph, program, args, seed), None
+    except calque.TraceError as error:
+        return None, error
+
+
+@pytest.mark.parametrize("level", ["function", "module"])
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_replay_is_right_or_raises(name: str, level: Any) -> None:
+    trap = TRAPS[name]
+    program = trap.make()
+    twin = copy.deepcopy(program)
+    first = trap.draw()
+    torch.manual_seed(1)
+    recording = calque.record(program, *copy.deepcopy(first)) if trap.verdict != "refused" else None
+    if recording is None:
+        with pytest.raises(calque.TraceError):
+            calque.record(program, *copy.deepcopy(first)).graph(level)
+        return
+    expected = call(twin, twin, first, 1)
+    torch.testing.assert_close(plain(recording.result), expected[0], rtol=0, atol=0, equal_nan=True)
+    graph = recording.graph(level)
+    told = 0
+    for seed in range(2, 8):
+        args = trap.draw()
+        before = plain(state(twin))
+        expected = call(twin, twin, args, seed)
+        found, error = outcome(graph, program, args, seed)
+        if error is not None:
+            assert trap.verdict == "guarded", error
+            assert "traps.py:" in str(error)
+            told += 1
+            for key, value in state(twin).items():
+                value.copy_(before[key])
+            continue
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert bool(told) == (trap.verdict == "guarded")
+
+
+def test_a_guarded_program_runs_again_on_what_was_recorded() -> None:
+    for name, trap in TRAPS.items():
+        if trap.verdict == "guarded":
+            program, args = trap.make(), trap.draw()
+            graph = calque.record(program, *copy.deepcopy(args)).graph()
+            expected = plain(program(*copy.deepcopy(args)))
+            found = plain(graph(*copy.deepcopy(args)))
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)

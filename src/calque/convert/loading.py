@@ -123,8 +123,8 @@ def _no_constant(name: str) -> None:
 
 
 def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load as parse
+    from safetensors import SafetensorError  # pyright: ignore[reportMissingImports]
+    from safetensors.torch import load as parse  # pyright: ignore[reportMissingImports]
 
     try:
         data = path.read_bytes()

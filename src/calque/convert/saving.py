@@ -50,7 +50,7 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
             none of PyTorch's.
         ImportError: safetensors is not installed.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # pyright: ignore[reportMissingImports]
 
     graph = program if isinstance(program, GraphModule) else program.graph("aten")
     written = _Writer(graph).written()

@@ -1,5 +1,7 @@
 """What is read into Python never vanishes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -27,12 +29,12 @@ def test_a_guard_names_the_line_and_both_values() -> None:
     with pytest.raises(calque.TraceError) as raised:
         graph(torch.tensor([1.0, 2.0]))
     message = str(raised.value)
-    assert "test_escapes.py:12 in scaled" in message
+    assert "test_escapes.py:14 in scaled" in message
     assert "item gave 4.0, and now it gives 2.0" in message
 
 
 def test_strict_refuses_at_the_line() -> None:
-    with pytest.raises(calque.TraceError, match=r"test_escapes.py:12 in scaled: item reads"):
+    with pytest.raises(calque.TraceError, match=r"test_escapes.py:14 in scaled: item reads"):
         calque.record(scaled, torch.tensor([1.0, -4.0]), strict=True)
     recording = calque.record(torch.relu, torch.ones(2), strict=True)
     assert recording.escapes == []
@@ -55,6 +57,43 @@ def test_arrays_are_compared_to_the_bit_and_nan_is_nan() -> None:
     assert graph(torch.tensor([np.nan, 1]))[1] == 2
     with pytest.raises(calque.TraceError, match="numpy"):
         graph(torch.tensor([0.0, 1]))
+
+
+def test_arrays_differ_in_the_signs_of_their_zeros() -> None:
+    graph = calque.record(lambda x: x * float(np.signbit(x.numpy())[0]), torch.zeros(2)).graph()
+    with pytest.raises(calque.TraceError, match="numpy gave an array .* now it gives another"):
+        graph(torch.tensor([-0.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "other"),
+    [
+        (len, torch.ones(4, 3)),
+        (lambda x: x.nbytes, torch.ones(2, 3, dtype=torch.float64)),
+        (lambda x: x.type() == "torch.FloatTensor", torch.ones(2, 3, dtype=torch.float64)),
+        (lambda x: torch.result_type(x, 1) == torch.float32, torch.ones(2, 3).double()),
+        (lambda x: x.dim_order()[0], torch.ones(3, 2).t()),
+    ],
+    ids=["len", "nbytes", "type", "result_type", "dim_order"],
+)
+def test_whatever_the_program_asks_is_checked(asked: Any, other: Tensor) -> None:
+    graph = calque.record(lambda x: x * asked(x), torch.ones(2, 3)).graph()
+    assert torch.equal(graph(torch.zeros(2, 3)), torch.zeros(2, 3))
+    with pytest.raises(calque.TraceError):
+        graph(other)
+
+
+def test_a_gradient_that_was_not_there_is_another_answer() -> None:
+    layer = torch.nn.Linear(2, 1)
+
+    def program(x: Tensor) -> Tensor:
+        return x if layer.weight.grad is None else x * 2
+
+    graph = calque.record(program, torch.ones(2)).graph()
+    assert torch.equal(graph(torch.ones(2)), torch.ones(2))
+    layer(torch.ones(2)).sum().backward()
+    with pytest.raises(calque.TraceError, match=r"grad gave None, and now it gives a tensor of"):
+        graph(torch.ones(2))
 
 
 def test_python_random_numbers_are_refused_at_the_line() -> None:

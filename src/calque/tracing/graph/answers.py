@@ -27,6 +27,8 @@ def spoken(value: Any) -> str:
     """A value as a message shows it."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -59,12 +61,21 @@ def same_answer(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, np.ndarray):
         same = a.dtype == b.dtype and a.shape == b.shape
-        return same and bool(((a == b) | ((a != a) & (b != b))).all())
+        return same and bool(((a == b) & _same_signs(a, b) | ((a != a) & (b != b))).all())
     if isinstance(a, (tuple, list)):
         return len(a) == len(b) and all(map(same_answer, a, b))
+    if isinstance(a, complex):
+        return same_answer(a.real, b.real) and same_answer(a.imag, b.imag)
     if isinstance(a, float):
         return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
     return bool(a == b)
+
+
+def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
+    """Where two arrays are negative alike, zeros among their elements."""
+    if a.dtype.kind == "c":
+        return _same_signs(a.real, b.real) & _same_signs(a.imag, b.imag)
+    return np.signbit(a) == np.signbit(b) if a.dtype.kind == "f" else True
 
 
 @recorded
@@ -74,11 +85,16 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     Raises:
         TraceError: it is something else, so that the program might go another way.
     """
-    found = answer_of(what, value)
-    if not same_answer(found, expected.value):
+    try:
+        found = answer_of(what, value)
+        same = same_answer(found, expected.value)
+    except NotImplementedError:
+        found, same = value, False
+    if not same:
+        other = "another, " if spoken(found) == repr(expected) else ""
         raise SymbolicTraceError(
             f"{origin}: when this was recorded, {what} gave {expected}, and now it gives "
-            f"{spoken(found)}; a recording follows the values that it has seen.\n"
+            f"{other}{spoken(found)}; a recording follows the values that it has seen.\n"
             "Record again with these inputs, or keep the value a tensor."
         )
 

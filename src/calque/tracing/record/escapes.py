@@ -20,7 +20,7 @@ ADDRESSES = frozenset(("data_ptr", "untyped_storage", "storage", "_typed_storage
 
 FREE = frozenset(
     (
-        *("__hash__", "__dir__", "is_tensor", "typename", "has_torch_function", "result_type"),
+        *("__hash__", "__dir__", "is_tensor", "typename", "has_torch_function"),
         *("promote_types", "can_cast", "broadcast_shapes", "get_default_device", "is_storage"),
         *("names", "name", "has_names", "_version", "is_shared", "is_inference", "output_nr"),
     )

@@ -282,10 +282,10 @@ class Recorder:
             self.events.append(call)
             return
         aspect = ASPECTS.get(question)
-        if question in AUTOGRAD or is_dynamic:
+        if aspect is None or question in AUTOGRAD or is_dynamic:
             self._guard(call, answer)
-        elif aspect is not None:
-            self.asked.add(aspect)
+        else:
+            self.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
 
     def _escaped(self, call: Call, question: str, args: tuple, answer: Any) -> None:
         self.escapes.append(Escape(question, answer, call.origin()))

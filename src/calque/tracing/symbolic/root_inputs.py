@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
@@ -108,6 +109,8 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
 
 def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torch.Tensor) -> Any:
     """A proxy with the attributes that Python keeps of the example, as far as a graph has them."""
+    if isinstance(value, FakeTensor):
+        return proxy  # its attributes are PyTorch's own
     for key, part in vars(value).items():
         if not key.startswith("_") and (isinstance(part, torch.Tensor) or type(part) in ATOMIC):
             child = tracer.create_node("call_function", getattr, (node, key), {})

@@ -313,6 +313,8 @@ def _install_audit() -> None:
 
 
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _active is None:  # Python is ending, and has taken the module apart
+        return
     running = _active.running
     if running is None or not event.startswith(_EVENTS):
         return

@@ -87,10 +87,13 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         told = validations.answer(tensor)
         if told is not None:
             return told
-    if active.trace is not None and is_subscript(asking_frame()):
-        value = known(read(tensor), "used as an index", lambda: _no_index(tensor))
-    else:
-        value = concrete(tensor, "read as a Python number (item(), float(), bool(), `if`)")
+    use = "read as a Python number (item(), float(), bool(), `if`)"
+
+    def unknown() -> TraceError:
+        is_index = tensor.dtype != torch.bool and is_subscript(asking_frame())
+        return _no_index(tensor) if is_index else no_value(tensor, use)
+
+    value = known(read(tensor), use, unknown)
     with translated():
         return value.item()
 

@@ -216,3 +216,12 @@ def test_options_that_cannot_be_are_refused() -> None:
         round_of.configured(chunk=0)
     with pytest.raises(ValueError, match="no mesh with an axis 'clients'"):
         round_of.configured(axis="clients")
+
+
+def test_numpy_scalars_are_the_numbers_of_clients() -> None:
+    @fed.computation("{float32}@CLIENTS")
+    def total(x: Any) -> Any:
+        return fed.federated_sum(x)
+
+    assert float(total([np.float64(1.5), np.float32(2.0), 3.0])) == 6.5
+    assert float(fed.local("float64")(lambda x: x)(np.float64(0.1))) == 0.1

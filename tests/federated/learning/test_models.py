@@ -247,3 +247,12 @@ def test_a_round_can_be_differentiated_with_respect_to_the_servers_model() -> No
         state.parameters["weight"]
     )
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_state_of_other_shapes_is_not_broadcast_into_a_module() -> None:
+    state = learning.fed_avg(nn.Linear(1, 3)).initialize()
+    module = nn.Linear(4, 3)
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"'weight' is of shape \[3, 4\] in the module"):
+        learning.load(module, state)
+    assert torch.equal(module.weight, before)

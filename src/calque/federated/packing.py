@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import numpy as np
+import torch
+
 from calque.federated.errors import type_error
 from calque.federated.types import Struct, StructType, Type, of_annotation, to_type
 
@@ -98,7 +102,8 @@ def packing_of(
 def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     """How arguments are packed by the types of a function's annotations.
 
-    Returns None if a parameter without a default has no annotation: the types are open.
+    Returns None if a parameter without a default has no annotation, or one of any array
+    (`torch.Tensor`): the types are open.
 
     Raises:
         FederatedTypeError: an annotation describes no type.
@@ -107,7 +112,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     names = getattr(inspect.unwrap(function), "__globals__", {})
     types: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
-        annotated = parameter.annotation not in (inspect.Parameter.empty, Any, "Any")
+        annotated = not _is_open(parameter.annotation, names)
         if parameter.kind in _MANY or (_is_required(parameter) and not annotated):
             return None
         if annotated:
@@ -115,6 +120,17 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     kinds = [signature.parameters[name].kind for name in types]
     single = len(kinds) == 1 and kinds[0] is not inspect.Parameter.KEYWORD_ONLY
     return _packing(signature, types, single)
+
+
+def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
+    """Whether an annotation says no type: there is none, or one of any array."""
+    if isinstance(annotation, str):
+        found: Any = names
+        for part in annotation.split("."):
+            found = found.get(part) if found is names else getattr(found, part, None)
+        annotation = annotation if found is None else found
+    arrays = (torch.Tensor, jax.Array, np.ndarray)
+    return annotation in (inspect.Parameter.empty, Any, "Any", *arrays)
 
 
 def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single: bool) -> Packing:

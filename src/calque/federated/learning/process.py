@@ -204,6 +204,8 @@ class IterativeProcess:
                 f"{len(numbers)} numbers of clients are given for the data of {count}, or one of "
                 "them twice.\nGive one number for each."
             )
+        if numbers.dtype.kind not in "iu":
+            raise ValueError(f"numbers of clients are integers, not {numbers.tolist()}")
         if limit is not None and count and not 0 <= numbers.min() <= numbers.max() < limit:
             raise ValueError(
                 f"numbers of clients are from 0 to {limit - 1}, not {numbers.tolist()}"

@@ -43,6 +43,7 @@ class Packing:
             FederatedTypeError: they do not fit the parameters; says what Python would.
         """
         bound = _bind(self.signature, args, kwargs)
+        bound.apply_defaults()
         if self.type is None:
             return None
         values = [*bound.args, *bound.kwargs.values()]
@@ -129,8 +130,10 @@ def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
         for part in annotation.split("."):
             found = found.get(part) if found is names else getattr(found, part, None)
         annotation = annotation if found is None else found
+    if isinstance(annotation, str):
+        return annotation == "Any"
     arrays = (torch.Tensor, jax.Array, np.ndarray)
-    return annotation in (inspect.Parameter.empty, Any, "Any", *arrays)
+    return any(annotation is one for one in (inspect.Parameter.empty, Any, *arrays))
 
 
 def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single: bool) -> Packing:
@@ -149,11 +152,7 @@ def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single:
         else:
             pairs.append((None if parameter.kind in _NAMELESS else name, given))
             positional += parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    kept = [
-        parameter.replace(default=inspect.Parameter.empty)
-        for name, parameter in signature.parameters.items()
-        if name in arguments
-    ]
+    kept = [parameter for name, parameter in signature.parameters.items() if name in arguments]
     if not pairs:
         return Packing(signature.replace(parameters=[]), None, 0, False)
     kind = pairs[0][1] if single else StructType(tuple(pairs))

@@ -227,6 +227,8 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
     else:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
         array = _narrowed(array, kind, path)
+        if getattr(array, "weak_type", False):  # a Python number that JAX traces
+            array = jax.lax.convert_element_type(array, array.dtype)
     if not is_assignable(kind, TensorType(np.dtype(array.dtype), array.shape)):
         given = TensorType(np.dtype(array.dtype), array.shape)
         raise type_error(

@@ -214,6 +214,10 @@ def test_random_operators_of_pytorch_are_refused_with_a_way_out() -> None:
 def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one client"):
         round_of.configured(chunk=0)
+    with pytest.raises(ValueError, match="not 1.5"):
+        round_of.configured(chunk=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="whole number of clients, not -1"):
+        round_of.configured(clients=-1)
     with pytest.raises(ValueError, match="no mesh with an axis 'clients'"):
         round_of.configured(axis="clients")
 

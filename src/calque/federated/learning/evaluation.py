@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from calque.errors import with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
 from calque.federated.learning.models import Model
@@ -41,6 +42,7 @@ class Evaluation:
         self._options = options
         self._known: dict[Type, Computation] = {}
 
+    @with_user_frames
     def __call__(self, state: State, data: Any) -> dict[str, Any]:
         """Metrics, each example weighing the same.
 

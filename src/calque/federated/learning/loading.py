@@ -3,9 +3,11 @@
 import torch
 
 from calque.device.backend.interop import to_torch
+from calque.errors import with_user_frames
 from calque.federated.learning.process import State
 
 
+@with_user_frames
 def load(module: torch.nn.Module, state: State) -> None:
     """Give a module the parameters and buffers of a state, in place, on any device.
 

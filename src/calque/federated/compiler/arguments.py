@@ -240,7 +240,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
     """A Python number in the dtype that is asked for, if that is as general a number."""
     kinds = ((bool, "bool"), (int, "int32"), (float, "float32"), (complex, "complex64"))
-    given = np.dtype(next(name for one, name in kinds if isinstance(value, one)))
+    given = np.dtype(next(name for one, name in kinds if issubclass(type(value), one)))
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and kind.dtype.kind in "iu":
         info = np.iinfo(kind.dtype)

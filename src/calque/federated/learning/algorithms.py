@@ -4,13 +4,13 @@ Clients send changes in the direction of a gradient, `before - after`, so that a
 takes them for one.
 """
 
-import numbers
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from calque.federated.learning import aggregators
@@ -300,7 +300,7 @@ def _process(algorithm: Algorithm, options: dict[str, Any]) -> IterativeProcess:
 
 
 def _optimizer(given: Optimizer | float) -> Optimizer:
-    if isinstance(given, numbers.Real):
+    if isinstance(given, int | float | np.floating):
         return sgd(float(given))
     if not (hasattr(given, "init") and hasattr(given, "update")):
         raise TypeError(

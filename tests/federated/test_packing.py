@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from calque import federated as fed
 from calque.errors import FederatedTypeError
@@ -141,6 +142,24 @@ def test_types_from_annotations() -> None:
         "(<values={float32}@CLIENTS,scale=float32> -> float32@SERVER)"
     )
     assert float(mean([1.0, 3.0], 10.0)) == 20
+    assert float(mean([1.0, 3.0])) == 4
+
+
+def test_a_typed_parameter_that_is_not_passed_has_its_default() -> None:
+    assert int(fed.computation("int32", "int32")(defaulted)(1)) == 17
+    assert int(fed.computation("int32", "int32")(defaulted)(1, y=2)) == 12
+
+
+def test_an_annotation_of_any_array_leaves_the_type_open() -> None:
+    @fed.local
+    def add(x: torch.Tensor, y: "torch.Tensor") -> torch.Tensor:
+        return x + y
+
+    assert add(np.ones(2, np.float32), torch.ones(2)).tolist() == [2, 2]
+    assert int(add(1, 2)) == 3
+    layer = torch.nn.Linear(3, 2)
+    x = torch.ones(3)
+    np.testing.assert_allclose(fed.local(layer)(x), layer(x).detach(), rtol=1e-6)
 
 
 def test_an_annotation_of_any_leaves_the_type_open() -> None:

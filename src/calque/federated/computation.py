@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,7 @@ class Computation:
         """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it."""
         return self._program.lower(self._packing.pack(args, kwargs))
 
+    @with_user_frames
     def configured(
         self,
         *,
@@ -86,10 +88,12 @@ class Computation:
             data: what `federated.data` stands for, by its URI.
 
         Raises:
-            ValueError: the chunk is empty, or the mesh has no such axis.
+            ValueError: the chunk or the number of clients cannot be, or the mesh has no such axis.
         """
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"a chunk has at least one client, not {chunk}")
+        if chunk is not None and not (isinstance(chunk, numbers.Integral) and chunk >= 1):
+            raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
+        if clients is not None and not (isinstance(clients, numbers.Integral) and clients >= 0):
+            raise ValueError(f"there is a whole number of clients, not {clients}")
         spread = mesh or self._options.mesh
         if axis is not None and (spread is None or axis not in spread.axis_names):
             raise ValueError(f"there is no mesh with an axis {axis!r}")

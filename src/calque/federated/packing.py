@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import numpy as np
+import torch
+
 from calque.federated.errors import type_error
 from calque.federated.types import Struct, StructType, Type, of_annotation, to_type
 
@@ -39,6 +43,7 @@ class Packing:
             FederatedTypeError: they do not fit the parameters; says what Python would.
         """
         bound = _bind(self.signature, args, kwargs)
+        bound.apply_defaults()
         if self.type is None:
             return None
         values = [*bound.args, *bound.kwargs.values()]
@@ -98,7 +103,8 @@ def packing_of(
 def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     """How arguments are packed by the types of a function's annotations.
 
-    Returns None if a parameter without a default has no annotation: the types are open.
+    Returns None if a parameter without a default has no annotation, or one of any array
+    (`torch.Tensor`): the types are open.
 
     Raises:
         FederatedTypeError: an annotation describes no type.
@@ -107,7 +113,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     names = getattr(inspect.unwrap(function), "__globals__", {})
     types: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
-        annotated = parameter.annotation not in (inspect.Parameter.empty, Any, "Any")
+        annotated = not _is_open(parameter.annotation, names)
         if parameter.kind in _MANY or (_is_required(parameter) and not annotated):
             return None
         if annotated:
@@ -115,6 +121,19 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     kinds = [signature.parameters[name].kind for name in types]
     single = len(kinds) == 1 and kinds[0] is not inspect.Parameter.KEYWORD_ONLY
     return _packing(signature, types, single)
+
+
+def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
+    """Whether an annotation says no type: there is none, or one of any array."""
+    if isinstance(annotation, str):
+        found: Any = names
+        for part in annotation.split("."):
+            found = found.get(part) if found is names else getattr(found, part, None)
+        annotation = annotation if found is None else found
+    if isinstance(annotation, str):
+        return annotation == "Any"
+    arrays = (torch.Tensor, jax.Array, np.ndarray)
+    return any(annotation is one for one in (inspect.Parameter.empty, Any, *arrays))
 
 
 def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single: bool) -> Packing:
@@ -133,11 +152,7 @@ def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single:
         else:
             pairs.append((None if parameter.kind in _NAMELESS else name, given))
             positional += parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    kept = [
-        parameter.replace(default=inspect.Parameter.empty)
-        for name, parameter in signature.parameters.items()
-        if name in arguments
-    ]
+    kept = [parameter for name, parameter in signature.parameters.items() if name in arguments]
     if not pairs:
         return Packing(signature.replace(parameters=[]), None, 0, False)
     kind = pairs[0][1] if single else StructType(tuple(pairs))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from calque.federated.errors import type_error
 from calque.federated.types import (
@@ -48,10 +49,17 @@ class Sequence:
     @property
     def mask(self) -> Any:
         """Booleans of shape `[capacity]`: which elements count."""
+        if isinstance(self.length, torch.Tensor):
+            return torch.arange(self.capacity, device=self.length.device) < self.length
         return jnp.arange(self.capacity) < self.length
 
     def reduce(self, zero: Any, op: Callable[[Any, Any], Any]) -> Any:
-        """`op(op(op(zero, first), second), …)` over the elements that count."""
+        """`op(op(op(zero, first), second), …)` over the elements that count; not in PyTorch."""
+        if isinstance(self.length, torch.Tensor):
+            raise type_error(
+                "Sequence.reduce is called in a local function of PyTorch",
+                "Use federated.sequence_reduce, a local function of JAX, or elements and mask.",
+            )
 
         def step(carry: Any, x: Any) -> tuple[Any, None]:
             counts, element = x
@@ -64,6 +72,8 @@ class Sequence:
 
         def total(leaf: Any) -> Any:
             counts = self.mask.reshape(-1, *[1] * (leaf.ndim - 1))
+            if isinstance(leaf, torch.Tensor):
+                return torch.where(counts, leaf, torch.zeros_like(leaf)).sum(0, dtype=leaf.dtype)
             return jnp.where(counts, leaf, jnp.zeros_like(leaf)).sum(0, dtype=leaf.dtype)
 
         return jax.tree.map(total, self.elements)

@@ -87,7 +87,7 @@ import jax, numpy as np, torch
 from calque.federated import learning
 
 assert jax.device_count() == 4
-mesh = jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+mesh = jax.make_mesh((4,), ("clients",))
 rng = np.random.default_rng(0)
 data = [
     {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)}

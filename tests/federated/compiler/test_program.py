@@ -214,5 +214,46 @@ def test_random_operators_of_pytorch_are_refused_with_a_way_out() -> None:
 def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one client"):
         round_of.configured(chunk=0)
+    with pytest.raises(ValueError, match="not 1.5"):
+        round_of.configured(chunk=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="whole number of clients, not -1"):
+        round_of.configured(clients=-1)
     with pytest.raises(ValueError, match="no mesh with an axis 'clients'"):
         round_of.configured(axis="clients")
+
+
+def test_numpy_scalars_are_the_numbers_of_clients() -> None:
+    @fed.computation("{float32}@CLIENTS")
+    def total(x: Any) -> Any:
+        return fed.federated_sum(x)
+
+    assert float(total([np.float64(1.5), np.float32(2.0), 3.0])) == 6.5
+    assert float(fed.local("float64")(lambda x: x)(np.float64(0.1))) == 0.1
+
+
+def test_a_result_has_the_dtype_of_its_type_wherever_a_python_number_has_been() -> None:
+    @fed.local("float32", "bfloat16", framework="jax")
+    def product(x: Any, y: Any) -> Any:
+        return x * y
+
+    @fed.computation("{int32}@CLIENTS", "{bfloat16}@CLIENTS")
+    def halves(x: Any, y: Any) -> Any:
+        return x * 0.5, (x * 0.5) * y, fed.federated_map(product, (x * 0.5, y))
+
+    for got in halves([3], np.asarray([2], jnp.bfloat16)):
+        assert got.dtype == jnp.float32 and not got.weak_type
+    kind, other = (
+        jnp.bfloat16(2),
+        fed.computation("float32@SERVER", "bfloat16@SERVER")(lambda x, y: x * y),
+    )
+    assert jax.jit(lambda x: other(x, kind))(1.5).dtype == jnp.float32
+
+
+def test_what_is_32_bits_stays_so_beside_what_is_64() -> None:
+    @fed.computation("{int32}@CLIENTS", "float64@SERVER")
+    def halves(x: Any, y: Any) -> Any:
+        return x * 0.5, y
+
+    half, whole = halves([1, 3], 0.1)
+    assert (half.dtype, half.tolist()) == (jnp.float32, [0.5, 1.5])
+    assert float(whole) == 0.1

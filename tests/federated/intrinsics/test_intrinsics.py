@@ -292,8 +292,16 @@ def test_a_sequence_is_a_sequence_in_local_functions_of_both_frameworks() -> Non
         keep = torch.arange(data.elements.shape[0], device=data.elements.device) < data.length
         return torch.where(keep[:, None], data.elements, 0.0).sum()
 
+    @fed.local("float32[2]*")
+    def by_mask(data: Any) -> Any:
+        return torch.where(data.mask[:, None], data.elements, 0.0).sum()
+
+    @fed.local("float32[2]*")
+    def by_sum(data: Any) -> Any:
+        return data.sum().sum()
+
     data = [RNG.normal(size=(n, 2)).astype(np.float32) for n in (3, 1, 4)]
-    for function in (by_jax, by_torch):
+    for function in (by_jax, by_torch, by_mask, by_sum):
         got = run(lambda d, f=function: fed.federated_map(f, d), ("{float32[2]*}@CLIENTS",), data)
         np.testing.assert_allclose(got, [d.sum() for d in data], rtol=1e-5)
 
@@ -451,3 +459,8 @@ def test_arguments_without_names_go_to_parameters_by_position() -> None:
     assert named.tolist() == [2]
     with pytest.raises(FederatedTypeError, match="takes <a=float32,b=float32> with <b="):
         run(lambda x, y: fed.federated_map(difference, {"b": x, "a": y}), types, [5.0], [3.0])
+
+
+def test_a_sequence_cannot_be_reduced_in_pytorch() -> None:
+    with pytest.raises(FederatedTypeError, match="sequence_reduce"):
+        fed.local("float32*")(lambda data: data.reduce(0.0, lambda total, one: total + one))

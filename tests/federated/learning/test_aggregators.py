@@ -107,9 +107,17 @@ def test_secure_is_the_mean_up_to_rounding() -> None:
     [
         lambda: aggregators.trimmed_mean(0.5),
         lambda: aggregators.quantized(0),
-        lambda: joined(aggregators.clipped(0.0)),
+        lambda: aggregators.clipped(0.0),
+        lambda: aggregators.dp_gaussian(1.0, 0.0),
+        lambda: aggregators.secure(0.0),
+        lambda: aggregators.secure(1.0, bits=0),
     ],
 )
 def test_parameters_out_of_range_are_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="not 0"):
         make()
+
+
+def test_noise_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="at least 0, not -1"):
+        aggregators.dp_gaussian(-1.0, 1.0)

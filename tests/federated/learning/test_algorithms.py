@@ -321,6 +321,28 @@ def test_unknown_options_are_refused() -> None:
         learning.fed_avg(make_model(), chunks=3)
 
 
+@pytest.mark.parametrize(
+    "make", [learning.fed_avg, learning.fed_sgd, learning.mime_lite], ids=lambda make: make.__name__
+)
+def test_an_unknown_weighting_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="no weighting 'example'"):
+        make(make_model(), weighting="example")
+
+
+def test_an_optimizer_is_a_rate_or_one_of_optax() -> None:
+    learning.fed_avg(make_model(), client_optimizer=np.float32(0.1))
+    with pytest.raises(TypeError, match="not SGD"):
+        learning.fed_avg(
+            make_model(), client_optimizer=torch.optim.SGD(make_model().parameters(), 0.1)
+        )
+
+
+def test_numbers_of_clients_are_integers() -> None:
+    process = learning.fed_avg(make_model(), **COMMON)
+    with pytest.raises(ValueError, match="are integers"):
+        process.next(process.initialize(), make_data(), clients=[0.1, 0.5, 2.0, 3.0])
+
+
 @pytest.mark.parametrize("clients", [[0, 0, 1, 2], [0, 1], [0, 1, 2, 4]])
 def test_numbers_of_clients_are_checked(clients: list[int]) -> None:
     process = learning.scaffold(make_model(), clients=4, **COMMON)

@@ -247,3 +247,23 @@ def test_a_round_can_be_differentiated_with_respect_to_the_servers_model() -> No
         state.parameters["weight"]
     )
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_state_of_other_shapes_is_not_broadcast_into_a_module() -> None:
+    state = learning.fed_avg(nn.Linear(1, 3)).initialize()
+    module = nn.Linear(4, 3)
+    before = module.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"'weight' is of shape \[3, 4\] in the module"):
+        learning.load(module, state)
+    assert torch.equal(module.weight, before)
+
+
+def test_data_that_are_no_list_of_labelled_examples_are_refused() -> None:
+    module = nn.Linear(4, 3)
+    process = learning.fed_avg(module)
+    client = classified(4)[0]
+    for wrong in (client, (one for one in [client])):
+        with pytest.raises(ClientError, match="Pass a list with the examples of each"):
+            process.next(process.initialize(), wrong)
+    with pytest.raises(ClientError, match="no x or no y"):
+        learning.Evaluation(module)(process.initialize(), [{"x": client["x"]}])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from calque import federated as fed
 from calque.errors import FederatedTypeError, TraceError
@@ -342,3 +343,24 @@ def test_numbers_that_are_equal_and_not_the_same_are_kept_apart() -> None:
 
     assert [str(np.asarray(v)) for v in signs(2.0)] == ["0.0", "-0.0", "3.0", "3.0"]
     assert [v.dtype.name for v in kinds(2)] == ["int32", "float32", "int32"]
+
+
+def test_tensors_are_indexed_as_numpy_does() -> None:
+    @fed.computation("float32[3,2]@SERVER")
+    def items(x: Any) -> Any:
+        return x[[0, 2]], x[torch.tensor([2, 0])], x[-1], x[1:, 0], x[np.array([True, False, True])]
+
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    for got, wanted in zip(items(x), (x[[0, 2]], x[[2, 0]], x[-1], x[1:, 0], x[[0, 2]])):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("index", [3, -4, (0, 2), [0, 3]], ids=str)
+def test_an_index_out_of_bounds_is_refused(index: Any) -> None:
+    with pytest.raises(FederatedTypeError, match="out of bounds"):
+        fed.computation("{float32[3,2]}@CLIENTS")(lambda x: x[index])
+
+
+def test_an_index_that_is_a_value_is_refused_with_a_remedy() -> None:
+    with pytest.raises(FederatedTypeError, match="local function of both"):
+        fed.computation("float32[3]@SERVER", "int32@SERVER")(lambda x, i: x[i])

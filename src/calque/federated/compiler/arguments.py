@@ -227,6 +227,8 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
     else:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
         array = _narrowed(array, kind, path)
+        if getattr(array, "weak_type", False):  # a Python number that JAX traces
+            array = jax.lax.convert_element_type(array, array.dtype)
     if not is_assignable(kind, TensorType(np.dtype(array.dtype), array.shape)):
         given = TensorType(np.dtype(array.dtype), array.shape)
         raise type_error(
@@ -237,7 +239,8 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
     """A Python number in the dtype that is asked for, if that is as general a number."""
-    given = np.dtype({bool: "bool", int: "int32", float: "float32"}.get(type(value), "complex64"))
+    kinds = ((bool, "bool"), (int, "int32"), (float, "float32"), (complex, "complex64"))
+    given = np.dtype(next(name for one, name in kinds if issubclass(type(value), one)))
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and kind.dtype.kind in "iu":
         info = np.iinfo(kind.dtype)

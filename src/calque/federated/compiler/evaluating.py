@@ -35,6 +35,8 @@ from calque.federated.types import (
 
 Environment = Mapping[str, Any]
 
+_NARROWED = {"float64": "float32", "int64": "int32", "complex128": "complex64"}
+
 
 def evaluate(block: BuildingBlock, environment: Environment) -> Any:
     """The held value of a block; functions are held as Python's.
@@ -83,7 +85,7 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
     """A function of tensors, whose result is held against the type that was found for it."""
 
     def call(*held: Any) -> Any:
-        result = block.function(*held)
+        result = _in_dtypes(block.function(*held), block.type.result)
         if not _conforms(result, block.type.result):
             found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", result)
             raise type_error(
@@ -94,6 +96,19 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def _in_dtypes(held: Any, kind: Type) -> Any:
+    """Arrays in the dtypes of a type, where a Python number or JAX's 64-bit mode has decided.
+
+    Such numbers make arrays of a weak type, which the next function would promote otherwise.
+    """
+    if isinstance(kind, StructType) and isinstance(held, tuple) and len(held) == len(kind):
+        return tuple(_in_dtypes(h, t) for h, t in zip(held, kind, strict=True))
+    if isinstance(kind, TensorType) and isinstance(held, jax.Array):
+        if held.dtype == kind.dtype or _NARROWED.get(held.dtype.name) == kind.dtype.name:
+            return jax.lax.convert_element_type(held, kind.dtype)
+    return held
 
 
 def _conforms(held: Any, kind: Type) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
@@ -176,6 +176,9 @@ class Program:
         mesh, axis = self.options.mesh, self.options.axis
         if mesh is not None and axis is None:
             axis = str(mesh.axis_names[0])
+        if mesh is not None:  # what a pass does to arrays is for the compiler to spread
+            automatic = (AxisType.Auto,) * len(mesh.axis_names)
+            mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=automatic)
         devices = 1 if mesh is None else mesh.shape[axis]
         chunk = self.options.chunk
         if chunk is None:

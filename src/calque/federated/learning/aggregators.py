@@ -39,8 +39,8 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
         norm: the largest Euclidean norm.
         inner: how the clipped values are joined; `mean()` by default.
     """
-    joined = inner or mean()
-    return lambda value, weight, key: joined(_on_each(value, _clip(norm)), weight, key)
+    joined, clip = inner or mean(), _clip(norm)
+    return lambda value, weight, key: joined(_on_each(value, clip), weight, key)
 
 
 def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
@@ -54,9 +54,12 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         noise_multiplier: the noise, in units of the norm.
         norm: the largest Euclidean norm.
     """
+    if not noise_multiplier >= 0:
+        raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
+    clip = _clip(norm)
 
     def joined(value: Any, weight: Any, key: Any) -> Any:
-        total = federated_sum(_on_each(value, _clip(norm)))
+        total = federated_sum(_on_each(value, clip))
         count = federated_sum(federated_value(1.0, CLIENTS))
         noisy = local(
             *(member_type(type_of(part)) for part in (total, count, key)), framework="jax"
@@ -119,6 +122,10 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
         bits: how many bits a rounded number has; more are more precise, and leave room for fewer
             clients: `clients * 2**bits` must stay below `2**31`.
     """
+    if not bound > 0:
+        raise ValueError(f"a bound is positive, not {bound}")
+    if not 1 <= bits <= 31:
+        raise ValueError(f"values are rounded to 1 to 31 bits, not {bits}")
     levels = 2**bits - 1
 
     def as_integers(tree: Any) -> Any:
@@ -152,7 +159,7 @@ def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _clip(norm: float) -> Callable[[Any], Any]:
-    if norm <= 0:
+    if not norm > 0:
         raise ValueError(f"a norm is positive, not {norm}")
 
     def clip(tree: Any) -> Any:

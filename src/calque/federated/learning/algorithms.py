@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from calque.federated.learning import aggregators
@@ -64,6 +65,7 @@ def fed_avg(
     >>> int(state.round), int(metrics["examples"])
     (1, 2)
     """
+    _require(weighting)
     model = Model(module, loss)
     batches = Batches(batch_size, epochs, shuffle, drop_remainder)
     by_client, by_server = _optimizer(client_optimizer), _optimizer(server_optimizer)
@@ -121,6 +123,7 @@ def fed_sgd(
         server_optimizer: a learning rate, or an optimizer of optax.
         batch_size: how many examples a client computes at once; no matter for the result.
     """
+    _require(weighting)
     model = Model(module, loss)
     by_server = _optimizer(server_optimizer)
 
@@ -245,6 +248,7 @@ def mime_lite(
         momentum: from 0 on, below 1.
         server_learning_rate: how much of the clients' mean change the server makes.
     """
+    _require(weighting)
     model = Model(module, loss)
     batches = Batches(batch_size, epochs, shuffle, drop_remainder)
 
@@ -296,7 +300,19 @@ def _process(algorithm: Algorithm, options: dict[str, Any]) -> IterativeProcess:
 
 
 def _optimizer(given: Optimizer | float) -> Optimizer:
-    return sgd(given) if isinstance(given, int | float) else given
+    if isinstance(given, int | float | np.floating):
+        return sgd(float(given))
+    if not (hasattr(given, "init") and hasattr(given, "update")):
+        raise TypeError(
+            f"an optimizer is a learning rate, or one of optax, not {type(given).__name__}"
+        )
+    return given
+
+
+def _require(weighting: Weighting) -> None:
+    """Raise unless it is one of the weightings."""
+    if weighting not in ("examples", "uniform"):
+        raise ValueError(f"there is no weighting {weighting!r}.\nUse 'examples' or 'uniform'.")
 
 
 def _weight(weighting: Weighting, examples: Any) -> Any:

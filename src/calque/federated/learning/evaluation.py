@@ -6,10 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from calque.errors import with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
 from calque.federated.learning.models import Model
-from calque.federated.learning.process import State, element_type, stage
+from calque.federated.learning.process import State, element_type, labelled
 from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
@@ -41,6 +42,7 @@ class Evaluation:
         self._options = options
         self._known: dict[Type, Computation] = {}
 
+    @with_user_frames
     def __call__(self, state: State, data: Any) -> dict[str, Any]:
         """Metrics, each example weighing the same.
 
@@ -52,7 +54,7 @@ class Evaluation:
             `loss`, `examples`, and `accuracy` where the module's output has scores of classes for
             the integer that `y` is.
         """
-        staged = stage(data)
+        staged = labelled(data)
         element = element_type(staged.elements)
         if element not in self._known:
             made = _evaluation(self._model, element)

@@ -3,9 +3,11 @@
 import torch
 
 from calque.device.backend.interop import to_torch
+from calque.errors import with_user_frames
 from calque.federated.learning.process import State
 
 
+@with_user_frames
 def load(module: torch.nn.Module, state: State) -> None:
     """Give a module the parameters and buffers of a state, in place, on any device.
 
@@ -15,6 +17,7 @@ def load(module: torch.nn.Module, state: State) -> None:
 
     Raises:
         KeyError: the module has other parameters.
+        ValueError: they are of other shapes.
 
     >>> import torch
     >>> from calque.federated import learning
@@ -26,6 +29,12 @@ def load(module: torch.nn.Module, state: State) -> None:
     if own.keys() != found.keys():
         odd = ", ".join(sorted(own.keys() ^ found.keys()))
         raise KeyError(f"the module and the state do not have the same parameters: {odd}")
+    for name, tensor in own.items():
+        if tensor.shape != found[name].shape:  # which copy_ might broadcast
+            raise ValueError(
+                f"{name!r} is of shape {list(tensor.shape)} in the module, and of "
+                f"{list(found[name].shape)} in the state.\nLoad it into a module as it was trained."
+            )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(to_torch(found[name], "cpu"))

@@ -188,9 +188,7 @@ class IterativeProcess:
         self, state: State, data: Any, clients: Any
     ) -> tuple[Sequence, np.ndarray, Any]:
         """The data, the numbers and the memories of the clients that take part."""
-        staged = stage(data)
-        if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
-            raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+        staged = labelled(data)
         count = staged.length.shape[0]
         numbers = np.arange(count) if clients is None else np.asarray(clients)
         self._check(staged, numbers)
@@ -204,6 +202,8 @@ class IterativeProcess:
                 f"{len(numbers)} numbers of clients are given for the data of {count}, or one of "
                 "them twice.\nGive one number for each."
             )
+        if numbers.dtype.kind not in "iu":
+            raise ValueError(f"numbers of clients are integers, not {numbers.tolist()}")
         if limit is not None and count and not 0 <= numbers.min() <= numbers.max() < limit:
             raise ValueError(
                 f"numbers of clients are from 0 to {limit - 1}, not {numbers.tolist()}"
@@ -237,6 +237,14 @@ def _arguments(state: State, staged: Sequence, numbers: np.ndarray, memory: Any)
     }
 
 
+def labelled(data: Any) -> Sequence:
+    """What `stage` makes of the clients' data; raises `ClientError` without `x` or `y`."""
+    staged = stage(data)
+    if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
+        raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+    return staged
+
+
 def stage(data: Any) -> Sequence:
     """The examples of all clients as arrays on the device, to be used in many rounds.
 
@@ -254,7 +262,12 @@ def stage(data: Any) -> Sequence:
     """
     if isinstance(data, Sequence):
         return data
-    if not len(data):
+    if not isinstance(data, list | tuple):
+        raise ClientError(
+            f"the data of all clients are a {type(data).__name__}.\n"
+            "Pass a list with the examples of each."
+        )
+    if not data:
         raise ClientError("there are no clients.\nPass a list with the examples of each.")
     element = element_type(data[0], leading=1)
     kind = SequenceType(element)

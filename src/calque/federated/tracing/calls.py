@@ -2,11 +2,14 @@
 
 import functools
 import operator
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
+import torch
 
 from calque.federated.building_blocks import (
     BuildingBlock,
@@ -155,6 +158,30 @@ class Operator:
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
             "Operands are tensors of shapes that fit, or structs of them with the same fields.",
         )
+
+
+def checked_index(key: Any, kind: TensorType) -> Any:
+    """An index into a tensor, with lists and tensors as arrays of numpy.
+
+    Raises:
+        FederatedTypeError: it is no index into tensors of this shape.
+    """
+    parts = [_index_part(part) for part in (key if isinstance(key, tuple) else (key,))]
+    where = tuple(parts) if isinstance(key, tuple) else parts[0]
+    if None not in kind.shape:  # JAX would clamp what is out of bounds
+        try:
+            np.broadcast_to(np.zeros((), bool), typing.cast(Any, kind.shape))[where]
+        except IndexError as error:
+            raise type_error(
+                f"{kind} has no item {key!r}: {error}", "Use an index that is within its shape."
+            ) from None
+    return where
+
+
+def _index_part(part: Any) -> Any:
+    if isinstance(part, torch.Tensor):
+        return part.detach().cpu().numpy()
+    return np.asarray(part) if isinstance(part, list) else part
 
 
 @functools.lru_cache(maxsize=4096)

@@ -28,6 +28,7 @@ from calque.federated.tracing.calls import (
     REFLECTED,
     UNARY,
     Operator,
+    checked_index,
     map_call,
     member_type,
     operator_call,
@@ -76,7 +77,13 @@ class Value:
         if isinstance(kind, StructType):
             return _selected(self, key)
         if isinstance(kind, TensorType):
-            return _apply(Operator("index", lambda array: array[key]), self)
+            if any(isinstance(part, Value) for part in (key if type(key) is tuple else (key,))):
+                raise type_error(
+                    "a tensor is indexed by a value, which has no number while it is traced",
+                    "Index in a local function of both: federated.local(framework='jax').",
+                )
+            where = checked_index(key, kind)
+            return _apply(Operator("index", lambda array: array[where]), self)
         raise type_error(f"{self._block.type} has no items", "Structs and tensors have items.")
 
     def __len__(self) -> int:

@@ -139,7 +139,8 @@ class Calls:
 
     def _info(self, name: str, value: Any) -> Any:
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            return tuple(self._info(f"{name}.{i}", part) for i, part in enumerate(value))
+            parts = enumerate(value)
+            return tuple(None if p is None else self._info(f"{name}.{i}", p) for i, p in parts)
         if isinstance(value, dict):
             return {key: self._info(f"{name}.{key}", part) for key, part in value.items()}
         if isinstance(value, torch.Tensor):

@@ -288,10 +288,10 @@ class Builder(NamingTracer):
 
 
 def _is_of_values(template: Any) -> bool:
-    """Whether there is nothing but tensors in a result, in tuples."""
+    """Whether there is nothing but tensors and None in a result, in tuples."""
     if isinstance(template, tuple):
         return all(map(_is_of_values, template))
-    return type(template) is Value
+    return template is None or type(template) is Value
 
 
 _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}

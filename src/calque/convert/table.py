@@ -142,7 +142,7 @@ def _macs(graph: GraphModule) -> dict[str, int]:
     for node in lowered.graph.nodes:
         if node.op != "call_function":
             continue
-        packet = getattr(node.target, "overloadpacket", None)
+        packet: Any = getattr(node.target, "overloadpacket", None)
         formula = flop_registry.get(_COUNTED_AS.get(packet, packet))
         origin = origin_of(node)
         if formula is not None and origin is not None:

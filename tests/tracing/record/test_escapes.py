@@ -143,3 +143,12 @@ def test_operators_do_not_know_that_two_inputs_are_one() -> None:
     recording = calque.record(lambda a, b: a + b, x, x)
     with pytest.raises(calque.TraceError, match="a and b are one tensor"):
         recording.graph("aten")
+
+
+def test_an_attribute_of_a_tensor_that_is_given_is_a_problem() -> None:
+    x = torch.ones(2)
+    x.scale = 3.0  # type: ignore[attr-defined]
+    recording = calque.record(lambda a: a["x"] * a["x"].scale, {"x": x})
+    assert recording.result.tolist() == [3.0, 3.0]
+    with pytest.raises(calque.TraceError, match="argument a has the attribute scale"):
+        recording.graph()

@@ -94,3 +94,55 @@ def test_a_form_that_depends_on_arguments_is_refused_with_the_reason() -> None:
     pool = nn.AdaptiveAvgPool2d(2)
     with pytest.raises(ConversionError, match="adaptive pooling to more than one element"):
         to_onnx(calque.record(pool, torch.ones(1, 1, 5, 5)))
+
+
+class NamedAlike(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.full((3,), 5.0))
+        self.mul = nn.Parameter(torch.full((3,), 7.0))
+        self.output_0 = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.x * self.mul + self.output_0
+
+
+def test_parameters_with_the_names_of_inputs_operators_and_outputs() -> None:
+    agree(NamedAlike(), torch.randn(3))
+
+
+def test_numbers_are_compared_in_the_dtype_of_pytorch() -> None:
+    whole = torch.tensor([[1, 2, 3], [-1, 0, 2]])
+    agree(lambda x: (x != 1.5, x == 1.5, x > 0.5, x != x + 0.5), whole)
+    agree(lambda x: ((x > 0) == 2, (x > 0) > 0, (x > 0) != 1), whole)
+
+
+def test_bounds_of_clamp_are_tensors_numbers_or_the_wrong_way_round() -> None:
+    x = torch.randn(2, 3)
+    agree(lambda x: (x.clamp(torch.zeros(3), torch.ones(3)), x.clamp(2, 1), x.clamp(max=0)), x)
+    agree(lambda x: x.clamp(min=0.5), torch.tensor([0, 1, 2]))
+
+
+def test_attention_where_a_query_may_look_at_nothing() -> None:
+    allowed = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        masked = F.scaled_dot_product_attention(x, x + 1, x * 2, attn_mask=allowed)
+        return masked, F.scaled_dot_product_attention(x, x, x, scale=0.0)
+
+    agree(program, torch.randn(1, 2, 3, 8))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x > 0) * (x < 1),
+        lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True),
+        lambda x: F.max_pool2d(x, 2, return_indices=True),
+        lambda x: x.view(torch.int32),
+    ],
+    ids=["booleans", "ceiling", "indices", "bits"],
+)
+def test_what_onnx_has_no_form_of_is_a_conversion_error(program: Any) -> None:
+    with pytest.raises(ConversionError):
+        to_onnx(calque.record(program, torch.randn(1, 1, 9, 9)))

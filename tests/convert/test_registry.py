@@ -170,3 +170,44 @@ def test_operators_are_converted_at_the_level_of_operators() -> None:
         ("aten.t.default", ["self"]),
         ("aten.addmm.default", ["self", "mat1", "mat2", "beta", "alpha"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        (lambda x: torch.max(x, 1).values, {"dim": 1, "keepdim": False}),
+        (lambda x: torch.min(x, 1, True).values, {"dim": 1, "keepdim": True}),
+        (lambda x: x.var(1, unbiased=False), {"dim": [1], "unbiased": False, "keepdim": False}),
+        (lambda x: x.std(1), {"dim": [1], "unbiased": True, "keepdim": False}),
+        (lambda x: x + 1, {"other": 1, "alpha": 1}),
+        (lambda x: torch.where(x > 0, x, 1), {"condition": None, "other": 1}),
+    ],
+)
+def test_arguments_have_the_names_of_the_overload_that_is_called(
+    program: Any, arguments: dict[str, Any]
+) -> None:
+    call = list(Calls(calque.record(program, torch.randn(2, 3)).graph()))[-1]
+    found = {name: value for name, value in call.arguments.items() if name != "self"}
+    if "condition" in found:
+        found["condition"] = None
+    assert found == arguments
+
+
+def test_functions_have_the_names_by_which_programs_call_them() -> None:
+    def program(x: Any) -> Any:
+        return torch.einsum("ij->j", x) + x.new_zeros(3)
+
+    converters = Converters()
+    converters.function("torch.einsum", torch.Tensor.new_zeros, "Tensor.add")(lambda call: call.op)
+    converted = converters.convert(calque.record(program, torch.ones(2, 3)))
+    assert converted.nodes == ["torch.einsum", "Tensor.new_zeros", "Tensor.add"]
+
+
+def test_results_in_nested_tuples_have_shapes() -> None:
+    layer = torch.nn.LSTM(3, 4)
+    converters = Converters()
+    converters.module(torch.nn.LSTM)(lambda call: [out.shape for out in call.outputs])
+    recording = calque.record(lambda x: layer(x)[1][0], torch.ones(2, 1, 3))
+    converted = converters.convert(recording)
+    assert converted.nodes == [[(2, 1, 4), (1, 1, 4), (1, 1, 4)]]
+    assert converted.outputs.shape == (1, 1, 4)

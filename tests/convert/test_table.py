@@ -48,3 +48,12 @@ def test_text_and_csv() -> None:
     read = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert [row["name"] for row in read] == [row.name for row in table.rows]
     assert sum(int(row["macs"]) for row in read) == table.total("macs")
+
+
+def test_attention_is_counted_and_a_layer_may_give_none() -> None:
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    table = layer_table(calque.record(lambda x: layer(x, x, x, need_weights=False)[0], x))
+    assert [(row.kind, row.output) for row in table.rows] == [("MultiheadAttention", "2x5x8")]
+    projections, products = 2 * 5 * 8 * 8 * 4, 2 * 5 * 5 * 8 * 2
+    assert table.total("macs") == projections + products

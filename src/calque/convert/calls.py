@@ -139,7 +139,8 @@ class Calls:
 
     def _info(self, name: str, value: Any) -> Any:
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            return tuple(self._info(f"{name}.{i}", part) for i, part in enumerate(value))
+            parts = enumerate(value)
+            return tuple(None if p is None else self._info(f"{name}.{i}", p) for i, p in parts)
         if isinstance(value, dict):
             return {key: self._info(f"{name}.{key}", part) for key, part in value.items()}
         if isinstance(value, torch.Tensor):
@@ -211,10 +212,16 @@ def name_of(target: Any) -> str:
 
     >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
     ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
+    >>> name_of(torch.einsum), name_of(torch.Tensor.new_zeros)
+    ('torch.einsum', 'Tensor.new_zeros')
     """
     name = getattr(target, "__name__", type(target).__name__)
     home = getattr(target, "__module__", None) or ""
-    if getattr(torch.nn.functional, name, None) is target:
+    if getattr(torch.Tensor, name, None) is target:
+        home = "Tensor"
+    elif home == "torch.functional" and getattr(torch, name, None) is target:
+        home = "torch"
+    elif getattr(torch.nn.functional, name, None) is target:
         home = "torch.nn.functional"
     elif home.startswith("torch.nn.modules"):
         home = "torch.nn"
@@ -278,20 +285,20 @@ def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any])
         bound.apply_defaults()
         return dict(bound.arguments)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-        if not any(argument.is_out for argument in schema.arguments):
-            found = _by_schema(schema, args, kwargs)
-            if found is not None:
-                return found
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    for numbers in (False, True):  # torch.max(x, 1) has no tensor 1, torch.where(mask, x, 1) has
+        for schema in schemas:
+            if not any(argument.is_out for argument in schema.arguments):
+                found = _by_schema(schema, args, kwargs, numbers)
+                if found is not None:
+                    return found
     return _numbered(args, kwargs)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    either = boolean_dispatched.get(function)
-    if either is not None:
-        function = either["if_false"]
     try:
-        return inspect.signature(function)
+        either = boolean_dispatched.get(function)
+        return inspect.signature(function if either is None else either["if_false"])
     except (TypeError, ValueError):
         return None
 
@@ -300,8 +307,14 @@ def _numbered(args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
 
 
-def _by_schema(schema: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments by the names of a schema; None where they do not fit."""
+def _by_schema(
+    schema: Any, args: tuple, kwargs: dict[str, Any], numbers: bool = True
+) -> dict[str, Any] | None:
+    """The arguments by the names of a schema; None where they do not fit.
+
+    Args:
+        numbers: whether a number may stand for a tensor.
+    """
     parameters = schema.arguments
     positional = [p for p in parameters if not p.kwarg_only]
     if len(args) > len(positional):
@@ -312,15 +325,19 @@ def _by_schema(schema: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, An
     if len(args) > len(positional):
         return None
     found: dict[str, Any] = {}
-    given = {**{p.name: a for p, a in zip(positional, args)}, **kwargs}
+    given = {p.name: a for p, a in zip(positional, args)}
+    if given.keys() & kwargs.keys():
+        return None  # x.var(1, unbiased=False) is none of x.var(unbiased)
+    given.update(kwargs)
     if any(parameter.name == "self" for parameter in parameters) and "input" in given:
         given["self"] = given.pop("input")
     for parameter in parameters:
         if parameter.name in given:
             value = given.pop(parameter.name)
-            if not _fits(str(parameter.type), value):
+            kind = str(parameter.type)
+            if not _fits(kind, value) or (kind == "Tensor" and not numbers and _is_number(value)):
                 return None
-            found[parameter.name] = [value] if _is_one(str(parameter.type), value) else value
+            found[parameter.name] = [value] if _is_one(kind, value) else value
         elif parameter.has_default_value():
             found[parameter.name] = parameter.default_value
         else:
@@ -333,6 +350,10 @@ def _is_one(kind: str, value: Any) -> bool:
     return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float, complex)
+
+
 def _fits(kind: str, value: Any) -> bool:
     if kind.startswith("Optional["):
         return value is None or _fits(kind[9:-1], value)
@@ -343,7 +364,7 @@ def _fits(kind: str, value: Any) -> bool:
         return isinstance(value, (tuple, list)) and all(_fits(inner, part) for part in value)
     tensor = isinstance(value, (TensorInfo, WeightInfo))
     if kind == "Tensor":
-        return tensor or type(value) in (int, float, complex)
+        return tensor or _is_number(value)
     if kind in ("number", "Scalar"):
         return isinstance(value, (int, float, complex)) and not tensor
     if kind == "bool":

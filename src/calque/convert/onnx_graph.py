@@ -1,10 +1,11 @@
 """`to_onnx`: a recorded program as an ONNX model, by converters of its operators."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from calque.convert.calls import TensorInfo, leaves
+from calque.convert.calls import Calls, TensorInfo, leaves
 from calque.convert.errors import ConversionError
 from calque.convert.onnx_calls import library
 from calque.convert.onnx_operators import converters_for
@@ -26,12 +27,16 @@ def to_onnx(recording: Recording) -> Any:
         ImportError: onnx is not installed.
     """
     onnx = library()
-    graph = OnnxGraph()
+    program = recording.graph("aten")
+    calls = Calls(program)
+    graph = OnnxGraph(
+        {info.name for info in (*calls.inputs, *(o for c in calls for o in c.outputs))}
+    )
     converters = converters_for(graph)
-    coverage = converters.coverage(recording)
+    coverage = converters.coverage(program)
     if not coverage.is_complete:
         raise ConversionError(f"not every operator can be converted to ONNX: {coverage}")
-    converted = converters.convert(recording)
+    converted = converters.convert(program)
     for failed in converted.placeholders:
         raise ConversionError(f"{failed.call.source}: {failed.call.op}: {failed.reason}")
     outputs = [leaf for leaf in leaves(converted.outputs) if isinstance(leaf, TensorInfo)]
@@ -49,7 +54,12 @@ def to_onnx(recording: Recording) -> Any:
         made, producer_name="calque", opset_imports=[helper.make_opsetid("", OPSET)]
     )
     model.ir_version = 10
-    onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ConversionError(
+            f"an operator has no form in ONNX here, for the dtypes or shapes it has: {error}"
+        ) from None
     return model
 
 
@@ -74,12 +84,16 @@ def dtype_of(name: str | None) -> np.dtype:
 class OnnxGraph:
     """Nodes and constants of a model, as converters add them.
 
+    Args:
+        taken: names of the program's inputs and of what its operators give.
+
     Attributes:
         nodes: the nodes, in order.
         constants: arrays by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = set(taken)
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self._outputs = 0
@@ -103,13 +117,17 @@ class OnnxGraph:
         return name
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """The name of a parameter of the program's."""
+        """The name of a parameter of the program's, with `weight.` before it where it is taken."""
+        while name in self._taken:
+            name = f"weight.{name}"
         self.constants[name] = array
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
         """An output by a name of its own, for one tensor may be several outputs, or an input."""
         name = f"output_{self._outputs}"
+        while name in self._taken or name in self.constants:
+            name += "_"
         self._outputs += 1
         self.add("Identity", [info.name], [name])
         return TensorInfo(name, info.shape, info.dtype)

@@ -59,7 +59,7 @@ def converters_for(graph: Any) -> Converters:
 
     for name, convert in table.items():
         packet = getattr(torch.ops.aten, name)
-        overloads = [f"aten.{name}.{overload}" for overload in packet.overloads()]
+        overloads = [f"aten.{name}.{each}" for each in packet.overloads() if each != "dtype"]
         made.operator(*overloads)(converter(convert))
     return made
 
@@ -83,6 +83,8 @@ def _binary(kind: str) -> Callable[[OnnxCall], None]:
         if c.get("rounding_mode") is not None:
             c.refuse("division that rounds")
         dtype = c.out.dtype
+        if dtype == "bool" and kind not in LOGICAL:
+            c.refuse("arithmetic on booleans")
         other = "exponent" if "exponent" in c.call.arguments else "other"
         right = c.name(other, dtype)
         if c.get("alpha") not in (None, 1):
@@ -93,18 +95,23 @@ def _binary(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _comparison(kind: str) -> Callable[[OnnxCall], None]:
-    def convert(c: OnnxCall) -> None:
-        sides = [c["self"], c["other"]]
-        kinds = [getattr(torch, s.dtype) for s in sides if hasattr(s, "dtype")]
-        dtype = kinds[0]
-        for other in kinds[1:]:
-            dtype = torch.promote_types(dtype, other)
-        if len(kinds) == 1 and isinstance(c["other"], float) and not dtype.is_floating_point:
-            dtype = torch.float32
-        name = str(dtype).removeprefix("torch.")
-        c.add(kind, [c.named(side, name) for side in sides])
+    return lambda c: c.add(kind, _sides(c))
 
-    return convert
+
+def _sides(c: OnnxCall) -> list[str]:
+    """What is compared, in the dtype in which PyTorch compares it."""
+    sides = [c["self"], c["other"]]
+    dtype = torch.result_type(*map(_example, sides))
+    if dtype == torch.bool:
+        dtype = torch.int32  # ONNX has no order of booleans
+    return [c.named(side, str(dtype).removeprefix("torch.")) for side in sides]
+
+
+def _example(side: Any) -> Any:
+    dtype = getattr(side, "dtype", None)
+    return (
+        side if dtype is None else torch.empty((1,) * len(side.shape), dtype=getattr(torch, dtype))
+    )
 
 
 def _identity(c: OnnxCall) -> None:
@@ -275,12 +282,11 @@ def _silu(c: OnnxCall) -> None:
 
 
 def _rsqrt(c: OnnxCall) -> None:
-    c.add("Reciprocal", [c.graph.value("Sqrt", [c.name("self")])])
+    c.add("Reciprocal", [c.graph.value("Sqrt", [c.name("self", c.out.dtype)])])
 
 
 def _not_equal(c: OnnxCall) -> None:
-    same = c.graph.value("Equal", [c.name("self"), c.named(c["other"], c["self"].dtype)])
-    c.add("Not", [same])
+    c.add("Not", [c.graph.value("Equal", _sides(c))])
 
 
 def _where(c: OnnxCall) -> None:
@@ -294,9 +300,15 @@ def _masked_fill(c: OnnxCall) -> None:
 
 
 def _clamp(c: OnnxCall) -> None:
+    dtype = c.out.dtype
     low, high = (c.get(n) for n in (("min", "max") if "min" in c.call.arguments else _HARDTANH))
-    names = ["" if limit is None else c.named(limit, c.out.dtype) for limit in (low, high)]
-    c.add("Clip", [c.name("self"), *names])
+    x = c.name("self", dtype)
+    if high is None:
+        c.add("Max", [x, c.named(low, dtype)])
+        return
+    if low is not None:
+        x = c.graph.value("Max", [x, c.named(low, dtype)])
+    c.add("Min", [x, c.named(high, dtype)])
 
 
 _HARDTANH = ("min_val", "max_val")
@@ -316,7 +328,8 @@ def _attention(c: OnnxCall) -> None:
     queries, keys = c["query"].shape, c["key"].shape
     if queries[1] != keys[1]:
         c.refuse("attention with fewer heads for keys than for queries")
-    scale = c.get("scale") or 1 / math.sqrt(queries[-1])
+    scale = c.get("scale")
+    scale = 1 / math.sqrt(queries[-1]) if scale is None else scale
     turned = graph.value("Transpose", [c.name("key")], perm=[0, 1, 3, 2])
     scores = graph.value("MatMul", [c.name("query"), turned])
     scores = graph.value("Mul", [scores, graph.constant(scale, np.dtype(str(dtype)))])
@@ -325,7 +338,12 @@ def _attention(c: OnnxCall) -> None:
         scores = graph.value("Add", [scores, graph.constant(above, np.dtype(str(dtype)))])
     if c.get("attn_mask") is not None:
         scores = graph.value("Add", [scores, c.name("attn_mask", dtype)])
-    c.add("MatMul", [graph.value("Softmax", [scores], axis=-1), c.name("value")])
+    weights = graph.value("Softmax", [scores], axis=-1)
+    if c.get("attn_mask") is not None:  # a query that may look at nothing gets zeros
+        highest = graph.value("ReduceMax", [scores, graph.constant([-1], np.int64)], keepdims=1)
+        none = graph.value("Equal", [highest, graph.constant(-np.inf, np.dtype(str(dtype)))])
+        weights = graph.value("Where", [none, graph.constant(0, np.dtype(str(dtype))), weights])
+    c.add("MatMul", [weights, c.name("value")])
 
 
 _OTHERS: dict[str, Callable[[OnnxCall], None]] = {

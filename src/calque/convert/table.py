@@ -127,6 +127,14 @@ def _bytes(info: TensorInfo) -> int:
     return math.prod(info.shape) * getattr(torch, info.dtype).itemsize
 
 
+# The attention of the CPU, for which PyTorch has no formula, and the one it is like.
+_COUNTED_AS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        torch.ops.aten._scaled_dot_product_flash_attention
+    )
+}
+
+
 def _macs(graph: GraphModule) -> dict[str, int]:
     """The MACs of each call of a graph, by the name of its node."""
     lowered = lower(_marked(graph))
@@ -134,7 +142,8 @@ def _macs(graph: GraphModule) -> dict[str, int]:
     for node in lowered.graph.nodes:
         if node.op != "call_function":
             continue
-        formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        packet: Any = getattr(node.target, "overloadpacket", None)
+        formula = flop_registry.get(_COUNTED_AS.get(packet, packet))
         origin = origin_of(node)
         if formula is not None and origin is not None:
             args, kwargs = _values((node.args, node.kwargs))

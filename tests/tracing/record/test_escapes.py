@@ -118,3 +118,37 @@ def test_problems_are_listed_all_at_once() -> None:
         recording.graph()
     assert "memory" in str(raised.value)
     assert "Python writes" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x + float(x.numpy()[0]),
+        lambda x: x + x.tolist()[0],
+        lambda x: x + x[0].item(),
+        lambda x: x if "0" in repr(x) else x * 2,
+        lambda x: x + len(x[x == 0]),
+    ],
+    ids=["numpy", "tolist", "item", "repr", "mask"],
+)
+def test_what_depends_on_values_has_no_operators(program: Any) -> None:
+    recording = calque.record(program, torch.zeros(2))
+    with pytest.raises(calque.TraceError, match="depends on values of tensors") as raised:
+        recording.graph("aten")
+    assert "test_escapes.py" in "".join(raised.value.__notes__)
+
+
+def test_operators_do_not_know_that_two_inputs_are_one() -> None:
+    x = torch.ones(2)
+    recording = calque.record(lambda a, b: a + b, x, x)
+    with pytest.raises(calque.TraceError, match="a and b are one tensor"):
+        recording.graph("aten")
+
+
+def test_an_attribute_of_a_tensor_that_is_given_is_a_problem() -> None:
+    x = torch.ones(2)
+    x.scale = 3.0  # type: ignore[attr-defined]
+    recording = calque.record(lambda a: a["x"] * a["x"].scale, {"x": x})
+    assert recording.result.tolist() == [3.0, 3.0]
+    with pytest.raises(calque.TraceError, match="argument a has the attribute scale"):
+        recording.graph()

@@ -12,6 +12,9 @@ from calque.tracing.graph.checks import recorded
 AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
 """Properties of a tensor that depend on where gradients are recorded."""
 
+HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
+"""Methods that read a tensor's elements without any operator."""
+
 
 class Answer:
     """What the program read, kept by the graph as it was."""

@@ -12,7 +12,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.graph_module import GraphModule
@@ -26,7 +30,7 @@ from calque.tracing.core.active import suspended
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import AUTOGRAD, expect_answer
+from calque.tracing.graph.answers import AUTOGRAD, HOST, expect_answer, expect_one
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs
@@ -255,6 +259,8 @@ class _Replay(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         """Run a node; what `make_fx` records meanwhile comes from it."""
         self._running = n
+        if _reads_elements(n):
+            raise _depends_on_values(_name_of(n.target))
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         result = super().run_node(n)
@@ -300,6 +306,11 @@ class _Replay(torch.fx.Interpreter):
             )
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
+        if target is expect_one:
+            raise SymbolicTraceError(
+                f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
+                "Lower a program that takes it once, such as lambda x: model(x, x)."
+            )
         if target is checks.assign:
             return None  # operators do not assign attributes
         if target is expect_answer and args[2] in AUTOGRAD:
@@ -324,7 +335,26 @@ class _Replay(torch.fx.Interpreter):
 
     def located(self, error: Exception) -> Exception:
         """The error, with the line of the program that it comes from."""
+        if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+            error = _depends_on_values(str(error.func))
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")
         return error
+
+
+def _depends_on_values(what: str) -> SymbolicTraceError:
+    return SymbolicTraceError(
+        f"what {what} gives depends on values of tensors, which are not known while operators are "
+        "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
+    )
+
+
+def _reads_elements(node: Node) -> bool:
+    """Whether a node reads what only a real tensor has, as a guard of the graph."""
+    reads = node.op.startswith("call") and _name_of(node.target) in HOST
+    return reads and any(user.target is expect_answer for user in node.users)
+
+
+def _name_of(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", "")

@@ -10,7 +10,7 @@ import torch
 
 from calque.errors import tidy
 from calque.tracing.core.patching import Patches
-from calque.tracing.record.ends import given_to, result_of
+from calque.tracing.record.ends import given_to, mapped, result_of
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
@@ -121,6 +121,11 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
+    for name, attribute in _with_attributes(bound):
+        recorder.problems.append(
+            f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
+            "pass it as an argument of its own"
+        )
     if first:
         for name, tensor in _members(tape.root):
             if recorder.values.of(tensor) is not None:
@@ -157,6 +162,16 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Arguments with tensors that Python keeps attributes of, and the names of these."""
+    for name, given in bound.items():
+        found: list[torch.Tensor] = []
+        mapped(given, lambda leaf: found.append(leaf) if _is_tensor(leaf) else None)  # noqa: B023
+        for tensor in found:
+            kept = (key for key in getattr(tensor, "__dict__", {}) if not key.startswith("_"))
+            yield from ((name, key) for key in kept)
 
 
 def _members(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

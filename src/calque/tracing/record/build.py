@@ -139,8 +139,8 @@ class Builder(NamingTracer):
             return
         if not values_in(template):
             return
-        if isinstance(template, tuple) and all(type(part) is Value for part in template):
-            node.meta["val"] = tuple(self.abstract.like(part) for part in template)
+        if isinstance(template, tuple) and _is_of_values(template):
+            node.meta["val"] = mapped(template, self._abstract)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:
             if values_in(part):
@@ -285,6 +285,13 @@ class Builder(NamingTracer):
         expected = self.create_node("get_attr", name, (), {})
         check = (node, expected, what, str(call.origin()))
         self.create_node("call_function", expect_answer, check, {})
+
+
+def _is_of_values(template: Any) -> bool:
+    """Whether there is nothing but tensors and None in a result, in tuples."""
+    if isinstance(template, tuple):
+        return all(map(_is_of_values, template))
+    return template is None or type(template) is Value
 
 
 _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}

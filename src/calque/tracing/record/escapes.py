@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 from calque.tracing.core.origins import NodeOrigin
 from calque.tracing.graph.answers import spoken
 
-HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
-"""Methods that read a tensor's elements without any operator."""
-
 SHARING = frozenset(("numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"))
 """Those whose result shares memory with the tensor, so that Python may write to it."""
 

@@ -17,7 +17,7 @@ from calque.tracing.abstract.questions import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
-from calque.tracing.graph.answers import AUTOGRAD, answer_of, spoken
+from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
 from calque.tracing.graph.checks import fresh
 from calque.tracing.record import escapes
 from calque.tracing.record.arguments import Arguments
@@ -272,7 +272,7 @@ class Recorder:
         if question in escapes.ADDRESSES:
             self.refuse(f"{question} gives an address, another one in each run", call)
             return
-        if call.reads_values or question in escapes.HOST:
+        if call.reads_values or question in HOST:
             self._escaped(call, question, args, answer)
             return
         try:

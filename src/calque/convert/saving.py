@@ -40,6 +40,9 @@ ATTRIBUTES = {
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """Write a program as JSON and safetensors, to be run by `load` or by anything else.
 
+    Tuples, lists and dicts by text stay what they are. Another object in the result, such as a
+    `ModelOutput` or a dict by numbers, becomes the tuple of its tensors, each of them once.
+
     Args:
         program: a recording, or a graph of ATen operators (`calque.lower`).
         directory: is made where it does not exist.

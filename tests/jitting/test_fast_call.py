@@ -50,8 +50,8 @@ def batch(device):
     return torch.randn(5, 3).to(device), torch.randn(5, 2).to(device)
 
 
-def another_dtype(model, optimizer, x, y):
-    return x.double().float() * 2, y
+def other_values(model, optimizer, x, y):
+    return x * 2, y
 
 
 def another_batch(model, optimizer, x, y):
@@ -144,7 +144,7 @@ def momentum(model, optimizer, x, y):
 
 
 CHANGES = [
-    *(another_dtype, another_batch, transposed, views, one_that_requires_grad),
+    *(other_values, another_batch, transposed, views, one_that_requires_grad),
     *(one_with_an_attribute, learning_rate, weight_decay, setting, group, mode, mode_of_a_part),
     *(frozen, other_data, written_in_place, other_parameter, gradient, hook_of_a_tensor),
     *(hook_of_a_module, hook_of_the_optimizer, method, momentum),
@@ -205,6 +205,20 @@ def test_a_default_dtype_is_seen(taken):
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
         assert run(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32, torch.bool])
+def test_another_dtype_is_seen(dtype, taken):
+    run = calque.jit(lambda x: x + x)
+    for _ in range(4):
+        run(torch.ones(2, device="jax"))
+    before = taken.count
+    assert before > 0
+    other = torch.ones(2, dtype=dtype)
+    found, expected = run(other.to("jax")), other + other
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+    assert taken.count == before
 
 
 def test_arguments_that_share_memory_are_seen(taken):

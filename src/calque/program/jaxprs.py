@@ -174,12 +174,18 @@ def _zeros(variable: Any) -> tuple[list[Any], Any]:
 
 def may_raise(jaxpr: Any) -> bool:
     """Whether a program may fail by what it calls: Python, or another library by JAX's FFI."""
-    return any(
-        equation.primitive.name.endswith("_callback")
-        or equation.primitive.name == "ffi_call"
-        or any(map(may_raise, jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
+    programs = {id(jaxpr): jaxpr}  # a program that is called a hundred times is looked at once
+    waiting = [jaxpr]
+    while waiting:
+        for equation in waiting.pop().eqns:
+            name = equation.primitive.name
+            if name.endswith("_callback") or name == "ffi_call":
+                return True
+            for inner in jaxprs_in_params(equation.params):
+                if id(inner) not in programs:
+                    programs[id(inner)] = inner
+                    waiting.append(inner)
+    return False
 
 
 def _is_variable(value: Any) -> bool:

@@ -49,18 +49,20 @@ _LOOK_UP = (
     *(operator.attrgetter, operator.methodcaller, inspect.getmembers, inspect.getattr_static),
 )
 _IMPORT = (importlib.import_module, builtins.__import__)
+_LOOKS_UP = frozenset(map(id, _LOOK_UP))
+_FINDS_MODULES = frozenset(map(id, _IMPORT))
 GETTERS = (operator.attrgetter, operator.methodcaller)
 """Objects that hold names of attributes."""
 
 
 def looks_names_up(value: Any) -> bool:
     """Whether a value is a function that is given names of attributes."""
-    return any(value is one for one in _LOOK_UP)
+    return id(value) in _LOOKS_UP
 
 
 def finds_modules(value: Any) -> bool:
     """Whether a value gives modules by their names."""
-    return value is sys.modules or any(value is one for one in _IMPORT)
+    return value is sys.modules or id(value) in _FINDS_MODULES
 
 
 def modules_of_the_user() -> list[types.ModuleType]:

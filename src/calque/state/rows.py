@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calque.state.paths import Path
-from calque.state.values import MISSING, same_keys, same_value
+from calque.state.values import MISSING, same_keys, same_objects, same_value
 
 _HEAP_TYPE = 1 << 9
 
@@ -81,6 +81,8 @@ class Row:
     def is_changed(self, now: dict[Any, Any] | None = None) -> bool:
         """Whether it holds something else than it did."""
         now = self.items() if now is None else now
+        if same_objects(now, self.before):
+            return False
         if self.ordered and not same_keys(now, self.before):
             return True
         return self.difference(now) is not None

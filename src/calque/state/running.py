@@ -273,11 +273,16 @@ def _monitored(running: Running) -> Iterator[None]:
     thread = threading.get_ident()
 
     def on_start(code: CodeType, offset: int) -> Any:
-        frame = sys._getframe(1)
-        if threading.get_ident() != thread or _is_importing(frame):
+        if threading.get_ident() != thread:
             return None
         if code is _AS_ARRAY:
-            running._read(frame.f_locals["self"])
+            running._read(sys._getframe(1).f_locals["self"])
+            return None
+        if owner_of_file(code.co_filename) is Owner.ENGINE:
+            running._meet_engine(code)
+            return monitoring.DISABLE
+        frame = sys._getframe(1)
+        if _is_importing(frame):
             return None
         if running.start(code, frame):
             monitoring.set_local_events(tool, code, events.CALL)

@@ -322,10 +322,10 @@ class Snapshot:
         self._opaque(value, path)
 
     def _class(self, value: type, path: Path) -> None:
-        if looks_names_up(value):
-            self._look_anywhere()
         if id(value) in self._classes:
             return
+        if looks_names_up(value):
+            self._look_anywhere()
         self._classes[id(value)] = value
         for base in value.__mro__:
             owner = owner_of_class(base)

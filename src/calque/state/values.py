@@ -1,6 +1,7 @@
 """Values that are compared as values; everything else is compared as an object."""
 
 import functools
+import operator
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -75,6 +76,18 @@ def same_value(a: Any, b: Any) -> bool:
     if kind is types.MethodType:
         return a.__self__ is b.__self__ and a.__func__ is b.__func__
     return False
+
+
+def same_objects(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
+    """Returns True if two dicts hold the very same keys and values in the same order.
+
+    Most that are compared do, and C code finds it out; False does not yet mean a difference.
+    """
+    return (
+        len(a) == len(b)
+        and all(map(operator.is_, a, b))
+        and all(map(operator.is_, a.values(), b.values()))
+    )
 
 
 def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:

@@ -1,6 +1,7 @@
 """`calque.functional`: a PyTorch module as a pure JAX function and a dict of its parameters."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -21,6 +22,7 @@ from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import prune, split
 from calque.program.lifting import Lifting, close
 from calque.program.narrowing import with_narrow_indices
+from calque.program.sources import ArgumentSource, IncomingSource, Source
 from calque.state import Running, Snapshot, StateGuard
 
 Gradient = Literal["torch", "jax"]
@@ -153,6 +155,18 @@ class _Pure(Lifting):
         return self._host_constant(tensor)
 
 
+@dataclass(frozen=True, slots=True)
+class _KeySource(Source):
+    """The key of the random numbers, which the caller gives behind all other arguments."""
+
+
+def _place(source: Source, count: int) -> int:
+    """Where the array of an input stands among those that the caller gives."""
+    if isinstance(source, IncomingSource):
+        return source.slot
+    return source.index if isinstance(source, ArgumentSource) else count - 1
+
+
 class _Trace:
     """One traced form of a functional module."""
 
@@ -171,9 +185,9 @@ class _Trace:
             )
         jaxpr, inputs = close(traced, self._lifting.inputs)
         jaxpr = with_narrow_indices(jaxpr)
-        self.random = any(one.kind == "rng" for one in self._lifting.inputs)
+        self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
         count = sum(_is_array(leaf) for leaf in leaves) + self.random
-        places = [count - 1 if one.kind == "rng" else one.source for one in inputs]
+        places = [_place(one.source, count) for one in inputs]
         if self._gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:
@@ -188,13 +202,13 @@ class _Trace:
             if not _is_array(leaf):
                 stand_ins.append(leaf)
                 continue
-            array = lifting.new_input("array", index, leaf.shape, leaf.dtype)
+            array = lifting.new_input(ArgumentSource(index), leaf.shape, leaf.dtype)
             tensor = wrap(array)
             if differentiable and (tensor.is_floating_point() or tensor.is_complex()):
                 tensor.requires_grad_()
             stand_ins.append(tensor)
             index += 1
-        lifting.random_source = lambda: _packed(lifting.new_input("rng", None, (2,), np.uint32))
+        lifting.random_source = lambda: _packed(lifting.new_input(_KeySource(), (2,), np.uint32))
         tree = jax.tree_util.tree_unflatten(spec, _detached_buffers(stand_ins, spec))
         with self._running.watching():
             result, buffers = self._functional.call(tree)
@@ -225,11 +239,16 @@ class _Trace:
     def _with_gradient(
         self, jaxpr: ClosedJaxpr, inputs: list[Any], places: list[Any], count: int
     ) -> Callable[..., Any]:
-        slots = [i for i, one in enumerate(inputs) if one.kind == "incoming"]
+        incoming_at = {
+            i: one.source.slot
+            for i, one in enumerate(inputs)
+            if isinstance(one.source, IncomingSource)
+        }
+        slots = list(incoming_at)
         n_gradients = len(self._gradient_of)
         forward, (late,), kept = split(jaxpr, [(slots, n_gradients)], self._n_outputs)
         forward_places = [places[i] for i in kept]
-        needed = [self._carriers[inputs[slot].source] for slot in slots]
+        needed = [self._carriers[slot] for slot in incoming_at.values()]
         n_outputs, gradient_of = self._n_outputs, self._gradient_of
         early, backward = _in_64_bits(forward), _in_64_bits(late.closed)
 

@@ -1,6 +1,6 @@
 """The arrays that a program of `calque.jit` takes in a call, and the cells that it changes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -13,12 +13,10 @@ from calque.program.turns import PYTHON
 
 _array = attrgetter("array")
 _place = itemgetter(0)
-_ON_DEVICE = ("argument", "repeated", "handed")
 Call = tuple[list[Any], Sequence[tuple[int, Any]], Any, list[list[Any]]]
 """One call: the leaves of its arguments; what was found for them (see `Gathering.beforehand`); its
 (args, kwargs), in whose containers the function may write; and a list for the arrays that its
 program is given, where derivatives of gradients need them."""
-_LATE = (*_ON_DEVICE, "random")
 
 
 class Gathering:
@@ -26,23 +24,21 @@ class Gathering:
 
     Args:
         inputs: those of the program.
-        source_of: a cell, or a function from the leaves of a call to the array.
         keeps: whether the arrays are needed when the program has run.
 
     Attributes:
         early: what is found before the call begins.
     """
 
-    def __init__(
-        self, inputs: Sequence[Input], source_of: Callable[[Input], Any], keeps: bool = False
-    ) -> None:
+    def __init__(self, inputs: Sequence[Input], keeps: bool = False) -> None:
         self._keeps = keeps
-        sources = list(map(source_of, inputs))
-        self._cells = [source for source in sources if isinstance(source, Cell)]
-        others = [(i, s) for i, s in enumerate(sources) if not isinstance(s, Cell)]
-        self._late = [(i, source) for i, source in others if inputs[i].kind in _LATE]
-        self.early = [(i, source) for i, source in others if inputs[i].kind not in _LATE]
-        self._arguments = [one.source for one in inputs if one.kind in _ON_DEVICE]
+        sources = [one.source for one in inputs]
+        memories = [source.memory for source in sources]
+        self._cells = [memory for memory in memories if isinstance(memory, Cell)]
+        self._arguments = [memory for memory in memories if isinstance(memory, int)]
+        others = [(i, s) for i, s in enumerate(sources) if not isinstance(s.memory, Cell)]
+        self._late = [(i, s.array) for i, s in others if s.is_late]
+        self.early = [(i, s.array) for i, s in others if not s.is_late]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
         """What comes from elsewhere than the device; finding it may run the user's code."""

@@ -1,5 +1,6 @@
 """Where each call of a program finds its inputs: what the trace lifted, told from the arguments."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -7,10 +8,19 @@ import torch
 from calque.device.memory.cell import Cell
 from calque.jitting.arguments import Arguments
 from calque.program.lifting import Input
+from calque.program.sources import (
+    ArgumentSource,
+    CellSource,
+    HostArgumentSource,
+    HostSource,
+    Source,
+    StorageSource,
+    UnrepeatedSource,
+)
 
 
-class Sources:
-    """Places the inputs of one trace.
+class SourceFinder:
+    """Finds the sources of the inputs of one trace.
 
     Args:
         leaves: the leaves of the call's arguments.
@@ -29,34 +39,38 @@ class Sources:
         self._arguments = arguments
         self._own_hosts = own_hosts
 
-    def place(self, one: Input, cells: dict[Cell, str], tensors: dict[int, str]) -> None:
-        """Give an input its kind, source and name; the names of cells, and of tensors by id."""
-        if one.kind == "cell":
-            one.name = cells.get(one.source, "")
-            index = self._arguments.indexes.get(one.source)
+    def find(self, one: Input, cells: dict[Cell, str], tensors: dict[int, str]) -> None:
+        """Give an input its source and name; the names of cells, and of tensors by id."""
+        source = one.source
+        if isinstance(source, CellSource):
+            one.name = cells.get(source.cell, "")
+            index = self._arguments.indexes.get(source.cell)
             if index is not None:
-                one.source = index
-                one.kind = self._kind(one, index)
-        elif one.kind == "hyper":
-            one.name = one.source.key
-        elif one.kind == "host":
-            self._place_host(one, tensors)
+                one.source = self._of_argument(one, index)
+        elif isinstance(source, HostSource):
+            self._find_host(one, source.tensor, tensors)
 
-    def _kind(self, one: Input, index: int) -> str:
+    def _of_argument(self, one: Input, index: int) -> Source:
         if index >= len(self._leaves) or index in self._arguments.stored:
-            return "handed"
-        return "argument" if one.shape == self._leaves[index].shape else "repeated"
+            return StorageSource(index)
+        whole = one.shape == self._leaves[index].shape
+        return ArgumentSource(index) if whole else UnrepeatedSource(index)
 
-    def _place_host(self, one: Input, tensors: dict[int, str]) -> None:
+    def _find_host(self, one: Input, tensor: torch.Tensor, tensors: dict[int, str]) -> None:
         """Where a CPU tensor comes from: kernels see aliases of it, so its memory tells."""
         for index, leaf in enumerate(self._leaves):
             on_host = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
-            if on_host and one.source.is_set_to(leaf):
-                if any(one.source.is_set_to(own) for own in self._own_hosts):
+            if on_host and tensor.is_set_to(leaf):
+                if any(tensor.is_set_to(own) for own in self._own_hosts):
                     self.pinned_hosts.append((index, leaf))
                 else:
-                    one.kind, one.source = "host argument", index
+                    one.source = HostArgumentSource(index)
                 return
         for own in self._own_hosts:
-            if one.source.is_set_to(own):
+            if tensor.is_set_to(own):
                 one.name = tensors[id(own)]
+
+
+def state_of(inputs: Iterable[Input]) -> set[Cell]:
+    """The cells of the function's own state among the inputs."""
+    return {one.source.cell for one in inputs if isinstance(one.source, CellSource)}

@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
 from calque.device.memory.cell import active
 from calque.errors import TraceError
 from calque.program.lifting import Lifting
+from calque.program.sources import NumberSource
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
 from calque.program.turns import wait_for_traces
 from calque.state import Running
@@ -214,7 +215,7 @@ class OptimizerLending:
             read = HyperParameter(group, key, item)
             original = {k: v for g, k, v in self._lent if g is group}[key]
             now = original if item is None else original[item]
-            traced = self.lifting.new_input("hyper", read, (), np.float64, weak=True)
+            traced = self.lifting.new_input(NumberSource(read, read.key), (), np.float64, weak=True)
             known = TracedFloat(traced, _current(read, now), self.watch)
             self._numbers[place] = known
         return known

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
@@ -14,14 +13,14 @@ from jax.extend.core import jaxpr_as_fun
 from torch.autograd.graph import increment_version
 
 from calque.device.memory import rng
-from calque.device.memory.cell import Cell, cell_of, is_whole, read, write, x64
-from calque.device.memory.host import host_array
+from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
 from calque.device.runtime import threads
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import MISS, FastCall, fast_call
 from calque.jitting.gathering import Call, Changing, Gathering
 from calque.jitting.guards import HostGuard
 from calque.jitting.implicit_arguments import form
+from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
 from calque.jitting.tracing import Recording
 from calque.program import turns
@@ -29,23 +28,12 @@ from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import may_raise, prune
-from calque.program.lifting import Input
 from calque.program.results import Outputs
 from calque.program.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
 from calque.program.transposed_operands import materialized
 from calque.program.view_arguments import unrepeated
-
-_SPOKEN = {
-    "cell": "state",
-    "argument": "arguments",
-    "repeated": "arguments",
-    "handed": "state, found anew at each call",
-    "host": "CPU tensors, read at each call",
-    "host argument": "CPU tensors, read at each call",
-    "hyper": "hyper-parameters",
-    "random": "random state",
-}
 
 
 class Program(Stepping[Call]):
@@ -76,7 +64,7 @@ class Program(Stepping[Call]):
         self._rebuild = same_tree(recording.spec)
         self._n_written = len(recording.written)
         self._optimizers = recording.optimizers
-        self._state = {i.source for i in recording.inputs if i.kind == "cell"}
+        self._state = state_of(recording.inputs)
         self._state |= {target for target in recording.written if isinstance(target, Cell)}
         self._handles = [
             recording.handles[cell] for cell in recording.written if cell in recording.handles
@@ -104,13 +92,15 @@ class Program(Stepping[Call]):
         self._donated = [
             i
             for i, one in enumerate(self._inputs)
-            if one.kind in ("cell", "argument", "repeated", "handed") and one.source in written
+            if one.source.memory is not None and one.source.memory in written
         ]
         self.donating = bool(self._donated)
         self.draws = recording.draws
-        self.random = [i for i, one in enumerate(self._inputs) if one.kind == "random"]
+        self.random = [
+            i for i, one in enumerate(self._inputs) if isinstance(one.source, RandomSource)
+        ]
         self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
-        self._gathering = Gathering(self._inputs, _source, self._gives_gradients)
+        self._gathering = Gathering(self._inputs, self._gives_gradients)
         self.gather = self._gathering.arrays
         self._changing = Changing(recording)
         self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
@@ -129,7 +119,7 @@ class Program(Stepping[Call]):
     def compile_with(self, compiler: Callable[[Any], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program."""
         with x64():
-            numbers = [i for i, one in enumerate(self._inputs) if one.kind in ("hyper", "random")]
+            numbers = [i for i, one in enumerate(self._inputs) if one.source.is_number]
             compiled = compiler(lowered)
             self.execution = Execution(compiled, numbers, self._donated, self.may_raise)
 
@@ -137,7 +127,7 @@ class Program(Stepping[Call]):
         """What the program lifted, writes, donates and is guarded by."""
         lifted: dict[str, list[str]] = {}
         for one in self._inputs:
-            lifted.setdefault(_SPOKEN[one.kind], []).append(one.name)
+            lifted.setdefault(one.source.heading, []).append(one.name)
         return {
             "calls": self.calls,
             "lifted": lifted,
@@ -394,23 +384,3 @@ class _Alias:
 
     def why(self) -> str:
         return self.reason
-
-
-def _source(one: Input) -> Any:
-    """A cell, or a function from the call's leaves to the array."""
-    source = one.source
-    if one.kind == "cell":
-        return source
-    if one.kind == "argument":
-        return lambda leaves: read(leaves[source])
-    if one.kind == "repeated":
-        return lambda leaves: read(unrepeated(leaves[source]))
-    if one.kind == "handed":
-        return lambda leaves: leaves[source].untyped_storage().cell.array
-    if one.kind == "host":
-        return lambda leaves: host_array(source)
-    if one.kind == "host argument":
-        return lambda leaves: host_array(leaves[source])
-    if one.kind == "hyper":
-        return lambda leaves: np.float64(source())
-    return lambda leaves: rng.pack(rng.state.seed, rng.state.offset)

@@ -26,7 +26,7 @@ from calque.jitting.histories import Histories, without_saved_hooks
 from calque.jitting.host_tensors import Witness
 from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit, is_hooked
 from calque.jitting.input_names import names_by_cell
-from calque.jitting.input_sources import Sources
+from calque.jitting.input_sources import SourceFinder, state_of
 from calque.jitting.modes import Modes, ambient, function_modes
 from calque.jitting.object_results import opened
 from calque.jitting.objects import Distinct
@@ -629,15 +629,15 @@ class _Trace:
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
-        sources = Sources(self.leaves, self.arguments, self.own_hosts)
+        finder = SourceFinder(self.leaves, self.arguments, self.own_hosts)
         for one in self.recording.inputs:
-            sources.place(one, names or {}, self.reach.names)
-        return sources.pinned_hosts
+            finder.find(one, names or {}, self.reach.names)
+        return finder.pinned_hosts
 
     def _guards(self, positions: set[int]) -> list[Any]:
         """The guards of the program, cheapest first."""
         known = [(t, key) for key, t in self.tensors.items() if key not in positions]
-        state = {i.source for i in self.recording.inputs if i.kind == "cell"}
+        state = state_of(self.recording.inputs)
         optimizers = list(self.lending.optimizers)
         snapshot = self.state.snapshot
         rows = weakened(snapshot.rows, snapshot.weak.values())

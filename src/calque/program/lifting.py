@@ -27,6 +27,7 @@ from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.jaxprs import build
+from calque.program.sources import CellSource, HostSource, IncomingSource, RandomSource, Source
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
@@ -40,29 +41,22 @@ def _input_aval(*, slot: int, shape: tuple[int, ...], dtype: np.dtype, weak: boo
 
 
 class Input:
-    """Where one input of a program comes from at each call.
+    """One input of a program.
 
     Attributes:
-        kind: "cell", "argument", "repeated" (an argument, its repetitions left out), "handed" (an
-            argument's whole storage), "host" (a CPU tensor), "host argument", "hyper" (a number in
-            an optimizer's param group), "random", or "incoming" (a gradient of a result).
-        source: the cell, the index of an argument, the CPU tensor, or a function that gives the
-            number.
+        source: where it comes from at each call.
         shape, dtype, weak: of the array.
         name: how the user's program names it, if it does.
     """
 
-    __slots__ = ("dtype", "kind", "name", "shape", "source", "weak")
+    __slots__ = ("dtype", "name", "shape", "source", "weak")
 
-    def __init__(
-        self, kind: str, source: Any, shape: tuple[int, ...], dtype: np.dtype, weak: bool
-    ) -> None:
-        self.kind = kind
+    def __init__(self, source: Source, shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> None:
         self.source = source
         self.shape = shape
         self.dtype = dtype
         self.weak = weak
-        self.name = ""
+        self.name = source.name
 
     @property
     def aval(self) -> Any:
@@ -118,7 +112,7 @@ class Lifting:
                 "is still being traced, is used here: return it from that function instead"
             )
         self.cell_slots[cell] = len(self.inputs)
-        return self.new_input("cell", cell, array.shape, array.dtype)
+        return self.new_input(CellSource(cell), array.shape, array.dtype)
 
     def write(self, cell: Cell, array: Array) -> None:
         """Give a cell a new value from this point on."""
@@ -137,12 +131,10 @@ class Lifting:
         """Take note of a cell made in the trace."""
         self.fresh[id(cell)] = weakref.ref(cell)
 
-    def new_input(
-        self, kind: str, source: Any, shape: Any, dtype: Any, weak: bool = False
-    ) -> Array:
+    def new_input(self, source: Source, shape: Any, dtype: Any, weak: bool = False) -> Array:
         """A new input of the program, as a traced array (weakly typed for Python numbers)."""
         slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
-        self.inputs.append(Input(kind, source, shape, dtype, weak))
+        self.inputs.append(Input(source, shape, dtype, weak))
         return input_p.bind(slot=slot, shape=shape, dtype=dtype, weak=weak)
 
     # CPU tensors ----------------------------------------------------------------------------------
@@ -154,7 +146,7 @@ class Lifting:
         known = self.host_slots.get(id(tensor))
         if known is None:
             dtype = to_numpy(tensor.dtype)
-            known = self.new_input("host", tensor, tensor.shape, dtype)
+            known = self.new_input(HostSource(tensor), tensor.shape, dtype)
             self.host_slots[id(tensor)] = known
         return known
 
@@ -189,7 +181,7 @@ class Lifting:
 
     def _device_state(self) -> Array:
         """The device's random state, as an input of the program."""
-        return self.new_input("random", None, (2,), np.uint64)
+        return self.new_input(RandomSource(), (2,), np.uint64)
 
     def draw(self) -> Array:
         """The packed key of the next draw."""
@@ -312,6 +304,6 @@ def late_equations(traced: Any, inputs: list[Input]) -> int:
     for equation in traced.jaxpr.eqns:
         if equation.primitive is not input_p:
             count += 1
-        elif inputs[equation.params["slot"]].kind == "incoming":
+        elif isinstance(inputs[equation.params["slot"]].source, IncomingSource):
             break
     return count

@@ -16,7 +16,6 @@ from torch import fx
 
 from calque.device.memory import rng
 from calque.device.memory.cell import cell_of, read, write, x64
-from calque.device.memory.host import host_array
 from calque.device.runtime.interrupts import settles
 from calque.dynamo.buckets import transfers
 from calque.dynamo.buckets.options import Buckets, number
@@ -27,7 +26,9 @@ from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
 from calque.program.direct_call import direct
 from calque.program.execution import told
+from calque.program.lifting import Input
 from calque.program.shared_memory import Kept
+from calque.program.sources import ArgumentSource, RandomSource
 from calque.program.turns import Turn
 
 Tensor = torch.Tensor
@@ -157,8 +158,8 @@ class _Program:
             self._layouts.append(layout)
             held = tuple(map(fixed.padded, one.shape))
             avals.append(jax.ShapeDtypeStruct(held, one.dtype))
-            self._sources.append(_source(one, layout, fixed))
-            if one.kind == "random":
+            self._sources.append(_array_of(one, layout, fixed))
+            if isinstance(one.source, RandomSource):
                 random.append(place)
         with x64():
             lowered = jax.jit(self._body).lower(*avals)
@@ -169,12 +170,12 @@ class _Program:
         ]
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
-    def _orders(self, source: Any) -> Sequence[Sequence[str]]:
+    def _orders(self, one: Input) -> Sequence[Sequence[str]]:
         """The symbols in each axis of an input, as the program joined them that it comes from."""
-        none = ((),) * len(source.shape)
-        if source.kind != "argument":
+        none = ((),) * len(one.shape)
+        if not isinstance(one.source, ArgumentSource):
             return none
-        found = self._graph.orders.get(self._graph.placeholders[source.source].name, none)
+        found = self._graph.orders.get(self._graph.placeholders[one.source.index].name, none)
         return found if len(found) == len(none) else none
 
     def _tell_orders(self) -> None:
@@ -288,20 +289,19 @@ def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
     return int(size._evaluate(env)) if is_symbolic_dim(size) else size
 
 
-def _source(one: Any, layout: tuple[Layout, ...], fixed: Sizes) -> Callable[[list[Any], Any], Any]:
+def _array_of(
+    one: Input, layout: tuple[Layout, ...], fixed: Sizes
+) -> Callable[[list[Any], Any], Any]:
     """A function from the inputs and the true sizes to the array of one input of a program."""
     source = one.source
-    if one.kind == "argument":
-        if any(layout):
-            give = transfers.Padding(layout, one.shape, fixed)
-            return lambda inputs, env: give(inputs[source], env)
-        kept = Kept()
-        return lambda inputs, env: _array(inputs[source], kept)
-    if one.kind == "cell":
-        return lambda inputs, env: source.array
-    if one.kind == "host":
-        return lambda inputs, env: host_array(source)
-    return lambda inputs, env: rng.pack(rng.state.seed, rng.state.offset)
+    if not isinstance(source, ArgumentSource):
+        return lambda inputs, env: source.array(inputs)
+    index = source.index
+    if any(layout):
+        give = transfers.Padding(layout, one.shape, fixed)
+        return lambda inputs, env: give(inputs[index], env)
+    kept = Kept()
+    return lambda inputs, env: _array(inputs[index], kept)
 
 
 def _array(tensor: Tensor, kept: Kept) -> Array:

@@ -19,6 +19,7 @@ from calque.graph.dimensions import Dimensions
 from calque.graph.node_location import line_of
 from calque.program.jaxprs import prune
 from calque.program.lifting import Lifting, close
+from calque.program.sources import ArgumentSource
 
 Tensor = torch.Tensor
 
@@ -188,7 +189,7 @@ class SymbolicProgram:
             value = node.meta.get("val")
             if isinstance(value, Tensor):
                 shape = self.dimensions.of(value.shape)
-                given.append(lifting.new_input("argument", index, shape, to_numpy(value.dtype)))
+                given.append(lifting.new_input(ArgumentSource(index), shape, to_numpy(value.dtype)))
             elif isinstance(value, torch.SymInt):
                 (size,) = self.dimensions.of([value])
                 given.append(size)

@@ -34,6 +34,7 @@ from calque.program.execution import Execution
 from calque.program.jaxprs import constant, may_raise, prune
 from calque.program.lifting import Lifting, close
 from calque.program.shared_memory import tensor_over
+from calque.program.sources import ArgumentSource, CellSource, RandomSource
 from calque.program.stepping import Stepping
 from calque.program.transposed_operands import materialized
 from calque.program.value_checks import Checks
@@ -174,24 +175,24 @@ class _Program(Stepping[list[Any]]):
         self._reaching = reaching
         with self._lifting.activated():
             traced = jax.make_jaxpr(lambda: self._body(nodes, inputs, results, aliases))()
-        closed, sources = close(traced, self._lifting.inputs)
+        closed, found = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._own_constants(pruned)
         pruned = materialized(pruned)
-        self.gather = arrays_of([sources[i] for i in kept], inputs, reaching, self._orders)
+        self._sources = [found[i].source for i in kept]
+        self.gather = arrays_of(self._sources, inputs, reaching, self._orders)
         self._donated = [
             place
-            for place, i in enumerate(kept)
-            if sources[i].kind == "argument" and self._is_replaced(inputs, sources[i].source)
+            for place, source in enumerate(self._sources)
+            if isinstance(source, ArgumentSource) and self._is_replaced(inputs, source.index)
             # What a failed program would have written stays.
             if not (self._checks.failures or may_raise(pruned.jaxpr))
         ]
-        self.random = [place for place, i in enumerate(kept) if sources[i].kind == "random"]
-        self._sources = [sources[i] for i in kept]
+        self.random = [i for i, one in enumerate(self._sources) if isinstance(one, RandomSource)]
         self.may_raise, self.draws = may_raise(pruned.jaxpr), self._lifting.draws
         self.donating = bool(self._donated)
         with x64():
-            avals = [jax.ShapeDtypeStruct(sources[i].shape, sources[i].dtype) for i in kept]
+            avals = [jax.ShapeDtypeStruct(found[i].shape, found[i].dtype) for i in kept]
             run = jax.jit(
                 jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated), keep_unused=True
             )
@@ -234,15 +235,15 @@ class _Program(Stepping[list[Any]]):
     def _stand_in(self, index: int, value: Tensor) -> Tensor:
         dtype, shape, stride = to_numpy(value.dtype), tuple(value.shape), value.stride()
         if self._reaching:
-            base = wrap(self._lifting.new_input("argument", index, (length(value),), dtype))
+            base = wrap(self._lifting.new_input(ArgumentSource(index), (length(value),), dtype))
             return base.as_strided(shape, stride, value.storage_offset())
         order = order_of(value)
         if order is not None:
             self._orders[index] = order
             moved = tuple(shape[axis] for axis in order)
-            base = wrap(self._lifting.new_input("argument", index, moved, dtype))
+            base = wrap(self._lifting.new_input(ArgumentSource(index), moved, dtype))
             return base.as_strided(shape, stride, 0)
-        array = self._lifting.new_input("argument", index, shape, dtype)
+        array = self._lifting.new_input(ArgumentSource(index), shape, dtype)
         own = tuple(slice(1 if step == 0 else n) for n, step in zip(shape, stride, strict=True))
         window = window_of(array[own] if 0 in stride else array, value)
         return wrap_strided(array, stride) if window is None else window
@@ -279,8 +280,8 @@ class _Program(Stepping[list[Any]]):
 
     def reads(self, call: list[Any]) -> list[Cell]:
         """The cells that they come from."""
-        cells = [one.source for one in self._sources if one.kind == "cell"]
-        given = [call[one.source] for one in self._sources if one.kind == "argument"]
+        cells = [one.cell for one in self._sources if isinstance(one, CellSource)]
+        given = [call[one.index] for one in self._sources if isinstance(one, ArgumentSource)]
         return cells + [cell_of(tensor) for tensor in given if tensor.device.type == "jax"]
 
     def changes(self, call: list[Any]) -> list[Cell]:

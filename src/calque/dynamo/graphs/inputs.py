@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from jax import Array
 
-from calque.device.memory import rng
 from calque.device.memory.cell import cell_of, is_whole, read
 from calque.device.memory.geometry import Ints, permutation
-from calque.device.memory.host import host_array
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.program.shared_memory import Kept, array_over
+from calque.program.sources import ArgumentSource, Source
 
 Tensor = torch.Tensor
 
@@ -44,22 +43,22 @@ def order_of(value: Tensor) -> Ints | None:
 
 
 def arrays_of(
-    sources: Sequence[Any], first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
+    sources: Sequence[Source], first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], list[Any]]:
     """A function from the list of inputs to all arrays of a program.
 
     Args:
-        sources: where each comes from (see `lifting.Input`).
+        sources: where each comes from.
         first: the inputs of the first call.
         reaching: whether arguments come as whole storages.
         orders: the order of axes of those that do not come in their own.
     """
-    each = [_source_of(one, first, reaching, orders) for one in sources]
-    places = [one.source for one in sources]
+    each = [_array_of(one, first, reaching, orders) for one in sources]
     if reaching or not all(
-        one.kind == "argument" and first[one.source].device.type != "cpu" for one in sources
+        isinstance(one, ArgumentSource) and first[one.index].device.type != "cpu" for one in sources
     ):
         return lambda inputs: [source(inputs) for source in each]
+    places = [one.index for one in sources]
 
     def arrays(inputs: list[Any]) -> list[Any]:
         try:
@@ -74,23 +73,19 @@ def arrays_of(
     return arrays
 
 
-def _source_of(
-    one: Any, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
+def _array_of(
+    source: Source, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], Any]:
     """A function from the list of inputs to the array; `first` are those of the first call."""
-    source = one.source
-    if one.kind == "argument":
-        if reaching:
-            return lambda inputs: _array(storage(inputs[source]))
-        order = orders.get(source)
-        if first[source].device.type == "cpu":
-            return _Argument(source, order)
-        return _on_device(source) if order is None else _in_memory(source, order)
-    if one.kind == "cell":
-        return lambda inputs: source.array
-    if one.kind == "host":
-        return lambda inputs: host_array(source)
-    return lambda inputs: rng.pack(rng.state.seed, rng.state.offset)
+    if not isinstance(source, ArgumentSource):
+        return source.array
+    index = source.index
+    if reaching:
+        return lambda inputs: _array(storage(inputs[index]))
+    order = orders.get(index)
+    if first[index].device.type == "cpu":
+        return _Argument(index, order)
+    return _on_device(index) if order is None else _in_memory(index, order)
 
 
 class _Argument:

@@ -16,6 +16,7 @@ from calque.program.gradients.differentiable import Surroundings, cut
 from calque.program.gradients.segments import segments
 from calque.program.lifting import Lifting
 from calque.program.results import Argument, Description
+from calque.program.sources import GivenSource
 
 Tensor = torch.Tensor
 
@@ -59,7 +60,7 @@ def derive(
     for depth, step in enumerate(path):
         segment = segments(tensors, around.edges)[step.number]
         incoming = [
-            _given(lifting, (depth, place), tensors[slot])
+            _given(lifting, GivenSource(depth, place), tensors[slot])
             for place, slot in enumerate(step.results)
         ]
         with cut(tensors, segment, around) as ends, torch.enable_grad():
@@ -81,9 +82,9 @@ def derive(
     return Derived(tensors, around)
 
 
-def _given(lifting: Lifting, source: tuple[int, int], like: Tensor) -> Tensor:
+def _given(lifting: Lifting, source: GivenSource, like: Tensor) -> Tensor:
     """A gradient that comes in, as an input of the program and a leaf of the graph."""
-    return wrap(lifting.new_input("given", source, like.shape, read(like).dtype)).requires_grad_()
+    return wrap(lifting.new_input(source, like.shape, read(like).dtype)).requires_grad_()
 
 
 def _placing(

@@ -21,6 +21,7 @@ from calque.program.gradients.carrying import Carried, Carrier
 from calque.program.gradients.segments import Segment, segments
 from calque.program.lifting import Lifting
 from calque.program.results import Description
+from calque.program.sources import IncomingSource
 
 logger = logging.getLogger("calque.jit")
 Tensor = torch.Tensor
@@ -199,4 +200,4 @@ def gradients_of(
 
 
 def _incoming(lifting: Lifting, index: int, output: Tensor) -> Tensor:
-    return wrap(lifting.new_input("incoming", index, output.shape, read(output).dtype))
+    return wrap(lifting.new_input(IncomingSource(index), output.shape, read(output).dtype))

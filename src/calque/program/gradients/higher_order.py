@@ -5,18 +5,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import numpy as np
 import torch
 from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from calque.device.memory.cell import read, x64
-from calque.device.memory.host import host_array
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
 from calque.program.lifting import Input
 from calque.program.results import Outputs
+from calque.program.sources import GivenSource, HostSource, NumberSource, Source
 from calque.program.transposed_operands import materialized
 
 if TYPE_CHECKING:
@@ -77,10 +76,10 @@ class Higher:
         self._retrace = retrace
         self._known: dict[tuple[Step, ...], _Derivative] = {}
 
-    def values(self, arrays: list[Array]) -> dict[Any, Array]:
+    def values(self, arrays: list[Array]) -> dict[Source, Array]:
         """The inputs of a call, by where they come from."""
         rows = zip(self._inputs, arrays, strict=True)
-        return {_key(one): array for one, array in rows}
+        return {one.source: array for one, array in rows}
 
     def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
         """The program that gives the gradients of a path.
@@ -144,25 +143,19 @@ class _Derivative:
         """
         values = origin.higher.values(origin.arrays)
         for depth, row in enumerate(origin.given):
-            values |= {("given", (depth, place)): array for place, array in enumerate(row)}
+            values |= {GivenSource(depth, place): array for place, array in enumerate(row)}
         with x64():
-            found = self._run(*[_value(one, values) for one in self._inputs])
+            found = self._run(*[_value(one.source, values) for one in self._inputs])
         outputs = Outputs(found[: self._count], inputs)
         if self._carrying is not None:
             self._carrying.carry(outputs, found[self._count :], origin)
         return [result.build(outputs) for result in self._results]
 
 
-def _key(one: Input) -> Any:
-    return one.kind, one.source
-
-
-def _value(one: Input, values: dict[Any, Array]) -> Any:
-    known = values.get(_key(one))
+def _value(source: Source, values: dict[Source, Array]) -> Any:
+    known = values.get(source)
     if known is not None:
         return known
-    if one.kind == "hyper":
-        return np.float64(one.source())
-    if one.kind == "host":
-        return host_array(one.source)
+    if isinstance(source, NumberSource | HostSource):
+        return source.array(())
     raise RuntimeError(f"{_CHANGED}. {_REMEDY}")

@@ -14,6 +14,7 @@ from calque.program.gradients.derivatives import Step
 from calque.program.gradients.differentiable import Backward, Part
 from calque.program.jaxprs import split
 from calque.program.results import Outputs
+from calque.program.sources import IncomingSource
 
 if TYPE_CHECKING:
     from calque.jitting.tracing import Recording
@@ -65,7 +66,11 @@ def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, C
         The forward; what gives its tensors their graph; and the positions of its inputs.
     """
     inputs = recording.inputs
-    slots = {one.source: place for place, one in enumerate(inputs) if one.kind == "incoming"}
+    slots = {
+        one.source.slot: place
+        for place, one in enumerate(inputs)
+        if isinstance(one.source, IncomingSource)
+    }
     parts = [part for part in backward.parts if part.gradients]
     incoming = [[slot for slot in part.results if slot in slots] for part in parts]
     rows = [

@@ -16,8 +16,6 @@ from calque.program.results import Argument, Description, Existing, Made
 if TYPE_CHECKING:
     from calque.jitting.tracing import Recording
 
-_TENSORS = ("cell", "argument", "repeated", "handed")
-
 
 def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:
     """Find the tensors that the parts of the backward read.
@@ -53,8 +51,8 @@ def _sources(
     rewritten = {cell_of(t.tensor) if isinstance(t, Existing) else t.index for t in targets}
     rows: dict[Any, Any] = {}
     for one, variable in zip(recording.inputs, inner.invars, strict=True):
-        if one.kind in _TENSORS:
-            rows[variable] = one.source
+        if one.source.memory is not None:
+            rows[variable] = one.source.memory
     rows.update(zip(inner.outvars, recording.written, strict=False))
     found: list[tuple[Any, Description]] = []
     for variable, source in rows.items():

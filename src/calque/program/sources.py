@@ -1,0 +1,218 @@
+"""Where the inputs of a program come from at each call: a class for each kind of place.
+
+Two sources are equal if they find the same array at each call. A new kind of input is a new class
+here (or beside what makes it), and nothing else has to know of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from calque.device.memory import rng
+from calque.device.memory.cell import Cell, read
+from calque.device.memory.host import host_array
+from calque.program.view_arguments import unrepeated
+
+Leaves = Sequence[Any]
+"""The leaves of the arguments of one call."""
+
+
+class Source:
+    """Where one input of a program comes from.
+
+    Attributes:
+        heading: what `describe` lists such inputs under.
+        is_late: whether the array is read within the turn of the call, because another thread may
+            change it until then; finding what comes from elsewhere may run the user's code.
+        is_number: whether it comes as a numpy array, and not as one of JAX's.
+    """
+
+    __slots__ = ()
+
+    heading: ClassVar[str] = ""
+    is_late: ClassVar[bool] = False
+    is_number: ClassVar[bool] = False
+
+    def array(self, leaves: Leaves) -> Any:
+        """The array for a call with these leaves of its arguments.
+
+        Raises:
+            LookupError: the input is none of the forward's; who runs the program has the array.
+        """
+        raise LookupError(f"the arguments of a call do not tell {self}")
+
+    @property
+    def memory(self) -> Cell | int | None:
+        """Whose memory on the device it is: a cell, the index of an argument, or None."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """How the user's program names it, as far as the source tells."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class CellSource(Source):
+    """A tensor of the function's own state."""
+
+    cell: Cell
+    heading = "state"
+
+    def array(self, leaves: Leaves) -> Any:
+        """The value of the cell."""
+        return self.cell.array
+
+    @property
+    def memory(self) -> Cell:
+        """The cell."""
+        return self.cell
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDevice(Source):
+    """A leaf of the arguments that is on the device.
+
+    Attributes:
+        index: of the leaf.
+    """
+
+    index: int
+    is_late = True
+
+    @property
+    def memory(self) -> int:
+        """The index."""
+        return self.index
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSource(_OnDevice):
+    """An argument."""
+
+    heading = "arguments"
+
+    def array(self, leaves: Leaves) -> Any:
+        """The value of the tensor."""
+        return read(leaves[self.index])
+
+
+@dataclass(frozen=True, slots=True)
+class UnrepeatedSource(_OnDevice):
+    """An argument whose repetitions (axes of stride 0) are left out."""
+
+    heading = "arguments"
+
+    def array(self, leaves: Leaves) -> Any:
+        """The value of the tensor, each element once."""
+        return read(unrepeated(leaves[self.index]))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSource(_OnDevice):
+    """The whole storage behind an argument, or behind what is handed in like one."""
+
+    heading = "state, found anew at each call"
+
+    def array(self, leaves: Leaves) -> Any:
+        """The array of the storage."""
+        return leaves[self.index].untyped_storage().cell.array
+
+
+class _OnHost(Source):
+    """A tensor of the CPU, whose value is read at each call."""
+
+    __slots__ = ()
+    heading = "CPU tensors, read at each call"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostSource(_OnHost):
+    """A tensor of the CPU that the function reaches by itself."""
+
+    tensor: torch.Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is HostSource and self.tensor is other.tensor
+
+    def __hash__(self) -> int:
+        return id(self.tensor)
+
+    def array(self, leaves: Leaves) -> Any:
+        """Its value."""
+        return host_array(self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class HostArgumentSource(_OnHost):
+    """An argument that is on the CPU."""
+
+    index: int
+
+    def array(self, leaves: Leaves) -> Any:
+        """Its value."""
+        return host_array(leaves[self.index])
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSource(Source):
+    """A number of Python's, such as the learning rate in an optimizer's param group.
+
+    Attributes:
+        number: gives it.
+        key: how the user's program names it.
+    """
+
+    number: Callable[[], float]
+    key: str
+    heading = "hyper-parameters"
+    is_number = True
+
+    def array(self, leaves: Leaves) -> Any:
+        """The number, in 64 bits."""
+        return np.float64(self.number())
+
+    @property
+    def name(self) -> str:
+        """The key."""
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSource(Source):
+    """The random state of the device: its seed and offset."""
+
+    heading = "random state"
+    is_late = True
+    is_number = True
+
+    def array(self, leaves: Leaves) -> Any:
+        """The state as it is now, packed."""
+        return rng.pack(rng.state.seed, rng.state.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingSource(Source):
+    """The gradient of a result, which comes in when the backward runs.
+
+    Attributes:
+        slot: of the result among those that have a graph.
+    """
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSource(Source):
+    """A gradient that came in to a backward whose gradients are differentiated in their turn.
+
+    Attributes:
+        depth: how many derivatives were taken before.
+        place: of the gradient among those that came in.
+    """
+
+    depth: int
+    place: int

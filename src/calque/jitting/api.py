@@ -27,8 +27,9 @@ from calque.jitting.modes import ambient
 from calque.jitting.module import JittedModule
 from calque.jitting.objects import Objects
 from calque.jitting.program import Program
+from calque.jitting.recording import Recording
 from calque.jitting.specialize import Specializing
-from calque.jitting.tracing import Recording, Unshaped, record
+from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
 from calque.program.compile_flags import others_compile
@@ -242,7 +243,8 @@ class Jitted(Generic[P, R]):
             return "first call"
         programs = self.programs.get(key)
         if programs:
-            return programs[0].failing(leaves, self._given).why()
+            guard = programs[0].failing(leaves, self._given)
+            return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
             return "the function differs from call to call"
         if key in self.programs:

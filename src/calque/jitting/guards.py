@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -18,6 +18,43 @@ from calque.device.memory.geometry import View
 from calque.jitting.optimizers import settings_of
 from calque.program.traced_numbers import Watch
 from calque.state.versions import version_of
+
+
+class Guard(Protocol):
+    """What must hold of the function's state for a program to serve a call.
+
+    Attributes:
+        guarded: what is compared, for `describe`.
+    """
+
+    guarded: str
+
+    def holds(self) -> bool:
+        """Whether it does."""
+        ...
+
+    def why(self) -> str:
+        """What differed when it was last asked and did not."""
+        ...
+
+
+class CallGuard(Protocol):
+    """What must hold of a call, or of a call and the state together.
+
+    Attributes:
+        guarded: what is compared, for `describe`.
+    """
+
+    guarded: str
+
+    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+        """Whether it does for a call's leaves and its (args, kwargs)."""
+        ...
+
+    def why(self) -> str:
+        """What differed when it was last asked and did not."""
+        ...
+
 
 # These loops run over every tensor of the state at every call: they are kept in C.
 _storage_of = torch.Tensor.untyped_storage
@@ -157,7 +194,7 @@ class HostGuard:
             for tensor, index in looked_at
         ]
 
-    def holds_for(self, leaves: list[Any]) -> bool:
+    def holds_for(self, leaves: list[Any], given: Any) -> bool:
         """Whether every tensor has the values it had."""
         return all(
             torch.equal(leaves[index] if index is not None else tensor, value)

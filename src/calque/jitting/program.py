@@ -15,21 +15,21 @@ from torch.autograd.graph import increment_version
 from calque.device.memory import rng
 from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
 from calque.device.runtime import threads
+from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import MISS, FastCall, fast_call
 from calque.jitting.gathering import Call, Changing, Gathering
-from calque.jitting.guards import HostGuard
-from calque.jitting.implicit_arguments import form
+from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
-from calque.jitting.tracing import Recording
+from calque.jitting.recording import Recording
 from calque.program import turns
 from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import may_raise, prune
 from calque.program.results import Outputs
-from calque.program.signature import is_tensor, same_tree, sharing, unflatten_tensors
+from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
 from calque.program.transposed_operands import materialized
@@ -54,8 +54,7 @@ class Program(Stepping[Call]):
     def __init__(self, recording: Recording, retrace: Retrace) -> None:
         self.recording = recording
         self._retrace = retrace
-        self.guards = [g for g in recording.guards if not isinstance(g, HostGuard)]
-        self._host_guards = [g for g in recording.guards if isinstance(g, HostGuard)]
+        self.guards = recording.guards
         self.calls = 0
         self.unverified = False
         self._fast: Any = MISS  # not asked for yet
@@ -69,6 +68,10 @@ class Program(Stepping[Call]):
         self._handles = [
             recording.handles[cell] for cell in recording.written if cell in recording.handles
         ]
+        self._call_guards: list[CallGuard] = list(recording.call_guards)
+        if recording.implicit or self._n_written:
+            shared = recording.sharing, recording.pinned, self._state, bool(self._n_written)
+            self._call_guards.append(SharingGuard(recording.implicit, *shared))
         self._carrying: Carrying | None = None
         self._prepare()
 
@@ -137,7 +140,7 @@ class Program(Stepping[Call]):
             "assumed": self.assumed.lines() if self.assumed else [],
             "hits": self.assumed.hits if self.assumed else 0,
             "misses": self.assumed.misses if self.assumed else 0,
-            "guards": sorted({guard.guarded for guard in self.recording.guards}),
+            "guards": sorted({guard.guarded for guard in (*self.guards, *self._call_guards)}),
         }
 
     # Guards ---------------------------------------------------------------------------------------
@@ -151,8 +154,7 @@ class Program(Stepping[Call]):
         """
         if self._fast is MISS:
             one = self.recording
-            chosen = one.implicit, one.apart, one.pinned, one.stored, one.pinned_hosts
-            exact = not any(chosen) and not self._host_guards and self.assumed is None
+            exact = not (one.implicit or one.call_guards or self.assumed)
             self._fast = fast_call(self, args, kwargs, key) if exact else None
         return self._fast
 
@@ -161,60 +163,15 @@ class Program(Stepping[Call]):
         """The cells of the state, no argument's, if it writes to any."""
         return self._state if self._n_written else ()
 
-    def failing(self, leaves: list[Any], given: Any = None) -> Any:
+    def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
         """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
         self.checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
                 return guard
-        for guard in self._host_guards:
-            if not guard.holds_for(leaves):
+        for guard in self._call_guards:
+            if not guard.holds_for(leaves, given):
                 return guard
-        if self.recording.apart is not None and not self.recording.apart.holds_for(leaves, given):
-            return self.recording.apart
-        extended = leaves
-        if self.recording.implicit:
-            extended = list(leaves)
-            for source in self.recording.implicit:
-                found = source.find(leaves)
-                if found is None:
-                    return source
-                extended += found
-        return self._failing_alias(leaves, extended)
-
-    def _failing_alias(self, leaves: list[Any], extended: list[Any]) -> Any:
-        pinned = self.recording.pinned
-        for index, (cell, offset) in pinned.items():
-            leaf = leaves[index]
-            if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
-                return _Alias(f"argument {index} was part of the function's own state")
-        for index, expected in self.recording.stored.items():
-            if form(leaves[index]) != expected:
-                return _Alias(
-                    f"argument {index} lies at another place of its storage, or in a storage of "
-                    "another shape, and the function asks where"
-                )
-        for index, tensor in self.recording.pinned_hosts:
-            if not leaves[index].is_set_to(tensor):
-                return _Alias(f"argument {index} was a variable of the function, too")
-        if not self._n_written:
-            return None
-        if not pinned and extended is leaves:
-            for leaf in leaves:
-                if is_tensor(leaf) and leaf.untyped_storage().cell in self._state:
-                    return _Alias(_SHARES)
-            return None
-        pinned_cells = {cell for cell, _ in pinned.values()}
-        cells = [leaf.untyped_storage().cell if is_tensor(leaf) else None for leaf in extended]
-        given, handed = set(cells[: len(leaves)]), set(cells[len(leaves) :])
-        if not self._state.isdisjoint((given - pinned_cells) | handed):
-            return _Alias(_SHARES)
-        if handed:
-            handed.discard(None)
-            if not handed.isdisjoint(given) or (
-                sharing(extended[len(leaves) :]) != self.recording.sharing
-            ):
-                return _Alias("tensors of the function's own state share memory")
         return None
 
     # Calls ----------------------------------------------------------------------------------------
@@ -373,14 +330,3 @@ class Program(Stepping[Call]):
         self._carrying.carry(made, residuals, origin)
         for rewritten in recording.rewritten:
             rewritten.build(made)
-
-
-_SHARES = "an argument shares memory with the function's own state"
-
-
-class _Alias:
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def why(self) -> str:
-        return self.reason

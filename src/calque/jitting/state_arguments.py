@@ -11,7 +11,10 @@ from typing import Any
 import torch
 
 from calque.jitting.objects import Distinct
-from calque.state import Row
+from calque.jitting.python_effects import PythonState
+from calque.program.structures import Structure
+from calque.program.unread import Restructure
+from calque.state import Row, Snapshot
 from calque.state.rows import DictRow, ListRow
 
 Steps = tuple[Any, ...]
@@ -113,3 +116,49 @@ class Apart:
     def why(self) -> str:
         """What differs."""
         return "an argument is an object of the function's own state, or is none any more"
+
+
+def apart_of(
+    state: PythonState,
+    given: Any,
+    spec: Any,
+    leaves: list[Any],
+    own_containers: frozenset[Any],
+    own_tensors: Mapping[int, torch.Tensor],
+) -> Apart | None:
+    """The guard that tells arguments from the state, where the program depends on it; else None.
+
+    Args:
+        state: what the trace has met.
+        given: the call's (args, kwargs), if they are known.
+        spec: the structure of the arguments.
+        leaves: the arguments.
+        own_containers: places of containers of the state among the arguments.
+        own_tensors: the tensors that the function reaches, by id.
+
+    Raises:
+        Overlap: they are not apart.
+        Restructure: objects that were taken apart are not, or the function asks for identities.
+    """
+    snapshot = state.snapshot
+    distinct = _distinct_objects(snapshot, given, spec)
+    changes = state.changes_containers
+    if changes and (found := overlapping(given, snapshot.rows).keys()):
+        if not found <= own_containers:
+            raise Overlap(found)
+    tensors = {**own_tensors, **snapshot.tensors} if snapshot.compares_objects else None
+    changes = changes and given is not None and not own_containers
+    if changes or tensors is not None or distinct is not None:
+        return Apart(snapshot.rows, changes, tensors, leaves, distinct)
+    return None
+
+
+def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | None:
+    """What tells the objects that were taken apart from those of the state; None if none were."""
+    if not isinstance(spec, Structure) or given is None:
+        return None
+    distinct = Distinct(spec.opened, snapshot.known)
+    closed = spec.opened if snapshot.asks_identity else distinct.shared(given)
+    if closed:
+        raise Restructure(closed=closed)
+    return distinct

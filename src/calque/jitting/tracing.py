@@ -2,7 +2,6 @@
 
 import gc
 import math
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,42 +13,43 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
-from calque.device.memory.cell import Cell, active, cell_of, read, view_of, write
+from calque.device.memory.cell import Cell, active, cell_of, read
 from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError, noting_refusals
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
-from calque.jitting.assumed_values import Assumed, Assumptions
+from calque.jitting.assumed_values import Assumptions
 from calque.jitting.descriptions import Describer
-from calque.jitting.guards import CellGuard, GradientGuard, HostGuard, OptimizerGuard
+from calque.jitting.finding_implicit import ImplicitFinder, target_of
+from calque.jitting.guards import (
+    OptimizerGuard,
+)
 from calque.jitting.histories import Histories, without_saved_hooks
 from calque.jitting.host_tensors import Witness
-from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit, is_hooked
 from calque.jitting.input_names import names_by_cell
 from calque.jitting.input_sources import SourceFinder, state_of
-from calque.jitting.modes import Modes, ambient, function_modes
+from calque.jitting.known_tensors import KnownTensors
+from calque.jitting.modes import Modes, function_modes
 from calque.jitting.object_results import opened
-from calque.jitting.objects import Distinct
 from calque.jitting.optimizers import OptimizerLending
-from calque.jitting.python_effects import Effects, PythonState, Rebound
+from calque.jitting.python_effects import PythonState
 from calque.jitting.reachable import Reach
+from calque.jitting.recording import Recording, Target
 from calque.jitting.returned_containers import Containers
-from calque.jitting.state_arguments import Apart, Overlap, overlapping, with_own
+from calque.jitting.state_arguments import Apart, Overlap, apart_of, with_own
+from calque.jitting.trace_guards import guards_of_calls, guards_of_state
 from calque.program import signature
 from calque.program.gradients.border import Edge, has_graph
-from calque.program.gradients.carrying import Attached, Carriers
+from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import Step, derive
-from calque.program.gradients.differentiable import Backward, Surroundings, trace_backward
+from calque.program.gradients.differentiable import Surroundings, trace_backward
 from calque.program.gradients.saved_values import watch
 from calque.program.lifting import Input, Lifting, close, late_equations
-from calque.program.results import Argument, Description, Existing, Fresh, Inseparable
+from calque.program.results import Argument, Description, Fresh, Inseparable
 from calque.program.signature import is_tensor
-from calque.program.structures import Structure
 from calque.program.unread import Restructure, is_unread, watching_objects
 from calque.program.value_checks import Checks
-from calque.state import ATOMIC, Row, Running, Snapshot, StateGuard, weakened
-
-Target = Existing | Argument
+from calque.state import Running, Snapshot
 
 
 def record(
@@ -60,7 +60,7 @@ def record(
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
     given: Any = None,
-) -> "Recording":
+) -> Recording:
     """Trace a function for the leaves of a call's arguments.
 
     Args:
@@ -75,9 +75,7 @@ def record(
     own: frozenset[Any] = frozenset()
     while True:
         try:
-            return Recording(
-                fn, leaves, spec, with_storage, checks, assumptions(), path, given, own
-            )
+            return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, given, own)
         except Overlap as error:
             if error.places <= own:
                 raise TraceError(
@@ -91,84 +89,38 @@ def record(
             with_storage |= error.indexes
 
 
-def _is_plain(value: Any) -> bool:
-    return type(value) in ATOMIC
-
-
 class Unshaped(BaseException):
     """Parameters have no shapes yet: a call that runs eagerly gives them theirs."""
 
 
-class Recording:
-    """What one trace found.
-
-    Attributes:
-        jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values of `written`,
-            then the arrays that the descriptions name, then the gradients of `backward`.
-        inputs: where each input comes from.
-        implicit: what is handed to the program behind the arguments of each call: tensors whose
-            place is the same at each call, and not they.
-        written: what the function wrote: a cell, or the index of an argument.
-        results: the leaves of the result, with `spec` as their container.
-        shells: the objects among these leaves, whose tensors `results` has in their stead.
-        gradients: the tensors whose `.grad` is another tensor afterwards, and which.
-        rebound: places that hold other tensors afterwards, and which.
-        effects: what else the function changes in Python.
-        unrepeatable: why the program serves this call only, in words; empty if it serves others.
-        rewritten: tensors from outside that have another history afterwards, and which.
-        passed: arguments that gradients reach inside the function, and which; whether their graph
-            is to be kept.
-        flags: tensors whose `requires_grad` is another one afterwards, and which.
-        survivors: cells made in the trace that outlive it without being any of these.
-        count: how many leaves a call's arguments have.
-        sharing: how the implicit ones share storages.
-        pinned, pinned_hosts: arguments that are also part of the state.
-        stored: arguments whose whole storage is the input, and how they must lie in it.
-        optimizers: those that stepped.
-        checks: the checks of values that were asked for, and of those that were assumed.
-        guards: what must hold for the program to serve a call.
-        apart: what must hold of its arguments and the state; None for nothing.
-    """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        leaves: list[Any],
-        spec: Any,
-        with_storage: frozenset[int],
-        checks: bool,
-        assumptions: Assumptions | None,
-        path: tuple[Step, ...],
-        given: Any = None,
-        own: frozenset[Any] = frozenset(),
-    ) -> None:
-        self.ambient = ambient()
-        self.implicit: list[Implicit] = []
-        self.flags: list[tuple[Target, bool]] = []
-        self.rewritten: list[Attached] = []
-        self.passed: list[tuple[Argument, Description, bool]] = []
-        self.rebound: list[tuple[Rebound, list[Description]]] = []
-        self.effects: Effects
-        self.modes: dict[str, Any] = {}
-        self.unrepeatable: list[str] = []
-        self.backward: Backward | None = None
-        self.checks: Checks | Assumed = Checks()
-        self.apart: Apart | None = None
-        trace = _Trace(self, fn, leaves, with_storage, checks, assumptions, path)
-        trace.given, trace.own_containers = given, own
-        try:
-            self.jaxpr, self.inputs = trace.run(fn, spec)
-        except BaseException as error:
-            refused = refusal(error, trace.modules)
-            trace.rollback()
-            if refused is not None:
-                raise refused from error
-            raise
-        if path:
-            trace.rollback()
-            trace.place_inputs()
-        else:
-            trace.finish()
+def _traced(
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    spec: Any,
+    with_storage: frozenset[int],
+    checks: bool,
+    assumptions: Assumptions | None,
+    path: tuple[Step, ...],
+    given: Any,
+    own: frozenset[Any],
+) -> Recording:
+    recording = Recording()
+    trace = _Trace(recording, fn, leaves, with_storage, checks, assumptions, path)
+    trace.given, trace.own_containers = given, own
+    try:
+        recording.jaxpr, recording.inputs = trace.run(fn, spec)
+    except BaseException as error:
+        refused = refusal(error, trace.modules)
+        trace.rollback()
+        if refused is not None:
+            raise refused from error
+        raise
+    if path:
+        trace.rollback()
+        trace.place_inputs()
+    else:
+        trace.finish()
+    return recording
 
 
 class _Trace:
@@ -210,12 +162,10 @@ class _Trace:
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules = dict(reach.modules)
-        self.tensors: dict[int, torch.Tensor] = {}
-        self.aliases: dict[int, torch.Tensor] = {}
-        self.before: dict[int, tuple[torch.Tensor | None, bool, torch.Tensor, Cell]] = {}
         self.histories = Histories()
+        self.known = KnownTensors(self.histories)
         for tensor in reach.tensors.values():
-            self._know(tensor)
+            self.known.know(tensor)
         self.cpu_random = torch.get_rng_state()
         self.arguments = Arguments(leaves, own, with_storage)
         self.stand_ins = self.arguments.stand_ins
@@ -223,13 +173,11 @@ class _Trace:
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
-        self.flags: list[tuple[torch.Tensor, bool]] = []
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
         self.spec: Any = None
-        self.free: list[tuple[Row, Any]] = []
-        self.implicit: list[tuple[Implicit, list[Any]]] = []
-        self.fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.implicit = ImplicitFinder(self.state, self.known, self.arguments, self.lifting.values)
+        self.apart: Apart | None = None
 
     # The trace ------------------------------------------------------------------------------------
 
@@ -266,7 +214,7 @@ class _Trace:
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf or self.histories.is_older(tensor):
-            self._know(tensor)
+            self.known.know(tensor)
 
     def _on_operator(self, func: Any, args: Any, kwargs: Any) -> None:
         self.arguments.windows.see_operator(func, args, kwargs)
@@ -279,17 +227,6 @@ class _Trace:
         for container, key in made:
             self.state.made(container, key)
         self.state.numbers.leave_out(optimizer.param_groups)
-
-    def _know(self, tensor: torch.Tensor) -> None:
-        """Remember how a tensor was before the function could change it."""
-        if id(tensor) in self.tensors or tensor.device.type != "jax":
-            return
-        self.histories.know(tensor)
-        if not tensor.is_leaf:
-            return
-        self.tensors[id(tensor)] = tensor
-        alias = tensor.detach()
-        self.before[id(tensor)] = tensor.grad, tensor.requires_grad, alias, cell_of(tensor)
 
     def _body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         recording = self.recording
@@ -314,18 +251,22 @@ class _Trace:
         leaves, recording.spec = containers.flatten(result)
         del result
         recording.shells = opened(leaves, self._is_made_here, kept.union(self.state.given))
-        self._forget_aliases()
-        self._undo_data()
+        self.known.forget_aliases(self._outside())
+        flags = self.known.undo_data()
         recording.modes = self.modes.changed()
         rebound = self.state.collect(id(leaf) for leaf in leaves if id(leaf) in kept)
-        self._tell_apart()
+        self.apart = apart_of(
+            self.state, self.given, self.spec, self.leaves, self.own_containers, self.own_tensors
+        )
         self.arguments.check_separable(self.lifting.written.keys())
-        self._find_implicit(rebound)
+        self.implicit.find(rebound, self._reached())
+        recording.implicit = [source for source, _ in self.implicit.found]
+        recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
         describer = Describer(
             self.lifting,
             self.stand_ins,
             self.witness.handles,
-            self.reach.tensors | self.state.snapshot.tensors,
+            self._reached(),
             recording.pinned,
             recording.stored,
             len(self.leaves),
@@ -345,7 +286,7 @@ class _Trace:
             describer.rewritten(tensor, self._target(tensor, positions))
             for tensor in self.histories.changed()
         ]
-        recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in self.flags]
+        recording.flags = [(self._target(tensor, positions), flag) for tensor, flag in flags]
         self.lending.check_unchanged(running)
         self.state.numbers.compare_read(self.lending.in_steps)
         recording.checks = Checks.of(self.lifting, describer)
@@ -366,7 +307,7 @@ class _Trace:
         if recording.backward is not None:
             self.state.check_backward(ran)
         self.histories.restore()
-        self.aliases.clear()
+        self.known.aliases.clear()
         self.made = describer.forget()
         leaves.clear()
         del rebound
@@ -403,7 +344,9 @@ class _Trace:
             tensor = tensors.get(edge)
             tensor = edge[0].variable if tensor is None else tensor
             found = describer.leaf(tensor)
-            if found is None and not (self._is_made_here(tensor) or id(tensor) in self.aliases):
+            if found is None and not (
+                self._is_made_here(tensor) or id(tensor) in self.known.aliases
+            ):
                 found = self._target(tensor, positions)
             return found
 
@@ -412,155 +355,24 @@ class _Trace:
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
 
-    def _tell_apart(self) -> None:
-        """Arguments and state are told apart where the program depends on it.
+    def _reached(self) -> dict[int, torch.Tensor]:
+        """All tensors that the function reaches by itself, by id."""
+        return self.reach.tensors | self.state.snapshot.tensors
 
-        Raises:
-            Overlap: they are not apart.
-        """
-        snapshot = self.state.snapshot
-        distinct = self._distinct_objects()
-        changes = self.state.changes_containers
-        if changes and (found := overlapping(self.given, snapshot.rows).keys()):
-            if not found <= self.own_containers:
-                raise Overlap(found)
-        tensors = self.own_tensors | snapshot.tensors if snapshot.compares_objects else None
-        changes = changes and self.given is not None and not self.own_containers
-        if changes or tensors is not None or distinct is not None:
-            self.recording.apart = Apart(snapshot.rows, changes, tensors, self.leaves, distinct)
-
-    def _distinct_objects(self) -> Distinct | None:
-        """What tells the objects that were taken apart from those of the state; None if none were.
-
-        Raises:
-            Restructure: they are not apart, or the function asks for their identity.
-        """
-        if not isinstance(self.spec, Structure) or self.given is None:
-            return None
-        snapshot, opened = self.state.snapshot, self.spec.opened
-        distinct = Distinct(opened, snapshot.known)
-        closed = opened if snapshot.asks_identity else distinct.shared(self.given)
-        if closed:
-            raise Restructure(closed=closed)
-        return distinct
-
-    def _forget_aliases(self) -> None:
-        """Let go of tensors that were made in the trace over storages from outside.
-
-        No call finds them again: what they are told (a gradient, a flag) is lost with them, or
-        part of what the function gives.
-        """
-        outside = self.reach.tensors | self.state.snapshot.tensors
-        outside |= {id(t): t for t in (*self.stand_ins, *self.leaves)}
-        cells = {cell_of(t) for t in outside.values() if is_tensor(t)}
-        for key in [k for k, t in self.tensors.items() if k not in outside and cell_of(t) in cells]:
-            self.aliases[key] = self.tensors.pop(key)
-            del self.before[key]
-        self.histories.forget(self.aliases)
-
-    def _undo_data(self) -> None:
-        """`p.data = x` and `p.requires_grad_()` in the function: undone, then part of each call."""
-        for key, tensor in self.tensors.items():
-            _, flag, alias, cell = self.before[key]
-            if cell_of(tensor) is not cell:
-                if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
-                    raise TraceError(
-                        f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
-                        f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
-                    )
-                value = read(tensor)
-                tensor.data = alias
-                write(tensor, value)
-            if tensor.requires_grad != flag and tensor.is_leaf:
-                self.flags.append((tensor, tensor.requires_grad))
-                tensor.requires_grad_(flag)
-
-    def _find_implicit(self, rebound: list[Rebound]) -> None:
-        """Tensors that are handed in anew at each call: those of rebound places, and gradients."""
-        tensors = self.reach.tensors | self.state.snapshot.tensors
-        known = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
-        rebound = [*rebound, *self.state.freed]
-        alone = self._held_alone(rebound) if rebound else ()
-        for place in rebound:
-            tensors = [t for t in place.before if is_tensor(t)]
-            cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
-            if (
-                tensors
-                and place in alone
-                and all(map(self._is_replaceable, tensors))
-                and all(
-                    known[cell] <= cells.count(cell) and cell not in self.arguments.indexes
-                    for cell in cells
-                )
-            ):
-                self.free.append((place.holder, place.key))
-                self._add_implicit(HeldIn(place), place.before)
-        positions = {id(t): i for i, t in enumerate(self.stand_ins)}
-        gradients = [one for key in self.tensors if (one := self.before[key][0]) is not None]
-        known.update(map(cell_of, gradients))  # one that several tensors have is none of its own
-        for key, tensor in self.tensors.items():
-            gradient = self.before[key][0]
-            if gradient is not None and cell_of(gradient) in self.lifting.values:
-                if known[cell_of(gradient)] > 1 or cell_of(gradient) in self.arguments.indexes:
-                    self.fixed.append((tensor, gradient))
-                    continue
-                self._add_implicit(GradientOf(self._target(tensor, positions)), [gradient])
-        self.state.freed.clear()
-        self.recording.sharing = signature.sharing(self.stand_ins[len(self.leaves) :])
-
-    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """The places whose tensors and containers no other place of the state holds."""
-        held: Counter[int] = Counter()
-        for row in self.state.snapshot.rows.values():
-            stack = list(row.before.values())
-            while stack:
-                value = stack.pop()
-                held[id(value)] += 1
-                if isinstance(value, tuple):
-                    stack += value
-        before = [(place, place.holder.before[place.key]) for place in places]
-        given = Counter(id(value) for _, value in before)
-        given.update(
-            id(leaf) for place, value in before for leaf in place.before if leaf is not value
-        )
-        return [
-            place
-            for place, value in before
-            if all(
-                held[id(one)] <= given[id(one)]
-                for one in (value, *place.before)
-                if not _is_plain(one)
-            )
-        ]
-
-    def _is_replaceable(self, tensor: torch.Tensor) -> bool:
-        """Whether another tensor may stand in its place in the next call."""
-        if not tensor.is_leaf:
-            return True
-        before = self.before.get(id(tensor))
-        gradient = tensor.grad if before is None else before[0]
-        return gradient is None and not is_hooked(tensor)
-
-    def _add_implicit(self, source: Implicit, tensors: list[Any]) -> None:
-        self.recording.implicit.append(source)
-        self.implicit.append((source, tensors))
-        for tensor in tensors:
-            if is_tensor(tensor):
-                self.arguments.indexes.setdefault(cell_of(tensor), len(self.stand_ins))
-            self.stand_ins.append(tensor)
+    def _outside(self) -> dict[int, torch.Tensor]:
+        """Those, and the arguments."""
+        return self._reached() | {id(t): t for t in (*self.stand_ins, *self.leaves)}
 
     def _target(self, tensor: torch.Tensor, positions: dict[int, int]) -> Target:
-        index = positions.get(id(tensor))
-        pinned = index is None or index in self.recording.pinned
-        return Existing(tensor) if pinned else Argument(index)
+        return target_of(tensor, positions, self.recording.pinned)
 
     def _describe_gradients(self, describer: Describer) -> list[tuple[Target, Description | None]]:
         effects: list[tuple[Target, Description | None]] = []
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
-        for key, tensor in self.tensors.items():
+        for key, tensor in self.known.tensors.items():
             if not (tensor.is_leaf or tensor.retains_grad):
                 continue  # it was written in place: PyTorch warns of who asks for its gradient
-            before, after = self.before[key][0], tensor.grad
+            before, after = self.known.before[key].gradient, tensor.grad
             if after is not before:
                 described = None if after is None else describer.describe(after)
                 effects.append((self._target(tensor, positions), described))
@@ -571,7 +383,7 @@ class _Trace:
             if is_leaf and stand_in is not leaf and stand_in.grad is not None:
                 effects.append((Argument(index), describer.describe(stand_in.grad)))
                 stand_in.grad = None
-        passed = self.histories.passed(self.leaves, lambda t: id(t) in self.tensors)
+        passed = self.histories.passed(self.leaves, lambda t: id(t) in self.known.tensors)
         self.recording.passed = [
             (Argument(index), describer.describe(gradient), kept)
             for index, gradient, kept in passed
@@ -588,14 +400,7 @@ class _Trace:
     def rollback(self) -> None:
         """Leave everything as it was before the trace."""
         self.histories.restore()
-        for key, tensor in self.tensors.items():
-            gradient, flag, alias, cell = self.before[key]
-            if cell_of(tensor) is not cell:
-                tensor.data = alias
-            if tensor.requires_grad != flag:
-                tensor.requires_grad_(flag)
-            if tensor.grad is not gradient:
-                tensor.grad = gradient
+        self.known.restore()
         self.modes.restore()
         try:
             self.state.restore()  # with what was prepared for optimizers, which goes next
@@ -608,14 +413,14 @@ class _Trace:
     def finish(self) -> None:
         """Fill the recording; forget the tensors of this one call."""
         recording = self.recording
-        for source, tensors in self.implicit:  # now that the tensors are as they were
+        for source, tensors in self.implicit.found:  # now that the tensors are as they were
             source.expect(tensors)
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
-        gradients = {key: before[0] for key, before in self.before.items()}
-        names = names_by_cell(self.reach, list(self.lending.optimizers), gradients)
-        recording.pinned_hosts = self.place_inputs(names)
+        optimizers = list(self.lending.optimizers)
+        names = names_by_cell(self.reach, optimizers, self.known.gradients())
+        pinned_hosts = self.place_inputs(names)
         recording.handles = {
             cell: tensor
             for cell, tensor in self.witness.handles.items()
@@ -625,7 +430,18 @@ class _Trace:
         if recording.backward is not None:
             watch(recording, self.late, self.made)
         given = {id(t) for i, t in enumerate(self.leaves) if i not in recording.pinned}
-        recording.guards = self._guards(given | positions.keys())
+        recording.optimizers = optimizers
+        recording.guards = guards_of_state(
+            self.known,
+            given | positions.keys(),
+            state_of(recording.inputs),
+            self.implicit,
+            self.state.snapshot,
+            OptimizerGuard(optimizers, self.lending.watch) if optimizers else None,
+        )
+        recording.call_guards = guards_of_calls(
+            self.leaves, self.witness.looked_at.values(), self.apart, recording, pinned_hosts
+        )
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
@@ -633,34 +449,3 @@ class _Trace:
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
         return finder.pinned_hosts
-
-    def _guards(self, positions: set[int]) -> list[Any]:
-        """The guards of the program, cheapest first."""
-        known = [(t, key) for key, t in self.tensors.items() if key not in positions]
-        state = state_of(self.recording.inputs)
-        optimizers = list(self.lending.optimizers)
-        snapshot = self.state.snapshot
-        rows = weakened(snapshot.rows, snapshot.weak.values())
-        moved = {row: rows[key] for key, row in snapshot.rows.items()} if snapshot.weak else {}
-        handles = [
-            (t, cell, view_of(alias))
-            for t, key in known
-            for _, _, alias, cell in (self.before[key],)
-            if cell in state
-        ]
-        guards: list[Any] = [
-            GradientGuard(
-                [t for t, _ in known],
-                [self.before[key][0] is not None for _, key in known],
-                self.fixed,
-            ),
-            CellGuard(handles),
-            StateGuard(rows, [(moved.get(row, row), key) for row, key in self.free]),
-        ]
-        self.recording.optimizers = optimizers
-        if optimizers:
-            guards.append(OptimizerGuard(optimizers, self.lending.watch))
-        if self.witness.looked_at:
-            hosts = {id(t): i for i, t in enumerate(self.leaves) if isinstance(t, torch.Tensor)}
-            guards.append(HostGuard((t, hosts.get(id(t))) for t in self.witness.looked_at.values()))
-        return guards

@@ -19,7 +19,7 @@ from calque.program.sources import GivenSource, HostSource, NumberSource, Source
 from calque.program.transposed_operands import materialized
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Recording
+    from calque.jitting.recording import Recording
 
 Tensor = torch.Tensor
 Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
@@ -106,7 +106,7 @@ class Higher:
                 if hasattr(guard, "holding"):
                     stack.enter_context(guard.holding())
             for guard in recording.guards:
-                if hasattr(guard, "holds") and not guard.holds():
+                if not guard.holds():
                     raise RuntimeError(f"{_CHANGED}: {guard.why()}. {_REMEDY}")
             return self._retrace(leaves[: recording.count], path)
 

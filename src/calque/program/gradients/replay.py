@@ -17,7 +17,7 @@ from calque.program.results import Outputs
 from calque.program.sources import IncomingSource
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Recording
+    from calque.jitting.recording import Recording
 
 Tensor = torch.Tensor
 _empty = torch._C._acc.create_empty_tensor

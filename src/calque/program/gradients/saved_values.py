@@ -14,7 +14,7 @@ from calque.program.jaxprs import live, variables
 from calque.program.results import Argument, Description, Existing, Made
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Recording
+    from calque.jitting.recording import Recording
 
 
 def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:

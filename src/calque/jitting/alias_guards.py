@@ -1,0 +1,136 @@
+"""Guards over memory: which arguments, and which parts of the state, share storages."""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import torch
+
+from calque.device.memory.cell import Cell
+from calque.jitting.implicit_arguments import Implicit, form
+from calque.program.signature import is_tensor, sharing
+
+Leaves = list[Any]
+
+
+class PinnedGuard:
+    """Arguments that are part of the function's own state, too.
+
+    Args:
+        pinned: their cells and storage offsets, by index.
+        hosts: the same of CPU tensors: the tensors, with their indexes.
+    """
+
+    guarded = "which arguments are part of the state"
+
+    def __init__(
+        self,
+        pinned: Mapping[int, tuple[Cell, int]],
+        hosts: Sequence[tuple[int, torch.Tensor]],
+    ) -> None:
+        self._pinned = pinned
+        self._hosts = hosts
+        self._failed = 0
+
+    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+        """Whether they still are."""
+        for index, (cell, offset) in self._pinned.items():
+            leaf = leaves[index]
+            if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
+                self._failed = index
+                return False
+        for index, tensor in self._hosts:
+            if not leaves[index].is_set_to(tensor):
+                self._failed = index
+                return False
+        return True
+
+    def why(self) -> str:
+        """What differs."""
+        return f"argument {self._failed} was part of the function's own state"
+
+
+class StorageGuard:
+    """Arguments of which the function asks where they lie in their storage.
+
+    Args:
+        forms: what `form` gives for them, by index.
+    """
+
+    guarded = "where arguments lie in their storage"
+
+    def __init__(self, forms: Mapping[int, Any]) -> None:
+        self._forms = forms
+        self._failed = 0
+
+    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+        """Whether they lie there."""
+        for index, expected in self._forms.items():
+            if form(leaves[index]) != expected:
+                self._failed = index
+                return False
+        return True
+
+    def why(self) -> str:
+        """What differs."""
+        return (
+            f"argument {self._failed} lies at another place of its storage, or in a storage of "
+            "another shape, and the function asks where"
+        )
+
+
+class SharingGuard:
+    """What is handed to the program behind the arguments of a call is there, in the same form.
+
+    Args:
+        sources: of the leaves.
+        arrangement: which of them share storages.
+        pinned: the cells of arguments that are part of the state.
+        state: the cells of the state.
+        writes: whether the program writes to anything.
+    """
+
+    guarded = "tensors at places that the function rebinds, and memory that is shared"
+
+    def __init__(
+        self,
+        sources: Sequence[Implicit],
+        arrangement: Any,
+        pinned: Mapping[int, tuple[Cell, int]],
+        state: Set[Cell],
+        writes: bool,
+    ) -> None:
+        self._sources = sources
+        self._arrangement = arrangement
+        self._pinned = {cell for cell, _ in pinned.values()}
+        self._state = state
+        self._writes = writes
+        self._reason = ""
+
+    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+        """Whether it is, and what the program writes to is nowhere else."""
+        found: list[Any] = []
+        for source in self._sources:
+            own = source.find(leaves)
+            if own is None:
+                self._reason = source.why()
+                return False
+            found += own
+        if not self._writes:
+            return True
+        arguments = _cells(leaves)
+        implicit = _cells(found)
+        if not self._state.isdisjoint((arguments - self._pinned) | implicit):
+            self._reason = "an argument shares memory with the function's own state"
+            return False
+        if found and (not implicit.isdisjoint(arguments) or sharing(found) != self._arrangement):
+            self._reason = "tensors of the function's own state share memory"
+            return False
+        return True
+
+    def why(self) -> str:
+        """What differs."""
+        return self._reason
+
+
+def _cells(leaves: Leaves) -> set[Cell]:
+    return {leaf.untyped_storage().cell for leaf in leaves if is_tensor(leaf)}

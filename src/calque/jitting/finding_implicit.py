@@ -1,0 +1,136 @@
+"""Which tensors a program is handed anew at each call, though nobody passes them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calque.device.memory.cell import Cell, cell_of
+from calque.jitting.arguments import Arguments
+from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit, is_hooked
+from calque.jitting.known_tensors import KnownTensors
+from calque.jitting.python_effects import PythonState, Rebound
+from calque.jitting.recording import Target
+from calque.program.results import Argument, Existing
+from calque.program.signature import is_tensor
+from calque.state import ATOMIC, Row
+
+Tensor = torch.Tensor
+
+
+def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int, Any]) -> Target:
+    """A tensor from outside, as each call finds it.
+
+    Args:
+        positions: the indexes of the arguments, by id.
+        pinned: those that are part of the state, too, by index.
+    """
+    index = positions.get(id(tensor))
+    return Existing(tensor) if index is None or index in pinned else Argument(index)
+
+
+class ImplicitFinder:
+    """Finds them: those of places that the function rebinds, and gradients.
+
+    Args:
+        state: the Python state of the trace.
+        known: the leaves that it met.
+        arguments: what the function was given; what is found comes behind it.
+        values: the cells that the program reads or writes.
+
+    Attributes:
+        found: where they are found, with the tensors of the trace.
+        free: keys of rows that may hold others at each call.
+        fixed: tensors whose gradient is a variable, too, and these gradients.
+    """
+
+    def __init__(
+        self,
+        state: PythonState,
+        known: KnownTensors,
+        arguments: Arguments,
+        values: Mapping[Cell, Any],
+    ) -> None:
+        self.found: list[tuple[Implicit, list[Any]]] = []
+        self.free: list[tuple[Row, Any]] = []
+        self.fixed: list[tuple[Tensor, Tensor]] = []
+        self._state = state
+        self._known = known
+        self._arguments = arguments
+        self._values = values
+
+    def find(self, rebound: list[Rebound], tensors: dict[int, Tensor]) -> None:
+        """Find them; `tensors` are all that the function reaches, by id."""
+        counts = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
+        rebound = [*rebound, *self._state.freed]
+        for place in self._held_alone(rebound) if rebound else ():
+            self._find_held(place, counts)
+        self._find_gradients(counts)
+        self._state.freed.clear()
+
+    def _find_held(self, place: Rebound, counts: Counter[Cell]) -> None:
+        tensors = [t for t in place.before if is_tensor(t)]
+        cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
+        taken = self._arguments.indexes
+        alone = all(counts[cell] <= cells.count(cell) and cell not in taken for cell in cells)
+        if tensors and alone and all(map(self._is_replaceable, tensors)):
+            self.free.append((place.holder, place.key))
+            self._add(HeldIn(place), place.before)
+
+    def _find_gradients(self, counts: Counter[Cell]) -> None:
+        arguments = self._arguments
+        positions = {id(t): i for i, t in enumerate(arguments.stand_ins)}
+        found = self._known.gradients()
+        # One that several tensors have is none of its own.
+        counts.update(cell_of(one) for one in found.values() if one is not None)
+        for key, tensor in self._known.tensors.items():
+            gradient = found[key]
+            if gradient is None or cell_of(gradient) not in self._values:
+                continue
+            if counts[cell_of(gradient)] > 1 or cell_of(gradient) in arguments.indexes:
+                self.fixed.append((tensor, gradient))
+            else:
+                target = target_of(tensor, positions, arguments.pinned)
+                self._add(GradientOf(target), [gradient])
+
+    def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
+        """The places whose tensors and containers no other place of the state holds."""
+        held: Counter[int] = Counter()
+        for row in self._state.snapshot.rows.values():
+            stack = list(row.before.values())
+            while stack:
+                value = stack.pop()
+                held[id(value)] += 1
+                if isinstance(value, tuple):
+                    stack += value
+        before = [(place, place.holder.before[place.key]) for place in places]
+        given = Counter(id(value) for _, value in before)
+        given.update(
+            id(leaf) for place, value in before for leaf in place.before if leaf is not value
+        )
+        return [
+            place
+            for place, value in before
+            if all(
+                held[id(one)] <= given[id(one)]
+                for one in (value, *place.before)
+                if type(one) not in ATOMIC
+            )
+        ]
+
+    def _is_replaceable(self, tensor: Tensor) -> bool:
+        """Whether another tensor may stand in its place in the next call."""
+        if not tensor.is_leaf:
+            return True
+        before = self._known.before.get(id(tensor))
+        gradient = tensor.grad if before is None else before.gradient
+        return gradient is None and not is_hooked(tensor)
+
+    def _add(self, source: Implicit, tensors: list[Any]) -> None:
+        self.found.append((source, tensors))
+        for tensor in tensors:
+            if is_tensor(tensor):
+                indexes = self._arguments.indexes
+                indexes.setdefault(cell_of(tensor), len(self._arguments.stand_ins))
+            self._arguments.stand_ins.append(tensor)

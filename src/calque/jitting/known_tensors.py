@@ -1,0 +1,116 @@
+"""The tensors from outside that a trace meets, and how each was before the function ran."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from calque.device.memory.cell import Cell, cell_of, read, write
+from calque.errors import TraceError
+from calque.jitting.histories import Histories
+from calque.program.signature import is_tensor
+
+Tensor = torch.Tensor
+
+
+class Before(NamedTuple):
+    """How a leaf was.
+
+    Attributes:
+        gradient: its `.grad`.
+        requires_grad: its flag.
+        alias: a tensor over its data.
+        cell: its memory.
+    """
+
+    gradient: Tensor | None
+    requires_grad: bool
+    alias: Tensor
+    cell: Cell
+
+
+class KnownTensors:
+    """The leaves among them.
+
+    Args:
+        histories: knows the others, too.
+
+    Attributes:
+        tensors: the leaves, by id.
+        before: how they were.
+        aliases: those that were made in the trace over storages from outside.
+    """
+
+    def __init__(self, histories: Histories) -> None:
+        self.tensors: dict[int, Tensor] = {}
+        self.before: dict[int, Before] = {}
+        self.aliases: dict[int, Tensor] = {}
+        self._histories = histories
+
+    def know(self, tensor: Tensor) -> None:
+        """Remember how a tensor was before the function could change it."""
+        if id(tensor) in self.tensors or tensor.device.type != "jax":
+            return
+        self._histories.know(tensor)
+        if not tensor.is_leaf:
+            return
+        self.tensors[id(tensor)] = tensor
+        before = Before(tensor.grad, tensor.requires_grad, tensor.detach(), cell_of(tensor))
+        self.before[id(tensor)] = before
+
+    def gradients(self) -> dict[int, Tensor | None]:
+        """The gradients that were there, by the id of their tensor."""
+        return {key: before.gradient for key, before in self.before.items()}
+
+    def forget_aliases(self, outside: dict[int, Tensor]) -> None:
+        """Let go of tensors that were made in the trace over storages from outside.
+
+        No call finds them again: what they are told (a gradient, a flag) is lost with them, or
+        part of what the function gives.
+
+        Args:
+            outside: the tensors that are from outside, by id.
+        """
+        cells = {cell_of(t) for t in outside.values() if is_tensor(t)}
+        for key in [k for k, t in self.tensors.items() if k not in outside and cell_of(t) in cells]:
+            self.aliases[key] = self.tensors.pop(key)
+            del self.before[key]
+        self._histories.forget(self.aliases)
+
+    def undo_data(self) -> Iterable[tuple[Tensor, bool]]:
+        """Undo `p.data = x` and `p.requires_grad_()` of the function; they are part of each call.
+
+        Returns:
+            The tensors whose flag was changed, and to what.
+
+        Raises:
+            TraceError: the new data has another shape or dtype.
+        """
+        flags = []
+        for key, tensor in self.tensors.items():
+            before = self.before[key]
+            alias = before.alias
+            if cell_of(tensor) is not before.cell:
+                if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
+                    raise TraceError(
+                        f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
+                        f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
+                    )
+                value = read(tensor)
+                tensor.data = alias
+                write(tensor, value)
+            if tensor.requires_grad != before.requires_grad and tensor.is_leaf:
+                flags.append((tensor, tensor.requires_grad))
+                tensor.requires_grad_(before.requires_grad)
+        return flags
+
+    def restore(self) -> None:
+        """Leave all as it was before the trace."""
+        for key, tensor in self.tensors.items():
+            before = self.before[key]
+            if cell_of(tensor) is not before.cell:
+                tensor.data = before.alias
+            if tensor.requires_grad != before.requires_grad:
+                tensor.requires_grad_(before.requires_grad)
+            if tensor.grad is not before.gradient:
+                tensor.grad = before.gradient

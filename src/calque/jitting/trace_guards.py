@@ -1,0 +1,83 @@
+"""The guards of a program, made from what its trace has met."""
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+import torch
+
+from calque.device.memory.cell import Cell, view_of
+from calque.jitting.alias_guards import PinnedGuard, StorageGuard
+from calque.jitting.finding_implicit import ImplicitFinder
+from calque.jitting.guards import (
+    CallGuard,
+    CellGuard,
+    GradientGuard,
+    Guard,
+    HostGuard,
+    OptimizerGuard,
+)
+from calque.jitting.known_tensors import KnownTensors
+from calque.jitting.recording import Recording
+from calque.jitting.state_arguments import Apart
+from calque.state import Snapshot, StateGuard, weakened
+
+
+def guards_of_state(
+    known: KnownTensors,
+    given: Set[int],
+    cells: Set[Cell],
+    implicit: ImplicitFinder,
+    snapshot: Snapshot,
+    optimizers: OptimizerGuard | None,
+) -> list[Guard]:
+    """The guards of the state, cheapest first.
+
+    Args:
+        known: the leaves from outside.
+        given: those that each call brings, by id.
+        cells: of the program's inputs that are state.
+        implicit: what is handed anew at each call.
+        snapshot: the Python state.
+        optimizers: the guard of those that stepped.
+    """
+    before = known.before
+    own = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
+    rows = weakened(snapshot.rows, snapshot.weak.values())
+    moved = {row: rows[key] for key, row in snapshot.rows.items()} if snapshot.weak else {}
+    gradients = [one.gradient is not None for _, one in own]
+    guards: list[Guard] = [
+        GradientGuard([t for t, _ in own], gradients, implicit.fixed),
+        CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
+        StateGuard(rows, [(moved.get(row, row), key) for row, key in implicit.free]),
+    ]
+    return guards if optimizers is None else [*guards, optimizers]
+
+
+def guards_of_calls(
+    leaves: list[Any],
+    looked_at: Iterable[torch.Tensor],
+    apart: Apart | None,
+    recording: Recording,
+    pinned_hosts: list[tuple[int, torch.Tensor]],
+) -> list[CallGuard]:
+    """The guards of arguments.
+
+    Args:
+        leaves: of the trace.
+        looked_at: the CPU tensors whose values Python code has read.
+        apart: tells arguments from the state.
+        recording: of the trace.
+        pinned_hosts: CPU tensors that are arguments and state at once, with their index.
+    """
+    guards: list[CallGuard] = []
+    looked_at = list(looked_at)
+    if looked_at:
+        hosts = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
+        guards.append(HostGuard((t, hosts.get(id(t))) for t in looked_at))
+    if apart is not None:
+        guards.append(apart)
+    if recording.pinned or pinned_hosts:
+        guards.append(PinnedGuard(recording.pinned, pinned_hosts))
+    if recording.stored:
+        guards.append(StorageGuard(recording.stored))
+    return guards

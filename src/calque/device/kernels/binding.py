@@ -13,26 +13,19 @@ import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
+from calque.device.kernels import trace_checks
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
+from calque.device.kernels.seen import seen
 from calque.device.memory.cell import read, write, x64
 from calque.device.runtime.dtypes import to_torch
+from calque.ops.table.facts import Known, canonical, fact_of, told
 from calque.ops.table.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
-
-IN_PLACE_OF = {
-    "aten::normal_": "aten::normal_functional",
-    "aten::bernoulli_.float": "aten::bernoulli.p",
-    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
-    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
-    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
-    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
-}
-"""The rule of each in-place operator that is not named after its functional form."""
 
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
@@ -130,7 +123,7 @@ def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
     run: Runner | None = None
     place = -1  # of `self` in the rule: polygamma has another argument before it
-    written = Written(name)
+    written = Written(name, rule)
 
     def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         nonlocal run, place
@@ -166,18 +159,18 @@ def out_form(name: str) -> Kernel:
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
     untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
-    written = Written(name)
+    written: Written | None = None
     rule: Rule | None = None
     run: Runner | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal rule, run
+        nonlocal rule, run, written
         if rule is None:
             rule = functional_of(name)
         if rule is None:
             return fall_back(overload_of(name), *args, **kwargs)
-        if run is None:
-            run = runner(rule)
+        if run is None or written is None:
+            run, written = runner(rule), Written(name, rule)
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
@@ -220,12 +213,18 @@ def write_out(target: torch.Tensor, result: Array) -> None:
 
 
 @cache
+def renamed() -> dict[str, str]:
+    """The rule of each in-place operator that is not named after its functional form."""
+    return {canonical(fact_of(name)["in_place"]): name for name in told("in_place")}
+
+
+@cache
 def functional_of(name: str) -> Rule | None:
     """The rule of the same operator whose arguments are those of an in-place or out overload."""
     schema = schema_of(name)
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
-    exact = RULES.get(IN_PLACE_OF.get(name, f"{base}.{overload}" if overload else base))
+    exact = RULES.get(renamed().get(name, f"{base}.{overload}" if overload else base))
     if (
         exact is not None
         and name != exact.name
@@ -264,12 +263,34 @@ def derived(name: str) -> Kernel | None:
     base = name.partition(".")[0]
     if rule is not None:
         return mutating(rule) if rule.mutates else functional(rule)
-    if name in IN_PLACE_OF or (base.endswith("_") and not base.endswith("__")):
-        found = functional_of(name) if name in IN_PLACE_OF or base[:-1] in _by_base() else None
+    if name in renamed() or (base.endswith("_") and not base.endswith("__")):
+        found = functional_of(name) if name in renamed() or base[:-1] in _by_base() else None
         return in_place(name, found) if found is not None else None
     if base in _by_base() and any(a.is_out for a in schema_of(name).arguments):
         return out_form(name)
     return None
+
+
+def checked(name: str, kernel: Kernel) -> Kernel:
+    """A kernel that first makes the checks of numbers and values that are told of its rule."""
+    rule = RULES.get(name) or functional_of(name)
+    known = Known() if rule is None else fact_of(rule.name)
+    numbers, values = known.get("numbers"), known.get("values")
+    if numbers is None and values is None:
+        return kernel
+    names = tuple(a.name for a in schema_of(name).arguments)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if numbers is not None or trace_checks.looking():
+            given = {n: seen(v) for n, v in zip(names, args, strict=False)}
+            given.update((n, seen(v)) for n, v in kwargs.items())
+            if numbers is not None:
+                numbers(**given)
+            if values is not None and trace_checks.looking():
+                values(**given)
+        return kernel(*args, **kwargs)
+
+    return run
 
 
 def untraced(kernel: Kernel) -> Kernel:
@@ -292,14 +313,17 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
         library.impl(name, untraced(kernel), "PrivateUse1")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     bases = {name.rstrip("_") for name in _by_base()}
+    looked_at = {name.partition(".")[0] for name in (*told("values"), *told("numbers"))}
     for name in torch._C._dispatch_get_all_op_names():
         short = name.removeprefix("aten::")
         if not name.startswith("aten::") or short in taken:
             continue
-        if name.partition(".")[0].rstrip("_") not in bases and name not in IN_PLACE_OF:
+        if name.partition(".")[0].rstrip("_") not in bases and name not in renamed():
             continue
         if has(name, _COMPOSITE_IMPLICIT) and not has(name, "Autograd"):
             continue
         kernel = derived(name)
         if kernel is not None:
+            if name.partition(".")[0].removesuffix("_") in looked_at:
+                kernel = checked(name, kernel)
             library.impl(short, untraced(kernel), "PrivateUse1")

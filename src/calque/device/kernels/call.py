@@ -30,14 +30,13 @@ from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
 from calque.errors import TraceError, unrepeatable
 from calque.ops.index.sized_outputs import SIZED
 from calque.ops.table import promotion
+from calque.ops.table.facts import fact_of
 from calque.ops.table.registry import Rule
 
 Tensor = torch.Tensor
 _ARRAY = object()
 _default_dtype = torch.get_default_dtype
 _SIZE_ASKED = "counted ({})"
-_LEFT = {"aten::mm": 0, "aten::addmm": 1}
-"""The place of the left operand of products of matrices."""
 
 
 class Runner:
@@ -257,11 +256,8 @@ def _slot_of(tensor: Tensor) -> Slot:
 
 
 def _moved(name: str, template: list[Any]) -> int | None:
-    """The place of an operand that is laid out anew before the product.
-
-    XLA's fast products for CPUs do not take a transposed left operand.
-    """
-    place = _LEFT.get(name)
+    """The place of an operand that is laid out anew before the product (`Known.moved`)."""
+    place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:
         return None
     return place if jax.default_backend() == "cpu" else None

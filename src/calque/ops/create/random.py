@@ -11,9 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.create.filled import check_holds
+from calque.ops.table.facts import facts, senseless
+from calque.ops.table.given import Given, each
 from calque.ops.table.promotion import (
+    BOOL,
+    INT,
     default_float,
     is_complex,
+    is_float,
     is_integral,
     opmath,
     real_dtype,
@@ -108,28 +114,48 @@ def _floating(name: str, dtype: Any) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{np.dtype(dtype).name}'")
 
 
-@op("rand", "rand.generator", random=True)
+def _size_condition(size: Any, *_: Any, **__: Any) -> None:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
+
+
+@op("rand", "rand.generator", random=True, condition=_size_condition)
 def rand(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("check_uniform_bounds", dtype)
     return _uniform(key, tuple(size), dtype).astype(dtype)
 
 
-@op("randn", "randn.generator", random=True)
+@op("randn", "randn.generator", random=True, condition=_size_condition)
 def randn(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("normal_kernel_cpu", dtype)
     return _normal(key, tuple(size), dtype).astype(dtype)
 
 
-@op("uniform", random=True, dynamic=("from", "to"), check=_in_order("uniform_"))
+def _finite_range(self: Given, **bounds: Any) -> None:
+    low, high = bounds.get("from", 0.0), bounds.get("to", 1.0)
+    if is_float(self.dtype) and high - low > float(jnp.finfo(self.dtype).max):
+        raise RuntimeError(
+            "uniform_ expects to-from to be no more than the largest number of the dtype, but "
+            f"found to={high} and from={low}"
+        )
+
+
+@op(
+    "uniform",
+    random=True,
+    dynamic=("from", "to"),
+    check=_in_order("uniform_"),
+    numbers=_finite_range,
+)
 def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
     _floating("check_uniform_bounds", self.dtype)
     unit = _uniform(key, self.shape, self.dtype)
     return (unit * (to - from_) + from_).astype(self.dtype)
 
 
-@op("normal_functional", random=True, dynamic=("mean", "std"), check=_spread)
+@op("normal_functional", random=True, dynamic=("mean", "std"), check=_spread, in_place="normal_")
 def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     _floating("normal_kernel_cpu", self.dtype)
     return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -163,7 +189,13 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
 
 
-@op("exponential", random=True, dynamic=("lambd",), check=_positive("exponential_", "lambd"))
+@op(
+    "exponential",
+    random=True,
+    dynamic=("lambd",),
+    check=_positive("exponential_", "lambd"),
+    refuses=senseless("its dtype must be a floating point but you specified an integer", BOOL, INT),
+)
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     _floating("exponential", self.dtype)
     drawn = jax.random.exponential(key, self.shape, _working(self.dtype))
@@ -192,18 +224,25 @@ def _coins(key: Array, shape: Any, p: Any) -> Array:
     return jax.random.uniform(key, shape, dtype) < jnp.asarray(p).astype(dtype)
 
 
-@op("bernoulli", random=True)
+def _unit(p: Any) -> Any:
+    return (p >= 0) & (p <= 1)
+
+
+_NO_PROBABILITY = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+
+
+@op("bernoulli", random=True, values=each("self", _unit, RuntimeError, _NO_PROBABILITY))
 def bernoulli(key: Array, self: Array) -> Array:
     _floating("bernoulli_tensor_cpu_self_", self.dtype)
     return _coins(key, self.shape, self).astype(self.dtype)
 
 
-@op("bernoulli.p", random=True, dynamic=("p",), check=_probability)
+@op("bernoulli.p", random=True, dynamic=("p",), check=_probability, in_place="bernoulli_.float")
 def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
     return _coins(key, self.shape, jnp.asarray(p, jnp.float32)).astype(self.dtype)
 
 
-@op("bernoulli.Tensor", random=True)
+@op("bernoulli.Tensor", random=True, values=each("p", _unit, RuntimeError, _NO_PROBABILITY))
 def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
     return _coins(key, self.shape, p).astype(self.dtype)
 
@@ -215,7 +254,14 @@ def _dropout_probability(arguments: Arguments) -> None:
         )
 
 
-@op("native_dropout", random=True, dynamic=("p",), check=_dropout_probability)
+@op(
+    "native_dropout",
+    random=True,
+    dynamic=("p",),
+    check=_dropout_probability,
+    layout="elementwise",
+    refuses=senseless("result type Float can't be cast to an integer type", BOOL, INT),
+)
 def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tuple[Array, Array]:
     if train is False:
         return input, jnp.ones(input.shape, jnp.bool_)
@@ -268,23 +314,55 @@ def _largest(dtype: Any) -> int:
     return 2 ** (jnp.finfo(dtype).nmant + 1) + 1
 
 
+def _representable(self: Given, **bounds: Any) -> None:
+    if self.dtype == np.bool_ or is_complex(self.dtype):
+        return
+    low, high = bounds.get("from", 0), bounds.get("to")
+    limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
+    if low < limit.min or (high is not None and high - 1 > limit.max):
+        raise RuntimeError(f"from or to - 1 is out of bounds for torch.{self.dtype}")
+
+
 @op("random", random=True)
 def random(key: Array, self: Array) -> Array:
     return _integers(key, self.shape, 0, _largest(self.dtype), jnp.int64).astype(self.dtype)
 
 
-@op("random.to", random=True, dynamic=("to",), check=_integers_in_order)
+@op(
+    "random.to",
+    random=True,
+    dynamic=("to",),
+    check=_integers_in_order,
+    numbers=_representable,
+)
 def random_to(key: Array, self: Array, to: Any) -> Array:
     return _integers(key, self.shape, 0, to, jnp.int64).astype(self.dtype)
 
 
-@op("random.from", random=True, dynamic=("from", "to"), check=_integers_in_order)
+@op(
+    "random.from",
+    random=True,
+    dynamic=("from", "to"),
+    check=_integers_in_order,
+    compares_numbers=True,
+    numbers=_representable,
+)
 def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
     high = _largest(self.dtype) if to is None else to
     return _integers(key, self.shape, from_, high, jnp.int64).astype(self.dtype)
 
 
-@op("randperm", "randperm.generator", random=True)
+def _holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
+    check_holds(n, dtype)
+
+
+@op(
+    "randperm",
+    "randperm.generator",
+    random=True,
+    writes=("no_booleans",),
+    numbers=_holds_all,
+)
 def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
@@ -294,7 +372,23 @@ def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
 # Samples from distributions given by tensors ------------------------------------------------------
 
 
-@op("multinomial", random=True)
+def _weights(self: Given, **_: Any) -> None:
+    if self.ndim and self.shape[-1] > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+    text = "probability tensor contains either `inf`, `nan` or element < 0"
+    self.require(lambda p: (p >= 0) & (p < np.inf), lambda _: RuntimeError(text))
+    values = self.values() if self.ndim in (1, 2) else None
+    if values is not None and not (values.sum(-1) > 0).all():
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+@op(
+    "multinomial",
+    random=True,
+    values=_weights,
+    writes=("exact_dtype",),
+    refuses=senseless("multinomial only supports floating-point dtypes for input", BOOL, INT),
+)
 def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
     _floating("multinomial", self.dtype)
     if self.ndim not in (1, 2):
@@ -314,7 +408,14 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     return lax.top_k(noisy, num_samples)[1].astype(jnp.int64)
 
 
-@op("poisson", random=True)
+def _none_below(x: Any) -> Any:
+    return ~(x < 0)
+
+
+_NO_RATE = "invalid Poisson rate, expected rate to be non-negative"
+
+
+@op("poisson", random=True, values=each("self", _none_below, RuntimeError, _NO_RATE))
 def poisson(key: Array, self: Array) -> Array:
     _floating("poisson_cpu", self.dtype)
     return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
@@ -342,3 +443,9 @@ def standard_gamma_grad(self: Array, output: Array) -> Array:
 def sample_dirichlet(key: Array, self: Array) -> Array:
     drawn = jax.random.loggamma(key, self.astype(_working(self.dtype)))
     return jax.nn.softmax(drawn, axis=-1).astype(self.dtype)
+
+
+facts(
+    "normal.float_Tensor normal.Tensor_Tensor",
+    values=each("std", _none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
+)

@@ -10,8 +10,10 @@ from jax import Array
 
 from calque.ops.index.gather import index_key, index_shape, is_mask
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
+from calque.ops.table.facts import facts
+from calque.ops.table.given import IN_SELF, INDEX, Given, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import is_integral
+from calque.ops.table.promotion import is_complex, is_integral
 from calque.ops.table.registry import op
 
 _DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
@@ -55,14 +57,14 @@ def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False
     return accumulate_at(self, key, values, "add")
 
 
-@op("_index_put_impl")
+@op("_index_put_impl", writes_in_place=("fills",), host_indices=True)
 def index_put_impl(
     self: Array, indices: Any, values: Array, accumulate: bool = False, unsafe: bool = False
 ) -> Array:
     return index_put(self, indices, values, accumulate)
 
 
-@op("_unsafe_masked_index_put_accumulate")
+@op("_unsafe_masked_index_put_accumulate", layout="meta_if_strided")
 def unsafe_masked_index_put(self: Array, mask: Array, indices: Any, values: Array) -> Array:
     masked = jnp.where(mask, values, jnp.zeros((), values.dtype))
     return index_put(self, indices, masked, True)
@@ -117,7 +119,23 @@ def check_mask(shape: tuple[int, ...], dim: int, mask: tuple[int, ...]) -> None:
             )
 
 
-@op("put")
+def _put_condition(self: Any, index: Any, source: Any, *_: Any, **__: Any) -> None:
+    if index.dtype != jnp.int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    if self.dtype == source.dtype and index.size != source.size:
+        raise IndexError(
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source.size}, index.numel() = {index.size}"
+        )
+
+
+@op(
+    "put",
+    layout="meta_if_strided",
+    writes=("changes",),
+    values=within_all,
+    condition=_put_condition,
+)
 def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
     if self.dtype != source.dtype:
         raise RuntimeError("put_(): self and source expected to have the same dtype")
@@ -155,7 +173,7 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
         )
 
 
-@op("index_add")
+@op("index_add", writes=("exact_dtype", "changes"), values=within_dim(IndexError, IN_SELF))
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     _check_source("index_add_()", self, dim, index, source)
@@ -178,7 +196,22 @@ def _check_rest(name: str, self: Array, dim: int, source: Array) -> None:
         )
 
 
-@op("index_copy")
+def _index_copy_condition(self: Any, dim: int, index: Any, source: Any) -> None:
+    along = source.shape[wrap_dim(dim, source.ndim)] if source.ndim else 1
+    if index.ndim < 2 and source.ndim == self.ndim and index.size != along:
+        raise IndexError(
+            f"index_copy_(): Number of indices ({index.size}) should be equal to "
+            f"source.size(dim) ({along})"
+        )
+
+
+@op(
+    "index_copy",
+    writes=("exact_dtype", "changes"),
+    autocast="widest",
+    values=within_dim(IndexError, f"index_copy_(): {INDEX}"),
+    condition=_index_copy_condition,
+)
 def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     if index.dtype != jnp.int64:
@@ -192,7 +225,23 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     return replace_at(target, _vector_key(target, dim, index), source).reshape(self.shape)
 
 
-@op("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
+    if index.dtype not in (jnp.int64, jnp.int32):
+        raise IndexError("index_fill_(): Expected dtype int64 for index.")
+    if is_complex(jnp.result_type(value)) and not is_complex(self.dtype):
+        raise RuntimeError(
+            "index_fill_(): Converting complex Scalar to non-complex type is not supported"
+        )
+
+
+@op(
+    "index_fill.int_Scalar",
+    "index_fill.int_Tensor",
+    values=within_dim(IndexError, INDEX, negative=True),
+    layout="meta_if_strided",
+    writes_in_place=("fills",),
+    condition=_index_fill_condition,
+)
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     if getattr(value, "ndim", 0):
@@ -208,7 +257,18 @@ def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     )
 
 
-@op("index_reduce")
+def _index_reduce_condition(
+    self: Any, dim: int, index: Any, source: Any, reduce: str, *_: Any, **__: Any
+) -> None:
+    _known(reduce, ("prod", "mean", "amax", "amin"))
+
+
+@op(
+    "index_reduce",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(IndexError, IN_SELF),
+    condition=_index_reduce_condition,
+)
 def index_reduce(
     self: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
 ) -> Array:
@@ -300,22 +360,26 @@ def _matching_source(name: str, self: Array, dim: int, index: Array, source: Any
     return source[tuple(slice(n) for n in index.shape)]
 
 
-@op("scatter.src")
+@op("scatter.src", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scatter("scatter", self, dim, index, src, None, True)
 
 
-@op("scatter.value")
+@op("scatter.value", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_value(self: Array, dim: int, index: Array, value: Any) -> Array:
     return _scatter("scatter", self, dim, index, _everywhere(value, self, index), None, True)
 
 
-@op("scatter.reduce")
+@op("scatter.reduce", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_with(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     return _scatter("scatter", self, dim, index, src, _older(reduce), True)
 
 
-@op("scatter.value_reduce")
+@op(
+    "scatter.value_reduce",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(RuntimeError, INDEX),
+)
 def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: str) -> Array:
     source = _everywhere(value, self, index)
     return _scatter("scatter", self, dim, index, source, _older(reduce), True)
@@ -332,12 +396,33 @@ def _older(reduce: str) -> str:
     return reduce
 
 
-@op("scatter_add")
+@op(
+    "scatter_add",
+    writes=("exact_dtype", "changes"),
+    autocast="widest",
+    values=within_dim(RuntimeError, INDEX),
+)
 def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scatter("scatter_add", self, dim, index, src, "sum", True)
 
 
-@op("scatter_reduce.two")
+def _known(reduce: str, names: tuple[str, ...]) -> None:
+    if reduce not in names:
+        raise RuntimeError(f"reduce argument must be one of {', '.join(names)}, got {reduce}.")
+
+
+def _scatter_reduce_condition(
+    self: Any, dim: int, index: Any, src: Any, reduce: str, *_: Any, **__: Any
+) -> None:
+    _known(reduce, ("sum", "prod", "mean", "amax", "amin"))
+
+
+@op(
+    "scatter_reduce.two",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(RuntimeError, INDEX),
+    condition=_scatter_reduce_condition,
+)
 def scatter_reduce(
     self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
 ) -> Array:
@@ -347,7 +432,7 @@ def scatter_reduce(
 # Masks --------------------------------------------------------------------------------------------
 
 
-@op("masked_fill.Scalar", "masked_fill.Tensor")
+@op("masked_fill.Scalar", "masked_fill.Tensor", layout="row_major", writes_in_place=("fills",))
 def masked_fill(self: Array, mask: Array, value: Any) -> Array:
     if mask.dtype != jnp.bool_:
         raise RuntimeError(
@@ -363,7 +448,33 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
     return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
 
 
-@op("masked_scatter")
+def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:
+    """Raise RuntimeError where a mask has more ones than the source has elements."""
+    values = mask.values() if mask.dtype == np.bool_ else None
+    if values is None:
+        return
+    rest = np.broadcast_shapes(self.shape, mask.shape)
+    count = int(np.count_nonzero(values)) * (int(np.prod(rest)) // max(values.size, 1))
+    if count > source.size:
+        raise RuntimeError(
+            "masked_scatter: expected self and source to have same dtypes and source to have as "
+            f"many elements as the mask has ones, but got {source.size} for {count}"
+        )
+
+
+def _masked_scatter_condition(self: Any, mask: Any, source: Any) -> None:
+    if mask.dtype != jnp.bool_:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
+
+
+@op(
+    "masked_scatter",
+    writes_in_place=("computes_first",),
+    values=_enough,
+    condition=_masked_scatter_condition,
+)
 def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
     if self.dtype != source.dtype:
         raise RuntimeError(
@@ -387,3 +498,13 @@ def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Any) -> Arra
     where = jnp.where(mask, order, jnp.int32(count))
     flat = replace_at(jnp.zeros((count,), grad_output.dtype), where, grad_output.reshape(-1))
     return flat.reshape(tuple(sizes))
+
+
+facts("_unsafe_index_put", layout="meta_if_strided")
+facts(
+    "index_put",
+    layout="meta_if_strided",
+    writes_in_place=("fills",),
+    autocast="widest",
+    host_indices=True,
+)

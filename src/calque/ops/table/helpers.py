@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax.core import max_dim
+
+from calque.ops.table.promotion import spoken
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -59,3 +63,19 @@ def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
     if len(set(wrapped)) != len(wrapped):
         raise RuntimeError("dim appears multiple times in the list of dims")
     return () if ndim == 0 else wrapped
+
+
+def check_parameters(input: Any, *parameters: Any) -> None:
+    """Check that a normalization's parameters are of its input's dtype, or float32 for half precision.
+
+    Raises:
+        RuntimeError: they are not.
+
+    """
+    for parameter in parameters:
+        if parameter is None or parameter.dtype == input.dtype:
+            continue
+        if input.dtype not in (np.dtype("float16"), jnp.bfloat16) or parameter.dtype != jnp.float32:
+            raise RuntimeError(
+                f"mixed dtype (CPU): expect parameter to have scalar type of {spoken(input.dtype)}"
+            )

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections import Counter
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -80,8 +81,7 @@ def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _decompositions() -> dict[Any, Any]:
-    import torch._decomp as decomp  # slow to import: only when the first operator needs it
-
+    decomp = import_module("torch._decomp")  # slow: only when the first operator needs it
     # torch._refs' decompositions end in prims, which call the very operator they came from.
     return {
         op: function

@@ -5,6 +5,8 @@ Everything else that makes a view (select, slice, transpose, expand, ...) reache
 sees a cell through a geometry the cell does not know of.
 """
 
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,25 +19,41 @@ from calque.device.memory.geometry import Layout
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
-ALIASING = ("view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
-# PyTorch's own kernels, which look at the storage: they need its size, or mark the alias they make.
-SHARING = ("_conj", "_neg_view", "as_strided_scatter")
-GEOMETRY_IN_PLACE = (
-    "as_strided_",
-    "transpose_",
-    "t_",
-    "squeeze_",
-    "squeeze_.dim",
-    "squeeze_.dims",
-    "unsqueeze_",
-    "swapaxes_",
-    "swapdims_",
-)
-
 
 def _overload(name: str) -> torch._ops.OpOverload:
-    packet, _, overload = name.partition(".")
+    packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(aten, packet), overload or "default")
+
+
+@cache
+def changes_geometry(op: Any) -> bool:
+    """Whether an operator gives its argument another geometry in place, as PyTorch's tags tell.
+
+    Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
+    """
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.inplace_view not in op.tags:
+        return False
+    return op._overloadpacket not in (aten.set_, aten.detach_)
+
+
+def _operators() -> Iterator[tuple[str, torch._ops.OpOverload]]:
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::"):
+            yield name.removeprefix("aten::"), _overload(name)
+
+
+def _resizes(op: torch._ops.OpOverload) -> bool:
+    return "memory_format" in [a.name for a in op._schema.arguments]
+
+
+def _is_left_to_devices(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator gives a view, and PyTorch has no kernel of it for all devices."""
+    returns = [r.alias_info for r in op._schema.returns]
+    if not any(alias is not None and not alias.is_write for alias in returns):
+        return False
+    name, has = op.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    return has(name, "Meta") and not any(has(name, key) for key in composite)
 
 
 def as_strided(
@@ -73,18 +91,14 @@ def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
     return alias(aten.view.default, tensor, size)
 
 
-def _aliasing(name: str) -> Any:
-    op = _overload(name)
-
+def _aliasing(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
         return alias(op, tensor, *args)
 
     return kernel
 
 
-def _sharing(name: str) -> Any:
-    op = _overload(name)
-
+def _sharing(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         share(tensor)
         return op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
@@ -92,9 +106,7 @@ def _sharing(name: str) -> Any:
     return kernel
 
 
-def _in_place(name: str) -> Any:
-    op = _overload(name)
-
+def _in_place(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
             share(tensor)
@@ -168,6 +180,12 @@ def _prepare(
 def kernels() -> dict[str, Any]:
     """The view kernels by operator name."""
     return {
+        **{name: _aliasing(op) for name, op in _operators() if _is_left_to_devices(op)},
+        **{
+            name: _in_place(op)
+            for name, op in _operators()
+            if changes_geometry(op) and not _resizes(op)
+        },
         "as_strided": as_strided,
         "view.dtype": view_dtype,
         "_unsafe_view": unsafe_view,
@@ -175,7 +193,8 @@ def kernels() -> dict[str, Any]:
         "set_.source_Storage_storage_offset": set_source_storage_offset,
         "set_.source_Storage": set_source_storage,
         "set_.source_Tensor": set_source_tensor,
-        **{name: _aliasing(name) for name in ALIASING},
-        **{name: _sharing(name) for name in SHARING},
-        **{name: _in_place(name) for name in GEOMETRY_IN_PLACE},
+        # PyTorch's own, which look at the storage: for its size, or to mark the alias they make.
+        "_conj": _sharing(aten._conj.default),
+        "_neg_view": _sharing(aten._neg_view.default),
+        "as_strided_scatter": _sharing(aten.as_strided_scatter.default),
     }

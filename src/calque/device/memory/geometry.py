@@ -22,7 +22,7 @@ from calque.device.runtime.compile_cache import kept
 
 Ints = tuple[int, ...]
 
-READ_VIEW = "read_view"
+READ_VIEW = "calque.read_view"  # no name that a function of the user's can be defined with
 """The name, in a traced program, of the function that takes a view of an array."""
 
 

@@ -449,3 +449,5 @@ facts(
     "normal.float_Tensor normal.Tensor_Tensor",
     values=each("std", _none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
 )
+facts("rand", like="rand_like")
+facts("randn", like="randn_like")

@@ -103,7 +103,7 @@ class Known(TypedDict, total=False):
         node: whether the operator, which PyTorch composes of others, is one node of torch's graph.
         without_gradient: likewise, but for calls without a gradient only, and of them for those
             whose arguments (`Given` for tensors) it says yes to.
-        asserts: whether the operator only looks at its argument, to raise.
+        like: the operator that draws as this one does, for the shape and dtype of a tensor.
     """
 
     layout: Layout
@@ -123,7 +123,7 @@ class Known(TypedDict, total=False):
     reports: str
     node: bool
     without_gradient: Callable[..., bool]
-    asserts: bool
+    like: str
 
 
 FACTS: dict[str, Known] = {}

@@ -4,9 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import max_dim
 
-from calque.ops.table.promotion import spoken
+from calque.ops.table.promotion import is_complex, spoken
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -14,6 +15,13 @@ Dims = int | list[int] | tuple[int, ...] | None
 def names(text: str) -> list[str]:
     """The words of a table of names."""
     return text.split()
+
+
+def cast(array: Array, dtype: np.dtype) -> Array:
+    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    if is_complex(array.dtype) and not is_complex(dtype):
+        array = array.real
+    return array != 0 if dtype == np.bool_ else array.astype(dtype)
 
 
 def is_known(size: Any) -> bool:
@@ -66,11 +74,9 @@ def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
 
 
 def check_parameters(input: Any, *parameters: Any) -> None:
-    """Check that a normalization's parameters are of its input's dtype, or float32 for half precision.
+    """Raise RuntimeError unless a normalization's parameters have the dtype of its input.
 
-    Raises:
-        RuntimeError: they are not.
-
+    Half precision takes parameters of float32 too.
     """
     for parameter in parameters:
         if parameter is None or parameter.dtype == input.dtype:

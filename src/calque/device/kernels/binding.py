@@ -6,14 +6,14 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
-from calque.device.kernels import trace_checks
+from calque.device.kernels import fast_path, trace_checks
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
@@ -121,15 +121,15 @@ def _write_back(target: Any, value: Any) -> None:
 
 def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
-    run: Runner | None = None
-    place = -1  # of `self` in the rule: polygamma has another argument before it
+    return _when_called(lambda: _in_place(name, rule))
+
+
+def _in_place(name: str, rule: Rule) -> Kernel:
+    place = _place_of_self(rule)  # polygamma has another argument before it
+    run = runner(rule, name, place)
     written = Written(name, rule)
 
-    def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        nonlocal run, place
-        if run is None:
-            place = _place_of_self(rule)
-            run = runner(rule, name, place)
+    def general(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         written.check_memory(self, args)
         args = (*args[:place], self, *args[place:])
         result = run(args, kwargs)
@@ -138,16 +138,30 @@ def in_place(name: str, rule: Rule) -> Kernel:
         write(self, result)
         return self
 
-    def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
-        nonlocal run
-        if run is None:
-            run = runner(rule, name)
+    def of_lists(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         for i, tensor in enumerate(self):
             others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
             written.check_memory(tensor, others)
         _write_back(self, run((self, *args), kwargs))
 
-    return kernel if schema_of(name).returns else list_kernel
+    if not schema_of(name).returns:
+        return of_lists
+    if place or rule.mutates or run.guarded:
+        return general
+    return fast_path.in_place(run, name, general, written.apart)
+
+
+def _when_called(make: Callable[[], Kernel]) -> Kernel:
+    """A kernel that is made at its first call: most never are."""
+    made: Kernel | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal made
+        if made is None:
+            made = make()
+        return made(*args, **kwargs)
+
+    return kernel
 
 
 def _place_of_self(rule: Rule) -> int:
@@ -156,25 +170,24 @@ def _place_of_self(rule: Rule) -> int:
 
 def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
+    return _when_called(lambda: _out_form(name))
+
+
+def _out_form(name: str) -> Kernel:
+    rule = functional_of(name)
+    if rule is None:
+        return partial(fall_back, overload_of(name))
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
-    untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
-    written: Written | None = None
-    rule: Rule | None = None
-    run: Runner | None = None
+    run, written = runner(rule), Written(name, rule)
+    # An operator that is told no dtype counts in that of out.
+    untold = "dtype" in rule.parameters and all(a.name != "dtype" for a in schema.arguments)
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal rule, run, written
-        if rule is None:
-            rule = functional_of(name)
-        if rule is None:
-            return fall_back(overload_of(name), *args, **kwargs)
-        if run is None or written is None:
-            run, written = runner(rule), Written(name, rule)
+    def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
-        if untold and "dtype" in rule.parameters and targets[0].dtype != torch.bool:
+        if untold and targets[0].dtype != torch.bool:
             kwargs["dtype"] = targets[0].dtype
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
@@ -192,7 +205,10 @@ def out_form(name: str) -> Kernel:
             return None
         return targets[0] if len(targets) == 1 else tuple(targets)
 
-    return kernel
+    single = outs == ["out"] and [str(r.type) for r in schema.returns] == ["Tensor"]
+    if rule.mutates or run.guarded or not single:
+        return general
+    return fast_path.out_form(run, name, general, written.apart, untold)
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:

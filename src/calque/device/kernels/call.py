@@ -17,9 +17,10 @@ from torch.nn import Parameter
 
 from calque.device.kernels import fast_path
 from calque.device.kernels.applying import UNUSED, apply
-from calque.device.kernels.fast_path import NUMBERS, wrap_result
+from calque.device.kernels.arguments import NUMBERS
+from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
-from calque.device.kernels.slots import SLOT, Slot, Viewed, viewed
+from calque.device.kernels.slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device
@@ -49,6 +50,7 @@ class Runner:
         outline: what checks the arguments of each new call; None where the rule's arguments are
             not those of an operator.
         dynamic: for each parameter, whether its numbers are arguments of the executable.
+        named: likewise, by the parameter's name.
         guarded: whether each call is checked by the rule, or draws a random key.
     """
 
@@ -60,6 +62,7 @@ class Runner:
         "cast",
         "dynamic",
         "guarded",
+        "named",
         "outline",
         "rule",
     )
@@ -76,7 +79,8 @@ class Runner:
         self.outline = outline
         self._traced = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
-        self.dynamic = tuple(name in self._traced for name in self._names)
+        self.named = {name: name in self._traced for name in self._names}
+        self.dynamic = tuple(self.named.values())
         self.guarded = rule.random or rule.check is not None
         self._cache = Table()
         self._lay: strides.Layer | type | None = Slot  # until a call asks
@@ -211,7 +215,8 @@ class Runner:
         dependent = rule.data_dependent
         if dependent(*args, **kwargs) if callable(dependent) else dependent:
             return self._dependent(run, template, keywords)
-        return jax.jit(run)
+        # An in-place form may not look at its target: the fast path passes it all the same.
+        return jax.jit(run, keep_unused=cast is not None)
 
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
@@ -240,19 +245,12 @@ class Runner:
         if isinstance(value, torch.SymFloat):
             return SLOT if name in self._traced else value.node.pin()
         if isinstance(value, Tensor):
-            return _slot_of(value)
+            return slot_of(value)
         if type(value) in NUMBERS and name in self._traced:
             return SLOT
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
-
-
-def _slot_of(tensor: Tensor) -> Slot:
-    cell = getattr(tensor.untyped_storage(), "cell", None)
-    if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
-        return SLOT
-    return viewed(cell, tensor, []) or SLOT
 
 
 def _moved(name: str, template: list[Any]) -> int | None:

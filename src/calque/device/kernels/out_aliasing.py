@@ -24,6 +24,9 @@ class Written:
     Args:
         name: the operator.
         rule: the functional rule that it follows from; None for one that has none.
+
+    Attributes:
+        apart: whether it may not read memory that it writes, not even element by element.
     """
 
     def __init__(self, name: str, rule: Rule | None = None) -> None:
@@ -35,7 +38,7 @@ class Written:
         own = known.get("writes_in_place", ()) if in_place else told
         self._fills = "fills" in own
         self._looks = "computes_first" not in own
-        self._apart = "apart" in told or "changes" in told
+        self.apart = "apart" in told or "changes" in told
         self._changes = "changes" in told and not in_place
         self._exact = "exact_dtype" in told or self.base.endswith("_copy")
         self._no_booleans = "no_booleans" in told
@@ -54,7 +57,7 @@ class Written:
         if not self._looks:
             return
         storage = target.untyped_storage()
-        if not self._apart and not getattr(getattr(storage, "cell", None), "viewed", True):
+        if not self.apart and not getattr(getattr(storage, "cell", None), "viewed", True):
             return
         place = _Place(target, size)
         self._check_inputs(place, storage._cdata, inputs[1:] if self._changes else inputs)
@@ -66,7 +69,7 @@ class Written:
             elif isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
                 other = _Place(value)
                 same = value is place.tensor or place.same(other)
-                if self._apart if same else place.overlaps(other):
+                if self.apart if same else place.overlaps(other):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the "
                         "written-to tensor refer to a single memory location. Please clone() the "

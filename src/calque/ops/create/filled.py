@@ -1,6 +1,7 @@
 """Operators that make tensors from numbers."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ def _overflows(value: Any, dtype: Any) -> bool:
     return value > limit.max or value < (limit.min or -limit.max)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def check_holds(value: Any, dtype: Any) -> None:
     """Raise RuntimeError where a dtype cannot hold a number."""
     if dtype is not None and _overflows(value, dtype):

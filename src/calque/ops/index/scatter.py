@@ -453,7 +453,10 @@ def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:
     values = mask.values() if mask.dtype == np.bool_ else None
     if values is None:
         return
-    rest = np.broadcast_shapes(self.shape, mask.shape)
+    try:
+        rest = np.broadcast_shapes(self.shape, mask.shape)
+    except ValueError:  # what the rule refuses
+        return
     count = int(np.count_nonzero(values)) * (int(np.prod(rest)) // max(values.size, 1))
     if count > source.size:
         raise RuntimeError(

@@ -2,8 +2,8 @@
 
 A call is told by its description (`arguments`); a table leads from there to XLA's executable and to
 the geometry of the result. What is not in the table goes the general way, and is admitted to it at
-its third call. In-place and `out=` forms do the same; their result becomes the array of the tensor's
-memory. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
+its third call. In-place and `out=` forms do the same; their result becomes the array in the cell of
+the tensor they write. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
 """
 
 from collections import Counter

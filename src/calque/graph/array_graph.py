@@ -28,7 +28,7 @@ from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
 from calque.errors import TraceError, UnsupportedOpError
 from calque.graph.interpreter import Nodes, on_device
 from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
-from calque.ops.table.facts import canonical, fact_of, told
+from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 
 
@@ -140,7 +140,7 @@ def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any])
 @cache
 def _of_shapes() -> dict[str, torch._ops.OpOverload]:
     """Random operators that the device makes of others before a rule is met."""
-    return {canonical(fact_of(name)["like"]): overload_of(name) for name in told("like")}
+    return {canonical(like): overload_of(name) for name, like in told("like").items()}
 
 
 def _is_plain(rule: Rule) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from calque.ops.table.facts import fact_of, told
+from calque.ops.table.facts import told
 
 KEY = "AutocastPrivateUse1"
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
@@ -79,10 +79,9 @@ def _refuse(message: str) -> Kernel:
 def install(aten: torch.library.Library, everything: torch.library.Library) -> None:
     """Register the tables; every other operator passes autocast by."""
     everything.fallback(torch.library.fallthrough_kernel, KEY)
-    for name in told("autocast"):
+    for name, dtype in told("autocast").items():
         op = _overload(name)
         if op is not None:
-            aten.impl(name.removeprefix("aten::"), _MAKERS[fact_of(name)["autocast"]](op), KEY)
-    for name in told("unsafe_autocast"):
-        message = fact_of(name)["unsafe_autocast"]
+            aten.impl(name.removeprefix("aten::"), _MAKERS[dtype](op), KEY)
+    for name, message in told("unsafe_autocast").items():
         aten.impl(name.removeprefix("aten::"), _refuse(message), KEY)

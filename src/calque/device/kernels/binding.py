@@ -231,7 +231,7 @@ def write_out(target: torch.Tensor, result: Array) -> None:
 @cache
 def renamed() -> dict[str, str]:
     """The rule of each in-place operator that is not named after its functional form."""
-    return {canonical(fact_of(name)["in_place"]): name for name in told("in_place")}
+    return {canonical(form): name for name, form in told("in_place").items()}
 
 
 @cache

@@ -6,7 +6,7 @@ what is a view, what draws random numbers) is asked there instead.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
     "row_major", "elementwise", "images", "convolution", "meta", "meta_if_strided",
@@ -162,9 +162,9 @@ def fact_of_form(name: str) -> Known:
     return FACTS.get(f"{base.removesuffix('_')}{dot}{overload}", {})
 
 
-def told(fact: str) -> list[str]:
-    """The operators of which a fact is told, in the order of telling."""
-    return [name for name, known in FACTS.items() if fact in known]
+def told(fact: str) -> dict[str, Any]:
+    """The operators of which a fact is told, and what, in the order of telling."""
+    return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 
 
 def canonical(name: str) -> str:

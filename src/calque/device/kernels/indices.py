@@ -23,7 +23,7 @@ from calque.device.memory import strides
 from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import known
-from calque.ops.index.scatter import check_mask
+from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
 from calque.ops.table.given import INDEX, within_dim
 from calque.ops.table.registry import RULES

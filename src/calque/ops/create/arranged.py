@@ -61,6 +61,9 @@ def stack(tensors: Any, dim: int = 0) -> Array:
     return jnp.stack([t.astype(dtype) for t in tensors], axis=axis)
 
 
+facts("stack", layout="meta_if_strided", writes=("cast_type_error",), autocast="widest")
+
+
 @op("block_diag")
 def block_diag(tensors: Any) -> Array:
     for place, tensor in enumerate(tensors):
@@ -198,6 +201,3 @@ def diag_embed(self: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
     by_row = jnp.pad(self, places)[..., :, None]
     matrix = jnp.where(column - row == offset, by_row, jnp.zeros((), self.dtype))
     return jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
-
-
-facts("stack", layout="meta_if_strided", writes=("cast_type_error",), autocast="widest")

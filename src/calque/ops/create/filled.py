@@ -67,6 +67,9 @@ def zeros(size: Any, dtype: Any = None) -> Array:
     return jnp.zeros(_shape(size), dtype or default_float())
 
 
+facts("zeros", writes=("fills",))
+
+
 @op("ones", writes=("fills",))
 def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
@@ -90,6 +93,9 @@ def zero(self: Array) -> Array:
 @op("fill.Scalar", "fill.Tensor", layout="elementwise", writes_in_place=("fills",))
 def fill(self: Array, value: Any) -> Array:
     return jnp.broadcast_to(_number(value, self.dtype), self.shape)
+
+
+facts("fill.Scalar", numbers=_holds_value)
 
 
 def _number(value: Any, dtype: Any) -> Array:
@@ -279,7 +285,3 @@ def polar(abs: Array, angle: Array) -> Array:
     _same_floats("polar", abs, angle)
     size, angle = jnp.broadcast_arrays(abs, angle)
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
-
-
-facts("zeros", writes=("fills",))
-facts("fill.Scalar", numbers=_holds_value)

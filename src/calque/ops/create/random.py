@@ -11,15 +11,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.ops.create.filled import check_holds
+from calque.ops.create.random_checks import (
+    NO_PROBABILITY,
+    NO_RATE,
+    distribution,
+    dropout_probability,
+    finite_range,
+    holds_all,
+    in_order,
+    integers_in_order,
+    is_probability,
+    known_size,
+    none_below,
+    positive,
+    probability,
+    representable,
+    spread,
+    success,
+)
 from calque.ops.table.facts import facts, senseless
-from calque.ops.table.given import Given, each
+from calque.ops.table.given import each
 from calque.ops.table.promotion import (
     BOOL,
     INT,
     default_float,
     is_complex,
-    is_float,
     is_integral,
     opmath,
     real_dtype,
@@ -30,56 +46,7 @@ from calque.ops.table.registry import op
 
 # What PyTorch raises for parameters outside their range -------------------------------------------
 
-Arguments = dict[str, Any]
 INT64 = np.dtype("int64")
-
-
-def _in_order(name: str) -> Any:
-    def check(arguments: Arguments) -> None:
-        low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
-        if low > high:
-            raise RuntimeError(
-                f"{name} expects to return a [from, to) range, but found from={low} > to={high}"
-            )
-
-    return check
-
-
-def _integers_in_order(arguments: Arguments) -> None:
-    low = arguments.get("low", arguments.get("from", 0))
-    high = arguments.get("high", arguments.get("to"))
-    if high is not None and not hasattr(high, "shape") and low >= high:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
-        )
-
-
-def _probability(arguments: Arguments) -> None:
-    p = arguments.get("p", 0.5)
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-
-
-def _success(arguments: Arguments) -> None:
-    if not 0 < arguments["p"] < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']}")
-
-
-def _positive(name: str, parameter: str, least: float = 0.0, strict: bool = True) -> Any:
-    def check(arguments: Arguments) -> None:
-        value = arguments.get(parameter, 1.0)
-        if hasattr(value, "shape"):
-            return
-        if value < least or (strict and value == least):
-            sign = ">" if strict else ">="
-            raise RuntimeError(
-                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value}"
-            )
-
-    return check
-
-
-_spread = _positive("normal", "std", strict=False)
 
 
 # Draws --------------------------------------------------------------------------------------------
@@ -114,40 +81,32 @@ def _floating(name: str, dtype: Any) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{np.dtype(dtype).name}'")
 
 
-def _size_condition(size: Any, *_: Any, **__: Any) -> None:
-    if any(n < 0 for n in size):
-        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
-
-
-@op("rand", "rand.generator", random=True, condition=_size_condition)
+@op("rand", "rand.generator", random=True, condition=known_size)
 def rand(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("check_uniform_bounds", dtype)
     return _uniform(key, tuple(size), dtype).astype(dtype)
 
 
-@op("randn", "randn.generator", random=True, condition=_size_condition)
+facts("rand", like="rand_like")
+
+
+@op("randn", "randn.generator", random=True, condition=known_size)
 def randn(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("normal_kernel_cpu", dtype)
     return _normal(key, tuple(size), dtype).astype(dtype)
 
 
-def _finite_range(self: Given, **bounds: Any) -> None:
-    low, high = bounds.get("from", 0.0), bounds.get("to", 1.0)
-    if is_float(self.dtype) and high - low > float(jnp.finfo(self.dtype).max):
-        raise RuntimeError(
-            "uniform_ expects to-from to be no more than the largest number of the dtype, but "
-            f"found to={high} and from={low}"
-        )
+facts("randn", like="randn_like")
 
 
 @op(
     "uniform",
     random=True,
     dynamic=("from", "to"),
-    check=_in_order("uniform_"),
-    numbers=_finite_range,
+    check=in_order("uniform_"),
+    numbers=finite_range,
 )
 def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
     _floating("check_uniform_bounds", self.dtype)
@@ -155,7 +114,7 @@ def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
     return (unit * (to - from_) + from_).astype(self.dtype)
 
 
-@op("normal_functional", random=True, dynamic=("mean", "std"), check=_spread, in_place="normal_")
+@op("normal_functional", random=True, dynamic=("mean", "std"), check=spread, in_place="normal_")
 def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     _floating("normal_kernel_cpu", self.dtype)
     return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -167,7 +126,7 @@ def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     "normal.float_Tensor",
     random=True,
     dynamic=("mean", "std"),
-    check=_spread,
+    check=spread,
 )
 def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
     if is_complex(jnp.asarray(std).dtype):
@@ -177,13 +136,19 @@ def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
     return (_normal(key, shape, dtype) * std + mean).astype(dtype)
 
 
-@op("normal.float_float", random=True, dynamic=("mean", "std"), check=_spread)
+facts(
+    "normal.float_Tensor normal.Tensor_Tensor",
+    values=each("std", none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
+)
+
+
+@op("normal.float_float", random=True, dynamic=("mean", "std"), check=spread)
 def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     return (_normal(key, tuple(size), dtype) * std + mean).astype(dtype)
 
 
-@op("log_normal", random=True, dynamic=("mean", "std"), check=_positive("log_normal_", "std"))
+@op("log_normal", random=True, dynamic=("mean", "std"), check=positive("log_normal_", "std"))
 def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
     _floating("log_normal", self.dtype)
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -193,7 +158,7 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
     "exponential",
     random=True,
     dynamic=("lambd",),
-    check=_positive("exponential_", "lambd"),
+    check=positive("exponential_", "lambd"),
     refuses=senseless("its dtype must be a floating point but you specified an integer", BOOL, INT),
 )
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
@@ -202,14 +167,14 @@ def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     return (drawn / lambd).astype(self.dtype)
 
 
-@op("cauchy", random=True, dynamic=("median", "sigma"), check=_positive("cauchy_", "sigma"))
+@op("cauchy", random=True, dynamic=("median", "sigma"), check=positive("cauchy_", "sigma"))
 def cauchy(key: Array, self: Array, median: Any = 0.0, sigma: Any = 1.0) -> Array:
     _floating("cauchy", self.dtype)
     drawn = jax.random.cauchy(key, self.shape, _working(self.dtype))
     return (drawn * sigma + median).astype(self.dtype)
 
 
-@op("geometric", random=True, dynamic=("p",), check=_success)
+@op("geometric", random=True, dynamic=("p",), check=success)
 def geometric(key: Array, self: Array, p: Any) -> Array:
     unit = 1 - jax.random.uniform(key, self.shape, _working(self.dtype))
     count = jnp.ceil(jnp.log(unit) / jnp.log1p(-p))
@@ -224,41 +189,27 @@ def _coins(key: Array, shape: Any, p: Any) -> Array:
     return jax.random.uniform(key, shape, dtype) < jnp.asarray(p).astype(dtype)
 
 
-def _unit(p: Any) -> Any:
-    return (p >= 0) & (p <= 1)
-
-
-_NO_PROBABILITY = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
-
-
-@op("bernoulli", random=True, values=each("self", _unit, RuntimeError, _NO_PROBABILITY))
+@op("bernoulli", random=True, values=each("self", is_probability, RuntimeError, NO_PROBABILITY))
 def bernoulli(key: Array, self: Array) -> Array:
     _floating("bernoulli_tensor_cpu_self_", self.dtype)
     return _coins(key, self.shape, self).astype(self.dtype)
 
 
-@op("bernoulli.p", random=True, dynamic=("p",), check=_probability, in_place="bernoulli_.float")
+@op("bernoulli.p", random=True, dynamic=("p",), check=probability, in_place="bernoulli_.float")
 def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
     return _coins(key, self.shape, jnp.asarray(p, jnp.float32)).astype(self.dtype)
 
 
-@op("bernoulli.Tensor", random=True, values=each("p", _unit, RuntimeError, _NO_PROBABILITY))
+@op("bernoulli.Tensor", random=True, values=each("p", is_probability, RuntimeError, NO_PROBABILITY))
 def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
     return _coins(key, self.shape, p).astype(self.dtype)
-
-
-def _dropout_probability(arguments: Arguments) -> None:
-    if not 0 <= arguments["p"] <= 1:
-        raise RuntimeError(
-            f"dropout probability has to be between 0 and 1, but got {arguments['p']}"
-        )
 
 
 @op(
     "native_dropout",
     random=True,
     dynamic=("p",),
-    check=_dropout_probability,
+    check=dropout_probability,
     layout="elementwise",
     refuses=senseless("result type Float can't be cast to an integer type", BOOL, INT),
 )
@@ -292,7 +243,7 @@ def _integers(key: Array, shape: Any, low: Any, high: Any, dtype: Any) -> Array:
     return jax.random.randint(key, shape, low, high, drawn_in).astype(dtype)
 
 
-_randint = {"random": True, "dynamic": ("low", "high"), "check": _integers_in_order}
+_randint = {"random": True, "dynamic": ("low", "high"), "check": integers_in_order}
 
 
 @op("randint", "randint.generator", **_randint)
@@ -314,15 +265,6 @@ def _largest(dtype: Any) -> int:
     return 2 ** (jnp.finfo(dtype).nmant + 1) + 1
 
 
-def _representable(self: Given, **bounds: Any) -> None:
-    if self.dtype == np.bool_ or is_complex(self.dtype):
-        return
-    low, high = bounds.get("from", 0), bounds.get("to")
-    limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
-    if low < limit.min or (high is not None and high - 1 > limit.max):
-        raise RuntimeError(f"from or to - 1 is out of bounds for torch.{self.dtype}")
-
-
 @op("random", random=True)
 def random(key: Array, self: Array) -> Array:
     return _integers(key, self.shape, 0, _largest(self.dtype), jnp.int64).astype(self.dtype)
@@ -332,8 +274,8 @@ def random(key: Array, self: Array) -> Array:
     "random.to",
     random=True,
     dynamic=("to",),
-    check=_integers_in_order,
-    numbers=_representable,
+    check=integers_in_order,
+    numbers=representable,
 )
 def random_to(key: Array, self: Array, to: Any) -> Array:
     return _integers(key, self.shape, 0, to, jnp.int64).astype(self.dtype)
@@ -343,17 +285,13 @@ def random_to(key: Array, self: Array, to: Any) -> Array:
     "random.from",
     random=True,
     dynamic=("from", "to"),
-    check=_integers_in_order,
+    check=integers_in_order,
     compares_numbers=True,
-    numbers=_representable,
+    numbers=representable,
 )
 def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
     high = _largest(self.dtype) if to is None else to
     return _integers(key, self.shape, from_, high, jnp.int64).astype(self.dtype)
-
-
-def _holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
-    check_holds(n, dtype)
 
 
 @op(
@@ -361,7 +299,7 @@ def _holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
     "randperm.generator",
     random=True,
     writes=("no_booleans",),
-    numbers=_holds_all,
+    numbers=holds_all,
 )
 def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
@@ -372,20 +310,10 @@ def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
 # Samples from distributions given by tensors ------------------------------------------------------
 
 
-def _weights(self: Given, **_: Any) -> None:
-    if self.ndim and self.shape[-1] > 2**24:
-        raise RuntimeError("number of categories cannot exceed 2^24")
-    text = "probability tensor contains either `inf`, `nan` or element < 0"
-    self.require(lambda p: (p >= 0) & (p < np.inf), lambda _: RuntimeError(text))
-    values = self.values() if self.ndim in (1, 2) else None
-    if values is not None and not (values.sum(-1) > 0).all():
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
-
-
 @op(
     "multinomial",
     random=True,
-    values=_weights,
+    values=distribution,
     writes=("exact_dtype",),
     refuses=senseless("multinomial only supports floating-point dtypes for input", BOOL, INT),
 )
@@ -408,14 +336,7 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     return lax.top_k(noisy, num_samples)[1].astype(jnp.int64)
 
 
-def _none_below(x: Any) -> Any:
-    return ~(x < 0)
-
-
-_NO_RATE = "invalid Poisson rate, expected rate to be non-negative"
-
-
-@op("poisson", random=True, values=each("self", _none_below, RuntimeError, _NO_RATE))
+@op("poisson", random=True, values=each("self", none_below, RuntimeError, NO_RATE))
 def poisson(key: Array, self: Array) -> Array:
     _floating("poisson_cpu", self.dtype)
     return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
@@ -443,11 +364,3 @@ def standard_gamma_grad(self: Array, output: Array) -> Array:
 def sample_dirichlet(key: Array, self: Array) -> Array:
     drawn = jax.random.loggamma(key, self.astype(_working(self.dtype)))
     return jax.nn.softmax(drawn, axis=-1).astype(self.dtype)
-
-
-facts(
-    "normal.float_Tensor normal.Tensor_Tensor",
-    values=each("std", _none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
-)
-facts("rand", like="rand_like")
-facts("randn", like="randn_like")

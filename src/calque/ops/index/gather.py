@@ -68,6 +68,10 @@ def index(self: Array, indices: Any) -> Array:
     return take(self, key)
 
 
+facts("_unsafe_index.Tensor", layout="meta_if_strided")
+facts("index.Tensor", layout="meta_if_strided", host_indices=True)
+
+
 @op("_unsafe_masked_index")
 def unsafe_masked_index(self: Array, mask: Array, indices: Any, fill: Any) -> Array:
     return jnp.where(mask, index(self, indices), jnp.asarray(fill).astype(self.dtype))
@@ -133,7 +137,3 @@ def take_flat(self: Array, index: Array) -> Array:
     if self.size == 0:
         raise IndexError("take(): tried to take from an empty tensor")
     return take(self.reshape(-1), positions(index, self.size, wrap=True))
-
-
-facts("_unsafe_index.Tensor", layout="meta_if_strided")
-facts("index.Tensor", layout="meta_if_strided", host_indices=True)

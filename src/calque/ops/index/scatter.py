@@ -1,156 +1,18 @@
-"""Writes through index tensors: index_put, index_add and their kin, scatter and its reductions."""
+"""Writes through an index tensor along one dimension: `index_add` and its kin, `scatter`."""
 
 import operator
-from functools import reduce as fold
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.index.gather import index_key, index_shape, is_mask
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
-from calque.ops.table.facts import facts
-from calque.ops.table.given import IN_SELF, INDEX, Given, within_all, within_dim
+from calque.ops.index.writes import accumulate_at, replace_at
+from calque.ops.table.given import IN_SELF, INDEX, within_dim
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import is_complex, is_integral
 from calque.ops.table.registry import op
-
-_DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
-
-
-def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
-    """`self` with values added, multiplied, maximized or minimized in where a key points."""
-    if self.dtype == jnp.bool_ and how in ("add", "multiply"):
-        counted = accumulate_at(self.astype(jnp.int32), key, values.astype(jnp.int32), how)
-        return counted != 0
-    return getattr(self.at[key], how)(values, **_DROP)
-
-
-def replace_at(self: Array, key: Any, values: Any) -> Array:
-    """`self` with values written where a key points."""
-    return self.at[key].set(values, **_DROP)
-
-
-# index_put ----------------------------------------------------------------------------------------
-
-
-@op("index_put", "_unsafe_index_put")
-def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False) -> Array:
-    if self.dtype != values.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, got "
-            f"{self.dtype} for the destination and {values.dtype} for the source."
-        )
-    masks = [d for d, i in enumerate(indices) if is_mask(i)]
-    if len(masks) == 1 and all(i is None or is_mask(i) for i in indices):
-        return _put_masked(self, masks[0], indices[masks[0]] != 0, values, accumulate)
-    if masks:
-        raise IndexError("a mask among several indices selects a number of elements that varies")
-    key = index_key(self, indices)
-    shape = index_shape(self.shape, indices)
-    _check_values(values.shape, shape)
-    if self.size == 0 or values.size == 0 or 0 in shape:
-        return self
-    if not accumulate:
-        return replace_at(self, key, values)
-    return accumulate_at(self, key, values, "add")
-
-
-@op("_index_put_impl", writes_in_place=("fills",), host_indices=True)
-def index_put_impl(
-    self: Array, indices: Any, values: Array, accumulate: bool = False, unsafe: bool = False
-) -> Array:
-    return index_put(self, indices, values, accumulate)
-
-
-@op("_unsafe_masked_index_put_accumulate", layout="meta_if_strided")
-def unsafe_masked_index_put(self: Array, mask: Array, indices: Any, values: Array) -> Array:
-    masked = jnp.where(mask, values, jnp.zeros((), values.dtype))
-    return index_put(self, indices, masked, True)
-
-
-def _check_values(values: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    lead = values[: max(len(values) - len(shape), 0)]
-    tail = zip(reversed(values), reversed(shape), strict=False)
-    if any(n != 1 for n in lead) or any(v not in (1, n) for v, n in tail):
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values)} cannot be broadcast to indexing "
-            f"result of shape {list(shape)}"
-        )
-
-
-def _put_masked(self: Array, dim: int, mask: Array, values: Array, accumulate: bool) -> Array:
-    """Values written where a mask over the axes from `dim` on is set: no index, static shapes."""
-    check_mask(self.shape, dim, mask.shape)
-    before, after = self.shape[:dim], self.shape[dim + mask.ndim :]
-    ndim = len(before) + 1 + len(after)
-    extra = values.ndim - ndim
-    values = values.reshape(values.shape[extra:] if extra > 0 else (1,) * -extra + values.shape)
-    chosen = values.shape[dim]
-    if chosen == 1:
-        values = values.reshape(*values.shape[:dim], *(1,) * mask.ndim, *values.shape[dim + 1 :])
-    elif chosen == 0:
-        return self
-    else:
-        order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int32) - 1
-        values = jnp.take(values, order.reshape(mask.shape), axis=dim, mode="clip")
-    _check_values(values.shape, self.shape)
-    new = (
-        self | values
-        if accumulate and self.dtype == jnp.bool_
-        else (self + values if accumulate else values)
-    )
-    spread = mask.reshape(*mask.shape, *(1,) * len(after))
-    return jnp.where(spread, new, self)
-
-
-def check_mask(shape: tuple[int, ...], dim: int, mask: tuple[int, ...]) -> None:
-    """Raise IndexError where a mask does not have the shape of the axes it stands for."""
-    if dim + len(mask) > len(shape):
-        raise IndexError(
-            f"too many indices for tensor of dimension {len(shape)} (got {dim + len(mask)})"
-        )
-    for axis, n in enumerate(mask):
-        if shape[dim + axis] != n:
-            raise IndexError(
-                f"The shape of the mask {list(mask)} at index {axis} does not match the shape of "
-                f"the indexed tensor {list(shape)} at index {dim + axis}"
-            )
-
-
-def _put_condition(self: Any, index: Any, source: Any, *_: Any, **__: Any) -> None:
-    if index.dtype != jnp.int64:
-        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
-    if self.dtype == source.dtype and index.size != source.size:
-        raise IndexError(
-            "put_(): Expected source and index to have the same number of elements, but got "
-            f"source.numel() = {source.size}, index.numel() = {index.size}"
-        )
-
-
-@op(
-    "put",
-    layout="meta_if_strided",
-    writes=("changes",),
-    values=within_all,
-    condition=_put_condition,
-)
-def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
-    if self.dtype != source.dtype:
-        raise RuntimeError("put_(): self and source expected to have the same dtype")
-    if index.size != source.size:
-        raise RuntimeError(
-            "put_(): Expected source and index to have the same number of elements, but got "
-            f"source.numel() = {source.size}, index.numel() = {index.size}"
-        )
-    if index.size == 0:
-        return self
-    flat, key = self.reshape(-1), positions(index.reshape(-1), self.size, wrap=True)
-    values = source.reshape(-1)
-    flat = accumulate_at(flat, key, values, "add") if accumulate else replace_at(flat, key, values)
-    return flat.reshape(self.shape)
-
 
 # One index vector along one dimension -----------------------------------------------------------
 
@@ -318,7 +180,7 @@ def _reduce_at(self: Array, key: Any, source: Any, reduce: str, include_self: bo
     counts = jnp.ones(self.shape, self.dtype)
     if not include_self:
         counts = replace_at(counts, key, jnp.zeros((), self.dtype))
-    counts = counts.at[key].add(jnp.ones((), self.dtype), **_DROP)
+    counts = accumulate_at(counts, key, jnp.ones((), self.dtype), "add")
     counts = jnp.where(counts == 0, jnp.ones((), self.dtype), counts)
     return result // counts if is_integral(self.dtype) else result / counts
 
@@ -427,87 +289,3 @@ def scatter_reduce(
     self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
 ) -> Array:
     return _scatter("scatter_reduce", self, dim, index, src, reduce, include_self)
-
-
-# Masks --------------------------------------------------------------------------------------------
-
-
-@op("masked_fill.Scalar", "masked_fill.Tensor", layout="row_major", writes_in_place=("fills",))
-def masked_fill(self: Array, mask: Array, value: Any) -> Array:
-    if mask.dtype != jnp.bool_:
-        raise RuntimeError(
-            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-    if getattr(value, "ndim", 0):
-        raise RuntimeError(
-            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
-            f"{value.ndim} dimension(s)."
-        )
-    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self):
-        raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
-    return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
-
-
-def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:
-    """Raise RuntimeError where a mask has more ones than the source has elements."""
-    values = mask.values() if mask.dtype == np.bool_ else None
-    if values is None:
-        return
-    try:
-        rest = np.broadcast_shapes(self.shape, mask.shape)
-    except ValueError:  # what the rule refuses
-        return
-    count = int(np.count_nonzero(values)) * (int(np.prod(rest)) // max(values.size, 1))
-    if count > source.size:
-        raise RuntimeError(
-            "masked_scatter: expected self and source to have same dtypes and source to have as "
-            f"many elements as the mask has ones, but got {source.size} for {count}"
-        )
-
-
-def _masked_scatter_condition(self: Any, mask: Any, source: Any) -> None:
-    if mask.dtype != jnp.bool_:
-        raise RuntimeError(
-            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-
-
-@op(
-    "masked_scatter",
-    writes_in_place=("computes_first",),
-    values=_enough,
-    condition=_masked_scatter_condition,
-)
-def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
-    if self.dtype != source.dtype:
-        raise RuntimeError(
-            "masked_scatter: expected self and source to have same dtypes but got "
-            f"{self.dtype} and {source.dtype}"
-        )
-    shape = jnp.broadcast_shapes(self.shape, mask.shape)
-    if source.size == 0 or 0 in shape:
-        return jnp.broadcast_to(self, shape)
-    mask = jnp.broadcast_to(mask, shape)
-    order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int32) - 1
-    values = jnp.take(source.reshape(-1), order, mode="fill").reshape(shape)
-    return jnp.where(mask, values, self)
-
-
-@op("masked_scatter_backward")
-def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Any) -> Array:
-    count = fold(operator.mul, sizes, 1)
-    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
-    order = jnp.cumsum(mask, dtype=jnp.int32) - 1
-    where = jnp.where(mask, order, jnp.int32(count))
-    flat = replace_at(jnp.zeros((count,), grad_output.dtype), where, grad_output.reshape(-1))
-    return flat.reshape(tuple(sizes))
-
-
-facts("_unsafe_index_put", layout="meta_if_strided")
-facts(
-    "index_put",
-    layout="meta_if_strided",
-    writes_in_place=("fills",),
-    autocast="widest",
-    host_indices=True,
-)

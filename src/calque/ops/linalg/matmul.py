@@ -80,16 +80,27 @@ def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
     return product + (added if beta == 1 else added * jnp.asarray(beta).astype(dtype))
 
 
-@op("mm", "mm.dtype")
+@op(
+    "mm",
+    "mm.dtype",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("addmm_impl_cpu_", BOOL),
+)
 def mm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
     _check_matrices(self, mat2)
     return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
 
 
-@op("bmm", "bmm.dtype")
+facts("mm", autocast="lower", moved=0)
+
+
+@op("bmm", "bmm.dtype", writes=("exact_dtype", "computes_first"))
 def bmm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
     _check_batches(self, mat2)
     return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
+
+
+facts("bmm", autocast="lower")
 
 
 @op("_int_mm")
@@ -248,16 +259,4 @@ def trilinear(
 
 
 facts("bilinear tensordot", autocast="widest")
-facts("bmm", writes=("exact_dtype", "computes_first"), autocast="lower")
-facts("bmm.dtype", writes=("exact_dtype", "computes_first"))
 facts("chain_matmul einsum linalg_multi_dot linalg_vecdot linear matmul", autocast="lower")
-facts(
-    "mm",
-    writes=("exact_dtype", "computes_first"),
-    autocast="lower",
-    refuses=no_kernel("addmm_impl_cpu_", BOOL),
-    moved=0,
-)
-facts(
-    "mm.dtype", writes=("exact_dtype", "computes_first"), refuses=no_kernel("addmm_impl_cpu_", BOOL)
-)

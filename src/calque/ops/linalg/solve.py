@@ -94,6 +94,9 @@ def cholesky_solve(self: Array, input2: Array, upper: bool = False) -> Array:
     return solve_triangle(input2, first, upper, turned=not upper)
 
 
+facts("cholesky_solve", layout="meta")
+
+
 @op("cholesky_inverse", layout="meta")
 def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     check_square("cholesky_inverse", self)
@@ -230,5 +233,4 @@ def cross(self: Array, other: Array, dim: int = -1) -> Array:
     return jnp.concatenate(parts, axis=axis)
 
 
-facts("cholesky_solve", layout="meta")
 facts("cross", autocast="widest")

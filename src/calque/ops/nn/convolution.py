@@ -166,6 +166,15 @@ def convolution(
     return out if bias is None else out + bias.reshape(-1, *(1,) * ndim)
 
 
+facts(
+    "convolution",
+    layout="convolution",
+    autocast="lower",
+    refuses=no_kernel("slow_conv2d_cpu", BOOL),
+)
+facts("convolution_overrideable", layout="convolution", refuses=no_kernel("slow_conv2d_cpu", BOOL))
+
+
 @op("convolution_backward_overrideable", layout="convolution")
 def convolution_backward_overrideable(
     grad_output: Array,
@@ -250,10 +259,3 @@ facts(
     "conv_transpose3d.input",
     autocast="lower",
 )
-facts(
-    "convolution",
-    layout="convolution",
-    autocast="lower",
-    refuses=no_kernel("slow_conv2d_cpu", BOOL),
-)
-facts("convolution_overrideable", layout="convolution", refuses=no_kernel("slow_conv2d_cpu", BOOL))

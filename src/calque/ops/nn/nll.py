@@ -112,6 +112,10 @@ def nll_loss_forward(
     return _forward(self, target, weight, reduction, ignore_index)
 
 
+facts("nll_loss2d_forward", refuses=no_kernel("nll_loss2d_forward_out_frame", BOOL, INT, COMPLEX))
+facts("nll_loss_forward", refuses=no_kernel("nll_loss_out_frame", BOOL, INT, COMPLEX))
+
+
 @op("nll_loss_backward", "nll_loss2d_backward")
 def nll_loss_backward(
     grad_output: Array,
@@ -233,5 +237,3 @@ def ctc_loss_backward(
 
 
 facts("nll_loss nll_loss2d", autocast="float32")
-facts("nll_loss2d_forward", refuses=no_kernel("nll_loss2d_forward_out_frame", BOOL, INT, COMPLEX))
-facts("nll_loss_forward", refuses=no_kernel("nll_loss_out_frame", BOOL, INT, COMPLEX))

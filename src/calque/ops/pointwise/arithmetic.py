@@ -195,6 +195,9 @@ def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 
 
+facts("rsub.Tensor", layout="elementwise")
+
+
 @op("mul.Tensor", "mul.Scalar")
 def mul(self: Array, other: Any) -> Array:
     return jnp.multiply(*_in_opmath(self, other)).astype(result_type(self, other))
@@ -382,7 +385,6 @@ facts("maximum", refuses=senseless("maximum not implemented for complex tensors.
 facts("minimum", refuses=senseless("minimum not implemented for complex tensors.", COMPLEX))
 facts("nextafter", refuses=no_kernel("nextafter_cpu", BOOL, INT, COMPLEX, pair=True))
 facts("rad2deg", refuses=senseless("rad2deg is not supported for complex tensors.", COMPLEX))
-facts("rsub.Tensor", layout="elementwise")
 facts("sign", writes=("exact_dtype",), refuses=no_kernel("sign_cpu (use torch.sgn)", COMPLEX))
 facts(
     "xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor",

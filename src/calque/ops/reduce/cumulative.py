@@ -105,5 +105,7 @@ def logcumsumexp(self: Array, dim: int) -> Array:
     return scale + jnp.log(factor)
 
 
-facts("cummax cummin", writes=("exact_dtype", "computes_first"))
 facts("logcumsumexp", writes=("exact_dtype",))
+
+
+facts("cummax cummin", writes=("exact_dtype", "computes_first"))

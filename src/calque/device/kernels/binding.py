@@ -18,7 +18,7 @@ from calque.device.kernels.call import Runner
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
-from calque.device.kernels.seen import seen
+from calque.device.kernels.seen import all_seen
 from calque.device.memory.cell import read, write, x64
 from calque.device.runtime.dtypes import to_torch
 from calque.ops.table.facts import Known, canonical, fact_of, told
@@ -298,8 +298,7 @@ def checked(name: str, kernel: Kernel) -> Kernel:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if numbers is not None or trace_checks.looking():
-            given = {n: seen(v) for n, v in zip(names, args, strict=False)}
-            given.update((n, seen(v)) for n, v in kwargs.items())
+            given = all_seen(names, args, kwargs)
             if numbers is not None:
                 numbers(**given)
             if values is not None and trace_checks.looking():

@@ -9,12 +9,12 @@ import threading
 import warnings
 from collections import Counter
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import jax
 import numpy as np
 import torch
+from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from calque.device.kernels.sparse import check_dense
@@ -81,11 +81,10 @@ def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _decompositions() -> dict[Any, Any]:
-    decomp = import_module("torch._decomp")  # slow: only when the first operator needs it
     # torch._refs' decompositions end in prims, which call the very operator they came from.
     return {
         op: function
-        for op, function in decomp.decomposition_table.items()
+        for op, function in decomposition_table.items()
         if "_refs" not in getattr(function, "__module__", "")
     }
 

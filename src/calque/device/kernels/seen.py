@@ -1,6 +1,6 @@
 """Tensors as the op table's checks of values see them (`calque.ops.table.given`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Seen:
     @property
     def size(self) -> int:
         return self.tensor.numel()
+
+    @property
+    def is_float(self) -> bool:
+        return self.tensor.is_floating_point()
 
     @property
     def dtype(self) -> np.dtype:
@@ -85,6 +89,14 @@ class Seen:
             low, high = int(found.min()), int(found.max())
             if high >= limit or low < least:
                 raise error(high if high >= limit else low)
+
+
+def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by name, as a check takes them."""
+    given = {n: Seen(v) if isinstance(v, Tensor) else seen(v) for n, v in zip(names, args)}
+    for name, value in kwargs.items():
+        given[name] = seen(value)
+    return given
 
 
 def seen(value: Any) -> Any:

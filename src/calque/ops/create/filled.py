@@ -154,7 +154,7 @@ def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
 
 def _steps(step: Any = 1, out: Given | None = None, **_: Any) -> None:
     """A step may become zero in the dtype of an `out=`."""
-    if out is not None and step and not is_float(out.dtype) and int(step) == 0:
+    if out is not None and step and not out.is_float and int(step) == 0:
         raise ValueError("step must be nonzero")
 
 

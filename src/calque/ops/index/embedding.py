@@ -9,7 +9,6 @@ from jax import Array
 
 from calque.ops.table.given import Given
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.promotion import is_float
 from calque.ops.table.registry import op
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -29,7 +28,7 @@ def _check_indices(indices: Array) -> None:
 
 
 def _within_table(weight: Given, indices: Given, **_: Any) -> None:
-    if weight.ndim != 2 or is_float(indices.dtype):
+    if weight.ndim != 2 or indices.is_float:
         return
     if weight.shape[0] == 0 and indices.size:
         raise RuntimeError("embedding: the table has no rows to take")

@@ -15,7 +15,6 @@ from jax import Array, lax
 
 from calque.ops.table.given import Given
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.promotion import is_float
 from calque.ops.table.registry import op
 
 
@@ -115,7 +114,7 @@ def is_one_rule(
     axes = query.ndim
     if axes not in (2, 3, 4) or any(t.ndim != axes or not t.size for t in operands):
         return False
-    if any(t.dtype != query.dtype or not is_float(t.dtype) for t in operands):
+    if any(t.dtype != query.dtype or not t.is_float for t in operands):
         return False
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         return False

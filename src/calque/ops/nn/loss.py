@@ -13,7 +13,7 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.given import Given, each
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, is_float, promote, spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, promote, spoken
 from calque.ops.table.registry import op
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -218,7 +218,7 @@ def _classes(name: str, least: int) -> Any:
     """A check that labels are those of classes, or `least`."""
 
     def check(self: Given, target: Given, **_: Any) -> None:
-        labels = target.values() if self.ndim and not is_float(target.dtype) else None
+        labels = target.values() if self.ndim and not target.is_float else None
         if labels is not None and not ((labels >= least) & (labels < self.shape[-1])).all():
             raise RuntimeError(f"{name}: target out of range")
 

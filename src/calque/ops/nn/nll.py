@@ -85,7 +85,7 @@ def _backward(
 
 def _labels(self: Given, target: Given, ignore_index: int = -100, **_: Any) -> None:
     """Raise IndexError for a class label that the input has no score of."""
-    if is_float(target.dtype) or not target.size:
+    if target.is_float or not target.size:
         return
     classes = self.shape[0] if self.ndim == 1 else self.shape[1]
     target.require(

@@ -13,7 +13,7 @@ from jax import Array, lax
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, is_float, opmath, refuse
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, refuse
 from calque.ops.table.registry import op
 
 
@@ -101,7 +101,7 @@ def _threshold(self: Given, lambd: Any = 0.5, **_: Any) -> None:
         raise RuntimeError(
             f"lambda must be in range [0, {float(jnp.finfo(self.dtype).max)}] for input dtype "
             f"torch.{self.dtype}, but found {lambd}"
-            if is_float(self.dtype)
+            if self.is_float
             else f"lambda must not be negative, but found {lambd}"
         )
 

@@ -22,14 +22,20 @@ from calque.ops.table.registry import op
 
 def _divides(self: Any, other: Any, **_: Any) -> None:
     """Integer division by zero raises; the host waits for a divisor, to look at it."""
-    for x in (self, other):
-        if not (isinstance(x, int) or (hasattr(x, "dtype") and is_integral(x.dtype) and x.size)):
-            return
+    if not (_integral(self) and _integral(other)):
+        return
     if isinstance(other, int):
         if other == 0:
             raise _zero_division(other)
     else:
         other.require(lambda divisor: divisor != 0, _zero_division, wait=True)
+
+
+def _integral(x: Any) -> bool:
+    """Whether an operand is of integers, and not empty."""
+    if isinstance(x, int | float | complex):
+        return isinstance(x, int)
+    return hasattr(x, "is_float") and not x.is_float and bool(x.size) and is_integral(x.dtype)
 
 
 def _zero_division(divisor: Any) -> Exception:

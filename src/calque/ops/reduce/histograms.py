@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.given import Given
-from calque.ops.table.promotion import BOOL, COMPLEX, is_float
+from calque.ops.table.promotion import BOOL, COMPLEX
 from calque.ops.table.registry import op
 
 
@@ -56,7 +56,7 @@ def _count(place: Array, inside: Array, bins: int, weight: Any, dtype: Any) -> A
 def _check_finite(what: str, self: Given, bounds: Any) -> None:
     """Raise RuntimeError where bins would divide an infinite range, or that of a NaN."""
     if bounds is None:
-        values = self.values() if is_float(self.dtype) else None
+        values = self.values() if self.is_float else None
         if values is None:
             return
         bounds = values.min(), values.max()

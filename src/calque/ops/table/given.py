@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from calque.ops.table.promotion import is_float
-
 
 class Given(Protocol):
     """A tensor among the arguments of a call."""
@@ -29,6 +27,11 @@ class Given(Protocol):
     @property
     def size(self) -> int:
         """How many elements it has."""
+        ...
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its dtype is one of real floating-point numbers."""
         ...
 
     @property
@@ -77,7 +80,7 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
     """
 
     def check(self: Given, dim: int, index: Given, **_: Any) -> None:
-        if not -self.ndim <= dim < self.ndim or is_float(index.dtype):
+        if not -self.ndim <= dim < self.ndim or index.is_float:
             return
         size = self.shape[dim]
         least = -size if negative else 0
@@ -90,7 +93,7 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
 
 def within_all(self: Given, index: Given, **_: Any) -> None:
     """Check that an index is one of all elements."""
-    if is_float(index.dtype):
+    if index.is_float:
         return
     index.require_within(
         -self.size,

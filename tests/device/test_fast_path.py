@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import pytest
 import torch
 from hypothesis import given, settings
@@ -131,12 +132,14 @@ def _served(name: str, call: Callable[[], Any]) -> tuple[int, int]:
 
 
 OUT = torch.empty(5, device="jax")
+SQUARE, PRODUCT = torch.eye(3, device="jax"), torch.empty(3, 3, device="jax")
 FAST: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], Any], int]] = {
     "functional": ("aten::add.Tensor", lambda x, y: x + y, 6),
     "named": ("aten::add.Tensor", lambda x, y: torch.add(x, y, alpha=3), 8),
     "in place": ("aten::add_.Tensor", lambda x, y: x.add_(y), 9),
     "by a number": ("aten::mul_.Tensor", lambda x, y: x.mul_(1.0), 10),
     "what does not look": ("aten::zero_", lambda x, y: x.zero_(), 9),
+    "product out": ("aten::mm.out", lambda x, y: torch.mm(SQUARE, SQUARE, out=PRODUCT), 40),
     "out": ("aten::mul.out", lambda x, y: torch.mul(x, y, out=y), 10),
     "reduction out": (
         "aten::sum.IntList_out",
@@ -214,3 +217,13 @@ def test_gradients_go_through_writes() -> None:
         y.sum().backward()
         assert x.grad is not None
         assert x.grad.tolist() == [2.0, 40.0, 6.0]
+
+
+def test_products_heed_the_precision_asked_for() -> None:
+    x, out = torch.rand(4, 4), torch.empty(4, 4, device="jax")
+    for precision in ("highest", "float32", "highest"):
+        with jax.default_matmul_precision(precision):
+            for _ in range(REPEATED):
+                torch.mm(x.to("jax"), x.to("jax"), out=out)
+                _agree(out, x @ x)
+                _agree(out.clone().addmm_(out, out), out.cpu() + out.cpu() @ out.cpu())

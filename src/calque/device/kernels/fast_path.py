@@ -213,9 +213,9 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
         due = calls.is_due(key, arrays)
         function = runner.prepare(args, kwargs)[0] if due else None
         written = general(*args, **kwargs)
-        found = None if function is None else _execution(_written(function, args[0]), arrays)
-        if found is not None:
-            calls.admit(key, found)
+        if function is not None and hasattr(function, "lower"):
+            whole = _written(function, args[0])
+            calls.admit(key, _execution(whole, arrays) or _own_call(whole))
             runner.forget(function)
         return written
 
@@ -255,7 +255,7 @@ def _written(function: Callable[..., Any], target: Tensor) -> Callable[..., Any]
     def written(array: Any, *rest: Any) -> Any:
         return slot.write(array, function(array, *rest), list(rest[: slot.count]))
 
-    return jax.jit(written)
+    return jax.jit(written, keep_unused=True)
 
 
 def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: bool) -> Kernel:
@@ -281,12 +281,10 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
             result = function(*own)
         array = out.untyped_storage().cell.array  # type: ignore[attr-defined]
         fits = type(result) is ArrayImpl and result.size and result.aval == array.aval
-        found = _execution(function, arrays) if fits else None
-        written = general(*args, out=out, **kwargs)
-        if found is not None:
-            calls.admit(key, found)
+        if fits and hasattr(function, "lower"):
+            calls.admit(key, _execution(function, arrays) or _own_call(function))
             runner.forget(function)
-        return written
+        return general(*args, out=out, **kwargs)
 
     def kernel(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if active.trace is not None or debug_nans.value or debug_infs.value:
@@ -319,6 +317,28 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
 
 def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if out is None else {**kwargs, "out": out}
+
+
+class _Given(NamedTuple):
+    """What XLA's executable gives, for one array that is there already."""
+
+    array: Any
+
+    def consume_with_handlers(self, handlers: Any) -> tuple[Any]:
+        return (self.array,)
+
+
+def _own_call(function: Callable[..., Any]) -> Execution:
+    """JAX's own call of a function with one result, where only that will do."""
+
+    def execute(arrays: list[Any]) -> _Given:
+        previous = _swap(True)
+        try:
+            return _Given(function(*arrays))
+        finally:
+            _restore(previous)
+
+    return Execution(execute, None)
 
 
 def _execution(function: Callable[..., Any], arrays: list[Any]) -> Execution | None:

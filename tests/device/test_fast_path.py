@@ -178,6 +178,19 @@ def test_reductions_are_written_out_and_resize() -> None:
         assert torch.sum(x.to("jax"), 1, keepdim=True, out=out.new_empty(3, 1)).shape == (3, 1)
 
 
+def test_results_are_written_out_to_views() -> None:
+    theirs, x = torch.zeros(4, 6), torch.rand(4, 6)
+    ours = theirs.to("jax")
+    for step in range(REPEATED):
+        for base in (ours, theirs):
+            y = x.to(base.device) + step
+            torch.sum(y, 0, out=base[step % 4])
+            torch.mul(y[:, 0], 2, out=base.t()[1])
+            torch.add(y[:, ::2], 1, out=base[:, ::2])
+            torch.cumsum(y[0, :4], 0, out=base.view(-1)[5:9])
+        _agree(ours, theirs)
+
+
 def test_a_write_is_seen_through_every_alias() -> None:
     x = torch.zeros(2, 3, device="jax")
     row, flat, same = x[1], x.view(-1), x.detach()

@@ -89,11 +89,6 @@ def cell_behind(tensor: Any) -> Cell | None:
     return getattr(tensor.untyped_storage(), "cell", None)
 
 
-def is_row_major(cell: Cell, tensor: Tensor) -> bool:
-    """Whether a tensor is the whole of its cell, row by row."""
-    return not cell.viewed or (cell.stride is None and is_whole(cell, tensor))
-
-
 def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether one of some arguments lies in a cell."""
     for value in (*args, *kwargs.values()):

@@ -22,12 +22,12 @@ from calque.device.kernels.arguments import (
     cell_behind,
     describe,
     is_among,
-    is_row_major,
 )
 from calque.device.kernels.slots import Viewed, slot_of
 from calque.device.memory.cell import Cell, active, wrap, wrap_strided, x64
 from calque.device.memory.geometry import Ints
 from calque.device.runtime.compile_cache import Table
+from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
 from calque.device.runtime.sizes import as_out_of_memory, translated
 
@@ -214,8 +214,7 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
         function = runner.prepare(args, kwargs)[0] if due else None
         written = general(*args, **kwargs)
         if function is not None and hasattr(function, "lower"):
-            whole = _written(function, args[0])
-            calls.admit(key, _execution(whole, arrays) or _own_call(whole))
+            calls.admit(key, _serving(_written(function, args[0], reads=True), arrays))
             runner.forget(function)
         return written
 
@@ -246,28 +245,13 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
     return kernel
 
 
-def _written(function: Callable[..., Any], target: Tensor) -> Callable[..., Any]:
-    """What gives the whole array that a target is a view of, its result written into it."""
-    slot = slot_of(target)
-    if type(slot) is not Viewed:
-        return function
-
-    def written(array: Any, *rest: Any) -> Any:
-        return slot.write(array, function(array, *rest), list(rest[: slot.count]))
-
-    return jax.jit(written, keep_unused=True)
-
-
 def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: bool) -> Kernel:
-    """The kernel of an `out=` form with one result.
+    """The kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
 
     Args:
-        runner: gives the result.
-        general: the kernel, for any call.
-        apart: whether the operator may not read what it writes.
         untold: whether the rule is told the dtype of `out`.
     """
-    calls, dynamic, named = _Calls(runner, name), runner.dynamic, runner.named
+    calls, dynamic, named = _Calls(runner, name), (False, *runner.dynamic), runner.named
     executables = calls.executables
 
     def learn(
@@ -279,27 +263,23 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
         function, own = runner.prepare(args, kwargs | told)
         with translated(), x64():
             result = function(*own)
-        array = out.untyped_storage().cell.array  # type: ignore[attr-defined]
-        fits = type(result) is ArrayImpl and result.size and result.aval == array.aval
-        if fits and hasattr(function, "lower"):
-            calls.admit(key, _execution(function, arrays) or _own_call(function))
+        admitted = hasattr(function, "lower") and _fits(result, out)
+        written = general(*args, out=out, **kwargs)  # which may refuse it
+        if admitted:
+            calls.admit(key, _serving(_written(function, out, reads=False), arrays))
             runner.forget(function)
-        return general(*args, out=out, **kwargs)
+        return written
 
     def kernel(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if active.trace is not None or debug_nans.value or debug_infs.value:
             return general(*args, **_with(out, kwargs))
         cell = cell_behind(out)
-        if cell is None or not is_row_major(cell, out):
+        if cell is None or ((apart or cell.viewed) and is_among(cell, args, kwargs)):
             return general(*args, **_with(out, kwargs))
-        if (apart or cell.viewed) and is_among(cell, args, kwargs):
-            return general(*args, out=out, **kwargs)
         arrays: list[Any] = []
-        key = describe(args, kwargs, dynamic, named, arrays)
+        key = describe((out, *args), kwargs, dynamic, named, arrays)
         if key is None:
             return general(*args, out=out, **kwargs)
-        aval = cell.array.aval
-        key = (*key, aval.dtype, aval.shape)
         found = executables.get(key)
         if found is None:
             return learn(key, arrays, args, kwargs, out)
@@ -315,6 +295,32 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
     return kernel
 
 
+def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Callable[..., Any]:
+    """What gives the array behind a target, with a function's result written into it.
+
+    It takes that array and where the target starts in it, and then the function's own arrays;
+    `reads` says whether the target's are among those.
+    """
+    slot = slot_of(target)
+    count = 1 + (slot.count if type(slot) is Viewed else 0)
+
+    def written(*arrays: Any) -> Any:
+        result = function(*arrays[0 if reads else count :])
+        if type(slot) is not Viewed:
+            return result
+        return slot.write(arrays[0], result, list(arrays[1:count]))
+
+    plain = reads and type(slot) is not Viewed
+    return function if plain else jax.jit(written, keep_unused=True)
+
+
+def _fits(result: Any, out: Tensor) -> bool:
+    """Whether a result is written to an `out=` tensor as it is."""
+    if type(result) is not ArrayImpl or not result.size or result.weak_type:
+        return False
+    return result.shape == tuple(out.shape) and to_torch(result.dtype) == out.dtype
+
+
 def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if out is None else {**kwargs, "out": out}
 
@@ -328,8 +334,11 @@ class _Given(NamedTuple):
         return (self.array,)
 
 
-def _own_call(function: Callable[..., Any]) -> Execution:
-    """JAX's own call of a function with one result, where only that will do."""
+def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
+    """How to execute a function with one result: by JAX's own call where only that will do."""
+    found = _execution(function, arrays)
+    if found is not None:
+        return found
 
     def execute(arrays: list[Any]) -> _Given:
         previous = _swap(True)

@@ -63,7 +63,7 @@ class Seen:
         if not self.tensor.numel():
             return
         if self.tensor.device.type != "jax":
-            found = self.tensor.numpy(force=True) if wait else None
+            found: Any = self.tensor if wait else None
         else:
             array = read(self.tensor)
             if isinstance(array, Tracer):
@@ -74,7 +74,7 @@ class Seen:
         if found is not None:
             fits = good(found)
             if not fits.all():
-                raise _spoken(error(found[~fits].flat[0]))
+                raise _spoken(error(found[~fits].reshape(-1)[0]))
 
     def require_within(self, least: int, limit: int, error: Callable[[int], Exception]) -> None:
         """See `Given.require_within`."""

@@ -153,3 +153,12 @@ def test_division_by_zero_raises_in_every_form():
         out = {"out": torch.empty_like(ones)} if any(a.is_out for a in op._schema.arguments) else {}
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             op(ones.clone(), zeros, **out)
+
+
+def test_a_divisor_on_the_cpu_is_checked_at_every_call_of_a_jitted_function():
+    divide = calque.jit(lambda x, y: x // y, checks=True)
+    x = torch.arange(1, 4, device="jax")
+    assert divide(x, torch.tensor(2)).tolist() == [0, 1, 1]
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        divide(x, torch.tensor(0))
+    assert divide(x, torch.tensor(3)).tolist() == [0, 0, 1]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from calque.device.kernels import trace_checks
 from calque.device.memory.cell import read, x64
+from calque.device.memory.host import array_of
 from calque.device.runtime.dtypes import to_numpy
 
 
@@ -60,17 +61,16 @@ class Seen:
         self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False
     ) -> None:
         """See `Given.require`."""
-        if not self.tensor.numel():
+        tensor = self.tensor
+        on_device = tensor.device.type == "jax"
+        if not tensor.numel() or not (on_device or wait):
             return
-        if self.tensor.device.type != "jax":
-            found: Any = self.tensor if wait else None
-        else:
-            array = read(self.tensor)
-            if isinstance(array, Tracer):
-                with x64():
-                    trace_checks.collect(~good(array), array, lambda bad: _spoken(error(bad)))
-                return
-            found = np.asarray(array) if wait else host_view(array)
+        array = read(tensor) if on_device else array_of(tensor)
+        if isinstance(array, Tracer):
+            with x64():
+                trace_checks.collect(~good(array), array, lambda bad: _spoken(error(bad)))
+            return
+        found = np.asarray(array) if wait else host_view(array)
         if found is not None:
             fits = good(found)
             if not fits.all():

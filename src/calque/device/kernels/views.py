@@ -5,23 +5,24 @@ Everything else that makes a view (select, slice, transpose, expand, ...) reache
 sees a cell through a geometry the cell does not know of.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 
 from calque.device.kernels import storage
+from calque.device.kernels.binding import schema_of
 from calque.device.memory import geometry
 from calque.device.memory.cell import META, alias, cell_of, regeometries, share, size_in_bytes
 from calque.device.memory.geometry import Layout
 
 aten = torch.ops.aten
+_ATEN = "aten::"
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
-    packet, _, overload = name.removeprefix("aten::").partition(".")
+    packet, _, overload = name.removeprefix(_ATEN).partition(".")
     return getattr(getattr(aten, packet), overload or "default")
 
 
@@ -36,24 +37,27 @@ def changes_geometry(op: Any) -> bool:
     return op._overloadpacket not in (aten.set_, aten.detach_)
 
 
-def _operators() -> Iterator[tuple[str, torch._ops.OpOverload]]:
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("aten::"):
-            yield name.removeprefix("aten::"), _overload(name)
+def _gives_views(schema: Any) -> bool:
+    """Whether the results of an operator are views of its arguments."""
+    found = [r.alias_info for r in schema.returns]
+    return any(alias is not None and not alias.is_write for alias in found)
 
 
-def _resizes(op: torch._ops.OpOverload) -> bool:
-    return "memory_format" in [a.name for a in op._schema.arguments]
-
-
-def _is_left_to_devices(op: torch._ops.OpOverload) -> bool:
+def _is_left_to_devices(name: str) -> bool:
     """Whether an operator gives a view, and PyTorch has no kernel of it for all devices."""
-    returns = [r.alias_info for r in op._schema.returns]
-    if not any(alias is not None and not alias.is_write for alias in returns):
-        return False
-    name, has = op.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
-    return has(name, "Meta") and not any(has(name, key) for key in composite)
+    made = has(name, "Meta") and not any(has(name, key) for key in composite)
+    return made and _gives_views(schema_of(name))
+
+
+def _moves_in_place(name: str) -> bool:
+    """Whether an operator is the in-place form of a view."""
+    base = name.partition(".")[0]
+    if not base.endswith("_"):
+        return False
+    functional = torch._C._jit_get_schemas_for_operator(base[:-1])
+    return any(map(_gives_views, functional)) and changes_geometry(_overload(name))
 
 
 def as_strided(
@@ -179,13 +183,10 @@ def _prepare(
 
 def kernels() -> dict[str, Any]:
     """The view kernels by operator name."""
+    names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_ATEN)]
     return {
-        **{name: _aliasing(op) for name, op in _operators() if _is_left_to_devices(op)},
-        **{
-            name: _in_place(op)
-            for name, op in _operators()
-            if changes_geometry(op) and not _resizes(op)
-        },
+        **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in names if _is_left_to_devices(n)},
+        **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in names if _moves_in_place(n)},
         "as_strided": as_strided,
         "view.dtype": view_dtype,
         "_unsafe_view": unsafe_view,

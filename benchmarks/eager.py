@@ -8,6 +8,7 @@ for a switch of threads at every call, which would measure the scheduler.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,19 @@ OPERATORS: dict[str, tuple[Callable, Callable]] = {
     ),
     "transpose": (lambda x, y: x.t(), lambda x, y: x.T),
 }
+
+
+WRITES: dict[str, tuple[Callable, Callable]] = {
+    "x.add_(y)": (lambda x, y: x.add_(y), lambda x, y: x + y),
+    "x.mul_(1.0)": (lambda x, y: x.mul_(1.0), lambda x, y: x * 1.0),
+    "x.fill_(1.0)": (lambda x, y: x.fill_(1.0), lambda x, y: x * 1.0),
+    "torch.add(x, y, out=x)": (lambda x, y: torch.add(x, y, out=x), lambda x, y: x + y),
+    "torch.exp(y, out=x)": (lambda x, y: torch.exp(y, out=x), lambda x, y: y.exp()),
+    "x[1].add_(1.0)": (lambda x, y: x[1].add_(1.0), lambda x, y: x[1] + 1.0),
+    "x.t()": (lambda x, y: x.t(), lambda x, y: x + y),
+    "x[1]": (lambda x, y: x[1], lambda x, y: x + y),
+}
+"""In-place, `out=` and view calls, and the functional call that each is measured against."""
 
 
 def repeat(call: Callable[[], object], wait: Callable[[object], object]) -> Callable[[], None]:
@@ -89,6 +103,23 @@ def main() -> None:
         *(f"{c}{s}" for s in (" 8x8", " 256x256") for c in ("calque, µs", "jnp, µs", "ratio")),
     ]
     common.table("Eager calls", header, rows)
+    common.table("In-place, out= and view calls, 8x8", [*_WRITES_HEADER], _writes(rounds))
+
+
+_WRITES_HEADER = ("call", "calque, µs", "the functional call, µs", "ratio")
+
+
+def _writes(rounds: int) -> list[list[str]]:
+    rows = []
+    for name, (write, functional) in WRITES.items():
+        x, y = (torch.zeros(8, 8, device="jax") for _ in range(2))
+        calls = {"write": partial(write, x, y), "functional": partial(functional, x, y)}
+        runs = {which: repeat(call, _wait) for which, call in calls.items()}
+        times = common.interleave(runs, rounds, calls=1)
+        ratio = times["write"] / times["functional"]
+        cells = [common.microseconds(times[which] / CALLS) for which in calls]
+        rows.append([name, *cells, f"{ratio:.2f}"])
+    return rows
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from calque.cli import main
-from calque.coverage import MODES, statuses
+from calque.coverage import MODES, packed, statuses, unpacked
 
 
 def test_operators_are_listed(capsys):
@@ -42,3 +42,17 @@ def test_a_verb_is_needed(capsys):
 
 def test_results_are_of_known_modes():
     assert {mode for s in statuses() for mode in (*s.passed, *s.failed)} <= set(MODES)
+
+
+def test_what_was_found_is_the_same_when_it_was_packed():
+    found = {
+        "abs": {"family": "a", "decomposed": [], "cpu": [], "passed": {"eager": ["bool", "int32"]}},
+        "svd": {
+            "family": "",
+            "decomposed": ["aten::t"],
+            "cpu": ["aten::u"],
+            "passed": {"eager": ["bool", "int32"], "jit": []},
+            "failed": {"grad": {"float32": "because"}},
+        },
+    }
+    assert unpacked(packed(found)) == found

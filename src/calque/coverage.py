@@ -52,10 +52,36 @@ class Status:
 def statuses() -> list[Status]:
     """All operators, sorted by name."""
     found = json.loads(files("calque").joinpath("coverage.json").read_text())
-    return [_status(name, row) for name, row in sorted(found["operators"].items())]
+    return [_status(name, row) for name, row in sorted(unpacked(found).items())]
 
 
 def _status(name: str, row: dict[str, Any]) -> Status:
     served = "CPU" if row["cpu"] else "decomposition" if row["decomposed"] else "rule"
     through = sorted({*row["cpu"], *row["decomposed"]})
     return Status(name, row["family"], served, through, row["passed"], row.get("failed", {}))
+
+
+def packed(operators: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What was found about operators, as the file has it: what many have in common stands once.
+
+    >>> file = packed({"abs": {"family": "arithmetic", "passed": {"eager": ["bool", "int32"]}}})
+    >>> file["dtypes"], file["passed"], file["operators"]["abs"]
+    (['bool int32'], [{'eager': 0}], {'family': 'arithmetic', 'passed': 0})
+    """
+    dtypes: dict[str, int] = {}
+    passed: dict[tuple[tuple[str, int], ...], int] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in sorted(operators.items()):
+        modes = ((m, dtypes.setdefault(" ".join(d), len(dtypes))) for m, d in row["passed"].items())
+        place = passed.setdefault(tuple(sorted(modes)), len(passed))
+        rows[name] = {k: v for k, v in row.items() if v} | {"passed": place}
+    return {"dtypes": [*dtypes], "passed": [*map(dict, passed)], "operators": rows}
+
+
+def unpacked(file: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What `packed` packed."""
+    dtypes = [each.split() for each in file["dtypes"]]
+    passed = [{mode: dtypes[at] for mode, at in modes.items()} for modes in file["passed"]]
+    blank = {"family": "", "decomposed": [], "cpu": []}
+    rows = file["operators"].items()
+    return {name: blank | row | {"passed": passed[row["passed"]]} for name, row in rows}

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
+from calque.coverage import packed
 from calque.device.kernels.fallback import DECOMPOSED, SERVED
 from calque.ops.table.registry import RULES
 
@@ -78,13 +79,9 @@ class Coverage:
         for row in self._operators.values():
             for dtypes in row["passed"].values():
                 dtypes.sort()
-        rows = [
-            f"{json.dumps(name)}: {json.dumps(row, sort_keys=True)}"
-            for name, row in sorted(self._operators.items())
-        ]
-        version = json.dumps(torch.__version__.partition("+")[0])
-        lines = ",\n".join(rows)
-        self._path.write_text(f'{{"torch": {version}, "operators": {{\n{lines}\n}}}}\n')
+        version = torch.__version__.partition("+")[0]
+        file = packed(self._operators) | {"torch": version}
+        self._path.write_text(json.dumps(file, separators=(",", ":"), sort_keys=True) + "\n")
 
 
 def plugin() -> Coverage | None:

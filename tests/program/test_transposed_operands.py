@@ -1,18 +1,23 @@
 """Transposed operands of products, moved before they are multiplied."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import torch
 
 import calque
+from calque.device.memory import geometry
+from calque.device.memory.geometry import Layout, View
 from calque.dynamo.graphs import graph
 from calque.program import transposed_operands
 from calque.program.transposed_operands import materialized
 
 
-@jax.jit
-def read_view(x):
-    return x.T
+def transposed(x):
+    """As the device reads `x.t()`."""
+    (rows, columns), layout = x.shape, Layout(x.shape, (x.shape[1], 1))
+    return geometry.read(x, layout, View((columns, rows), (1, columns), 0))
 
 
 def kept(closed):
@@ -44,12 +49,28 @@ def test_a_transposed_left_operand():
 def test_an_operand_that_is_there_long_before_stays_folded():
     product, sine = jax.jit(jnp.matmul), jax.jit(jnp.sin)
     x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(12.0).reshape(3, 4)
-    early = jax.make_jaxpr(lambda x, y: product(read_view(x), sine(y)))(x, y)
+    early = jax.make_jaxpr(lambda x, y: product(transposed(x), sine(y)))(x, y)
     assert materialized(early) is early
-    late = jax.make_jaxpr(lambda x, y: product(read_view(sine(x)), y))(x, y)
+    late = jax.make_jaxpr(lambda x, y: product(transposed(sine(x)), y))(x, y)
     assert kept(materialized(late)) == ["jit"]
-    both = jax.make_jaxpr(lambda x, y: product(read_view(x), y))(x, y)
+    both = jax.make_jaxpr(lambda x, y: product(transposed(x), y))(x, y)
     assert kept(materialized(both)) == ["jit"]
+
+
+def test_a_function_of_the_users_is_no_view_whatever_its_name():
+    def read_view(x):
+        return x.T
+
+    product, sine, theirs = jax.jit(jnp.matmul), jax.jit(jnp.sin), jax.jit(read_view)
+    x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(12.0).reshape(3, 4)
+
+    def late(read, x, y):
+        y = sine(y)
+        return product(read(x), y)
+
+    assert kept(materialized(jax.make_jaxpr(partial(late, theirs))(x, y))) == ["jit"]
+    assert kept(materialized(jax.make_jaxpr(partial(late, transposed))(x, y))) == []
+    assert not geometry.READ_VIEW.isidentifier(), "a name that no definition can give"
 
 
 def test_other_devices_decide_for_themselves(monkeypatch):

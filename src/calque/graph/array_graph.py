@@ -20,14 +20,15 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from calque.device.kernels.applying import UNUSED, apply
-from calque.device.kernels.binding import is_written, traced_parameters
+from calque.device.kernels.binding import is_written, overload_of, traced_parameters
 from calque.device.kernels.meta_check import Outline
 from calque.device.memory import rng
 from calque.device.memory.cell import read, wrap
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
 from calque.errors import TraceError, UnsupportedOpError
-from calque.graph.array_ops import ARRAY_OPS, view_rule
 from calque.graph.interpreter import Nodes, on_device
+from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
+from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 
 
@@ -105,10 +106,11 @@ class ArrayNodes(Nodes):
 def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """One ATen operator on arrays: by its rule, or on the device where all sizes are numbers."""
     name = op.name()
-    if name in _LIKE:
+    drawn = _of_shapes().get(name)
+    if drawn is not None:
         like, *_ = args
         dtype = kwargs.get("dtype") or to_torch(like.dtype)
-        return call(_LIKE[name], [like.shape], {"dtype": dtype})
+        return call(drawn, [like.shape], {"dtype": dtype})
     simple = ARRAY_OPS.get(name)
     rule = RULES.get(name) or view_rule(name)
     if simple is None and (rule is None or rule.mutates or not _is_plain(rule)):
@@ -135,11 +137,10 @@ def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any])
     return apply(rule, key, leading, given, default, _outline(op))
 
 
-_LIKE = {
-    "aten::rand_like": torch.ops.aten.rand.default,
-    "aten::randn_like": torch.ops.aten.randn.default,
-}
-"""Random operators that the device makes of others before a rule is met."""
+@cache
+def _of_shapes() -> dict[str, torch._ops.OpOverload]:
+    """Random operators that the device makes of others before a rule is met."""
+    return {canonical(like): overload_of(name) for name, like in told("like").items()}
 
 
 def _is_plain(rule: Rule) -> bool:

@@ -16,8 +16,8 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from calque.graph.array_graph import ArrayNodes
-from calque.graph.array_ops import ARRAY_OPS
 from calque.graph.higher_order import higher_order
+from calque.ops.create.in_graphs import ARRAY_OPS
 
 _LN2 = math.log(2)  # PyTorch's kernels give logarithms to the base 2
 

@@ -24,10 +24,6 @@ from calque.program.plain_containers import plain
 
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-_ASSERTIONS = ("aten::_assert", "aten::sym_constrain_range", "aten::_local_scalar_dense")
-_CHECKS = ("aten::_assert", "aten::_linalg_check_errors")
-"""Operators that only raise. A StableHLO program cannot; what JAX gives for such matrices instead
-is not finite."""
 
 
 @dataclass
@@ -149,6 +145,15 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
         raise TraceError(f"{place}: the program {what}" if place else f"the program {what}")
 
 
+def _only_raises(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator of PyTorch has no results and writes nothing: all it can do is to raise.
+
+    A StableHLO program cannot; what JAX gives for such values instead is not finite.
+    """
+    schema = op._schema
+    return op.namespace == "aten" and not schema.returns and not schema.is_mutable
+
+
 def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
     """Take the operators that only raise out of the chain of effects, and its end if it is empty.
 
@@ -156,7 +161,7 @@ def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
         What remains of the outputs.
     """
     for node in list(graph.nodes):
-        if str(node.target) == "with_effects" and node.args[1].name().startswith(_CHECKS):
+        if str(node.target) == "with_effects" and _only_raises(node.args[1]):
             for token in list(node.users):  # there is no other result
                 token.replace_all_uses_with(node.args[0])
                 graph.erase_node(token)
@@ -178,7 +183,7 @@ def _drop_assertions(graph: fx.Graph) -> None:
     """Take out what PyTorch checks of sizes: JAX checks them against the bounds it was given."""
     for node in reversed(graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload) and not node.users:
-            if node.target.name().startswith(_ASSERTIONS):
+            if _only_raises(node.target) or torch.Tag.data_dependent_output in node.target.tags:
                 graph.erase_node(node)
     graph.eliminate_dead_code()
 

@@ -12,29 +12,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.device.kernels import foreign
+from calque.device.kernels.views import changes_geometry
 from calque.device.memory.cell import Cell, set_geometry, view_of
 from calque.errors import unrepeatable
 from calque.program.lifting import Lifting
 from calque.state import unwatched
 
 _LARGEST_GUARD = 4096
-_aten = torch.ops.aten
-_REGEOMETRY = frozenset(
-    (
-        _aten.as_strided_.default,
-        _aten.resize_.default,
-        _aten.resize_as_.default,
-        _aten.squeeze_.default,
-        _aten.squeeze_.dim,
-        _aten.squeeze_.dims,
-        _aten.swapaxes_.default,
-        _aten.swapdims_.default,
-        _aten.t_.default,
-        _aten.transpose_.default,
-        _aten.unsqueeze_.default,
-    )
-)
-"""Operators that give a tensor another geometry in place."""
 
 
 class Witness(TorchDispatchMode):
@@ -87,7 +71,7 @@ class Witness(TorchDispatchMode):
                         on_device |= self._see(item, outside)
         if outside:
             self._check(func, args, kwargs, outside, on_device)
-        if func in _REGEOMETRY and id(args[0]) in self._outside:
+        if changes_geometry(func) and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
         self._born(func, result, kwargs)

@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,15 +33,16 @@ _ASKING = frozenset(
         _Tensor.is_set_to,
     )
 )
-RESTRIDING = {
-    _aten.as_strided.default: 3,
-    _aten.as_strided_.default: 3,
-    _aten.as_strided_copy.default: 3,
-    _aten.as_strided_copy.out: 3,
-    _aten.as_strided_scatter.default: 4,
-    _aten.as_strided_scatter.out: 4,
-}
-"""The operators that reach into a storage at will, and which argument is their offset."""
+
+
+@cache
+def offset_place(op: Any) -> int | None:
+    """Which argument of an operator says where in its own storage it reaches; None for others."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return None
+    names = [a.name for a in op._schema.arguments]
+    reaches = {"size", "stride", "storage_offset"} <= {*names} and "source" not in names
+    return names.index("storage_offset") if reaches else None
 
 
 def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,7 +110,7 @@ class Windows:
         Raises:
             Unseen: it reaches out of a window.
         """
-        place = RESTRIDING.get(func)
+        place = offset_place(func)
         if place is None or not self.indexes:
             return
         tensor = args[0] if args else kwargs["self"]

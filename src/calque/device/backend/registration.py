@@ -29,7 +29,7 @@ from calque.device.kernels import (
 )
 from calque.device.kernels.fallback import fall_back
 from calque.device.runtime import async_dispatch, sizes
-from calque.device.validation import division, factorizations, value_ranges
+from calque.device.validation import factorizations
 
 _libraries: list[torch.library.Library] = []
 
@@ -52,10 +52,7 @@ def register() -> None:
         "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (
-        *(views, copies, indices, attention_backend, composites),
-        *(factorizations, division, value_ranges),
-    )
+    by_hand = (views, copies, indices, attention_backend, composites, factorizations)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")

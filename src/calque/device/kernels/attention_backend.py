@@ -41,45 +41,6 @@ def choose(
     return SDPBackend.OVERRIDEABLE.value
 
 
-def is_one_rule(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> bool:
-    """Whether the rule of attention stands for PyTorch's composition, which refuses some calls."""
-    operands = (query, key, value)
-    axes = query.dim()
-    if axes not in (2, 3, 4) or any(t.dim() != axes or not t.numel() for t in operands):
-        return False
-    if any(t.dtype != query.dtype or not t.is_floating_point() for t in operands):
-        return False
-    if query.device.type != "jax" or any(t.device != query.device for t in operands):
-        return False
-    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2) or not 0 <= dropout_p < 1:
-        return False
-    (*batch, heads), (*others, groups) = ([1, *t.shape[:-2]] for t in (query, key))
-    if key.shape[:-2] != value.shape[:-2] or batch != others:
-        return False
-    if heads != groups and not (enable_gqa and axes == 4 and heads % groups == 0):
-        return False
-    return attn_mask is None or (not is_causal and _fits(attn_mask, query, key))
-
-
-def _fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
-    scores = (*query.shape[:-1], key.size(-2))
-    if mask.device != query.device or mask.dtype not in (torch.bool, query.dtype):
-        return False
-    if not 2 <= mask.dim() <= len(scores):
-        return False
-    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
-    return all(n in (1, full) for n, full in pairs)
-
-
 class _Attention:
     """The kernel of the fused operator; draws a random key only where something is dropped."""
 

@@ -6,33 +6,26 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
 
+from calque.device.kernels import fast_path, trace_checks
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
+from calque.device.kernels.seen import all_seen
 from calque.device.memory.cell import read, write, x64
 from calque.device.runtime.dtypes import to_torch
+from calque.ops.table.facts import Known, canonical, fact_of, told
 from calque.ops.table.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
-
-IN_PLACE_OF = {
-    "aten::normal_": "aten::normal_functional",
-    "aten::bernoulli_.float": "aten::bernoulli.p",
-    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
-    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
-    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
-    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
-}
-"""The rule of each in-place operator that is not named after its functional form."""
 
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
@@ -128,15 +121,15 @@ def _write_back(target: Any, value: Any) -> None:
 
 def in_place(name: str, rule: Rule) -> Kernel:
     """The kernel of `op_`: the functional rule, written to its first argument."""
-    run: Runner | None = None
-    place = -1  # of `self` in the rule: polygamma has another argument before it
-    written = Written(name)
+    return _when_called(lambda: _in_place(name, rule))
 
-    def kernel(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        nonlocal run, place
-        if run is None:
-            place = _place_of_self(rule)
-            run = runner(rule, name, place)
+
+def _in_place(name: str, rule: Rule) -> Kernel:
+    place = _place_of_self(rule)  # polygamma has another argument before it
+    run = runner(rule, name, place)
+    written = Written(name, rule)
+
+    def general(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         written.check_memory(self, args)
         args = (*args[:place], self, *args[place:])
         result = run(args, kwargs)
@@ -145,16 +138,30 @@ def in_place(name: str, rule: Rule) -> Kernel:
         write(self, result)
         return self
 
-    def list_kernel(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
-        nonlocal run
-        if run is None:
-            run = runner(rule, name)
+    def of_lists(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         for i, tensor in enumerate(self):
             others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
             written.check_memory(tensor, others)
         _write_back(self, run((self, *args), kwargs))
 
-    return kernel if schema_of(name).returns else list_kernel
+    if not schema_of(name).returns:
+        return of_lists
+    if place or rule.mutates or run.guarded:
+        return general
+    return fast_path.in_place(run, name, general, written.apart)
+
+
+def _when_called(make: Callable[[], Kernel]) -> Kernel:
+    """A kernel that is made at its first call: most never are."""
+    made: Kernel | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal made
+        if made is None:
+            made = make()
+        return made(*args, **kwargs)
+
+    return kernel
 
 
 def _place_of_self(rule: Rule) -> int:
@@ -163,25 +170,24 @@ def _place_of_self(rule: Rule) -> int:
 
 def out_form(name: str) -> Kernel:
     """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
+    return _when_called(lambda: _out_form(name))
+
+
+def _out_form(name: str) -> Kernel:
+    rule = functional_of(name)
+    if rule is None:
+        return partial(fall_back, overload_of(name))
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
-    untold = all(a.name != "dtype" for a in schema.arguments)  # they count in the dtype of out
-    written = Written(name)
-    rule: Rule | None = None
-    run: Runner | None = None
+    run, written = runner(rule), Written(name, rule)
+    # An operator that is told no dtype counts in that of out.
+    untold = "dtype" in rule.parameters and all(a.name != "dtype" for a in schema.arguments)
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal rule, run
-        if rule is None:
-            rule = functional_of(name)
-        if rule is None:
-            return fall_back(overload_of(name), *args, **kwargs)
-        if run is None:
-            run = runner(rule)
+    def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
-        if untold and "dtype" in rule.parameters and targets[0].dtype != torch.bool:
+        if untold and targets[0].dtype != torch.bool:
             kwargs["dtype"] = targets[0].dtype
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
@@ -199,7 +205,10 @@ def out_form(name: str) -> Kernel:
             return None
         return targets[0] if len(targets) == 1 else tuple(targets)
 
-    return kernel
+    single = outs == ["out"] and [str(r.type) for r in schema.returns] == ["Tensor"]
+    if rule.mutates or run.guarded or not single:
+        return general
+    return fast_path.out_form(run, name, general, written.apart, untold)
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:
@@ -220,12 +229,18 @@ def write_out(target: torch.Tensor, result: Array) -> None:
 
 
 @cache
+def renamed() -> dict[str, str]:
+    """The rule of each in-place operator that is not named after its functional form."""
+    return {canonical(form): name for name, form in told("in_place").items()}
+
+
+@cache
 def functional_of(name: str) -> Rule | None:
     """The rule of the same operator whose arguments are those of an in-place or out overload."""
     schema = schema_of(name)
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
-    exact = RULES.get(IN_PLACE_OF.get(name, f"{base}.{overload}" if overload else base))
+    exact = RULES.get(renamed().get(name, f"{base}.{overload}" if overload else base))
     if (
         exact is not None
         and name != exact.name
@@ -264,12 +279,33 @@ def derived(name: str) -> Kernel | None:
     base = name.partition(".")[0]
     if rule is not None:
         return mutating(rule) if rule.mutates else functional(rule)
-    if name in IN_PLACE_OF or (base.endswith("_") and not base.endswith("__")):
-        found = functional_of(name) if name in IN_PLACE_OF or base[:-1] in _by_base() else None
+    if name in renamed() or (base.endswith("_") and not base.endswith("__")):
+        found = functional_of(name) if name in renamed() or base[:-1] in _by_base() else None
         return in_place(name, found) if found is not None else None
     if base in _by_base() and any(a.is_out for a in schema_of(name).arguments):
         return out_form(name)
     return None
+
+
+def checked(name: str, kernel: Kernel) -> Kernel:
+    """A kernel that first makes the checks of numbers and values that are told of its rule."""
+    rule = RULES.get(name) or functional_of(name)
+    known = Known() if rule is None else fact_of(rule.name)
+    numbers, values = known.get("numbers"), known.get("values")
+    if numbers is None and values is None:
+        return kernel
+    names = tuple(a.name for a in schema_of(name).arguments)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if numbers is not None or trace_checks.looking():
+            given = all_seen(names, args, kwargs)
+            if numbers is not None:
+                numbers(**given)
+            if values is not None and trace_checks.looking():
+                values(**given)
+        return kernel(*args, **kwargs)
+
+    return run
 
 
 def untraced(kernel: Kernel) -> Kernel:
@@ -292,14 +328,17 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
         library.impl(name, untraced(kernel), "PrivateUse1")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     bases = {name.rstrip("_") for name in _by_base()}
+    looked_at = {name.partition(".")[0] for name in (*told("values"), *told("numbers"))}
     for name in torch._C._dispatch_get_all_op_names():
         short = name.removeprefix("aten::")
         if not name.startswith("aten::") or short in taken:
             continue
-        if name.partition(".")[0].rstrip("_") not in bases and name not in IN_PLACE_OF:
+        if name.partition(".")[0].rstrip("_") not in bases and name not in renamed():
             continue
         if has(name, _COMPOSITE_IMPLICIT) and not has(name, "Autograd"):
             continue
         kernel = derived(name)
         if kernel is not None:
+            if name.partition(".")[0].removesuffix("_") in looked_at:
+                kernel = checked(name, kernel)
             library.impl(short, untraced(kernel), "PrivateUse1")

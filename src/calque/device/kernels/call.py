@@ -17,9 +17,10 @@ from torch.nn import Parameter
 
 from calque.device.kernels import fast_path
 from calque.device.kernels.applying import UNUSED, apply
-from calque.device.kernels.fast_path import NUMBERS, wrap_result
+from calque.device.kernels.arguments import NUMBERS
+from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
-from calque.device.kernels.slots import SLOT, Slot, Viewed, viewed
+from calque.device.kernels.slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device
@@ -30,14 +31,13 @@ from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
 from calque.errors import TraceError, unrepeatable
 from calque.ops.index.sized_outputs import SIZED
 from calque.ops.table import promotion
+from calque.ops.table.facts import fact_of
 from calque.ops.table.registry import Rule
 
 Tensor = torch.Tensor
 _ARRAY = object()
 _default_dtype = torch.get_default_dtype
 _SIZE_ASKED = "counted ({})"
-_LEFT = {"aten::mm": 0, "aten::addmm": 1}
-"""The place of the left operand of products of matrices."""
 
 
 class Runner:
@@ -50,6 +50,7 @@ class Runner:
         outline: what checks the arguments of each new call; None where the rule's arguments are
             not those of an operator.
         dynamic: for each parameter, whether its numbers are arguments of the executable.
+        named: likewise, by the parameter's name.
         guarded: whether each call is checked by the rule, or draws a random key.
     """
 
@@ -61,6 +62,7 @@ class Runner:
         "cast",
         "dynamic",
         "guarded",
+        "named",
         "outline",
         "rule",
     )
@@ -77,7 +79,8 @@ class Runner:
         self.outline = outline
         self._traced = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
-        self.dynamic = tuple(name in self._traced for name in self._names)
+        self.named = {name: name in self._traced for name in self._names}
+        self.dynamic = tuple(self.named.values())
         self.guarded = rule.random or rule.check is not None
         self._cache = Table()
         self._lay: strides.Layer | type | None = Slot  # until a call asks
@@ -212,7 +215,8 @@ class Runner:
         dependent = rule.data_dependent
         if dependent(*args, **kwargs) if callable(dependent) else dependent:
             return self._dependent(run, template, keywords)
-        return jax.jit(run)
+        # An in-place form may not look at its target: the fast path passes it all the same.
+        return jax.jit(run, keep_unused=cast is not None)
 
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
@@ -241,7 +245,7 @@ class Runner:
         if isinstance(value, torch.SymFloat):
             return SLOT if name in self._traced else value.node.pin()
         if isinstance(value, Tensor):
-            return _slot_of(value)
+            return slot_of(value)
         if type(value) in NUMBERS and name in self._traced:
             return SLOT
         if isinstance(value, list | tuple):
@@ -249,19 +253,9 @@ class Runner:
         return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 
-def _slot_of(tensor: Tensor) -> Slot:
-    cell = getattr(tensor.untyped_storage(), "cell", None)
-    if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
-        return SLOT
-    return viewed(cell, tensor, []) or SLOT
-
-
 def _moved(name: str, template: list[Any]) -> int | None:
-    """The place of an operand that is laid out anew before the product.
-
-    XLA's fast products for CPUs do not take a transposed left operand.
-    """
-    place = _LEFT.get(name)
+    """The place of an operand that is laid out anew before the product (`Known.moved`)."""
+    place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:
         return None
     return place if jax.default_backend() == "cpu" else None

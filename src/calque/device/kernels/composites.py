@@ -23,28 +23,17 @@ from jax import Array
 from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
-from calque.device.kernels.attention_backend import is_one_rule
 from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fast_path import wrap_result
+from calque.device.kernels.seen import seen
 from calque.device.memory import rng
 from calque.device.memory.cell import read, wrap, x64
 from calque.device.memory.host import host_array
 from calque.device.runtime.compile_cache import kept
 from calque.errors import CalqueError
+from calque.ops.table.facts import fact_of, told
 from calque.ops.table.registry import RULES, Rule
-
-COMPOSITES = tuple(
-    f"aten::{name}.{overload}"
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    for overload in ("input", "data")
-)
-PARTIAL = {"aten::scaled_dot_product_attention": is_one_rule}
-"""Those whose rule is for calls without a gradient, and not for all: for which arguments.
-
-With one, what attention leaves to its backward as a node is more than its parts leave: a step of
-512 queries took 1.6 times as long (8 heads of 64; without a gradient it is mostly less).
-"""
 
 _MODES = torch._C._TorchDispatchModeKey
 _VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
@@ -324,12 +313,12 @@ class _Kernels:
         self.composite = Composite(_with_key(self.rule), traced_parameters(self.rule))
         self.op = overload_of(name)
         self._single = len(schema_of(name).returns) == 1
-        self._serves = PARTIAL.get(name)
+        self._without_gradient = fact_of(name).get("without_gradient")
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel below autograd; answers what a node of the graph asks for."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
-        if self._serves is not None and not self._serves(*values):
+        if not self._serves(values):
             return _called(self.op, values, self.op.decompose)
         key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
@@ -338,6 +327,14 @@ class _Kernels:
         results, pullback = self.composite.forward([key, *values], wanted)
         _request.answer = key, pullback
         return self._returned(results, values)
+
+    def _serves(self, values: Sequence[Any]) -> bool:
+        """Whether the rule stands for PyTorch's composition, which refuses some calls."""
+        if self._without_gradient is None:
+            return True
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        on_device = all(t.device.type == "jax" for t in tensors)
+        return on_device and self._without_gradient(*map(seen, values))
 
     def _returned(self, results: Sequence[Array], args: Sequence[Any]) -> Any:
         found = results[0] if self._single else tuple(results)
@@ -356,7 +353,7 @@ class _Kernels:
         leaves, spec = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        partial = self._serves is not None and (wanted or not self._serves(*values))
+        partial = (wanted and self._without_gradient is not None) or not self._serves(values)
         if partial or not _plain(tensors):
             return _called(self.op, values, self.op.decompose)
         if wanted:
@@ -368,7 +365,10 @@ class _Kernels:
 
 @functools.cache
 def _kernels() -> dict[str, _Kernels]:
-    return {name.removeprefix("aten::"): _Kernels(name) for name in (*COMPOSITES, *PARTIAL)}
+    return {
+        name.removeprefix("aten::"): _Kernels(name)
+        for name in (*told("node"), *told("without_gradient"))
+    }
 
 
 def kernels() -> dict[str, Any]:

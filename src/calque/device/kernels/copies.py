@@ -35,6 +35,7 @@ from calque.device.runtime.sizes import translated
 from calque.errors import TraceError, unrepeatable
 from calque.errors.branches import is_subscript
 from calque.errors.frames import asking_frame
+from calque.ops.table.helpers import cast
 
 _COPY = Written("aten::copy_")
 
@@ -151,15 +152,7 @@ def convert(array: Array, dtype: np.dtype) -> Array:
 
 @kept
 def _converter(shape: geometry.Ints, source: Any, target: np.dtype) -> Callable[[Array], Array]:
-    return jax.jit(functools.partial(_cast, dtype=target))
-
-
-def _cast(array: Array, dtype: np.dtype) -> Array:
-    if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype, jnp.complexfloating
-    ):
-        array = array.real
-    return array != 0 if dtype == np.bool_ else array.astype(dtype)
+    return jax.jit(functools.partial(cast, dtype=target))
 
 
 def to_copy(

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from calque.device.kernels.sparse import check_dense
@@ -24,6 +25,7 @@ from calque.device.memory.packed_shapes import DESCRIPTION, fitted, shapes_of, t
 from calque.device.runtime import callbacks
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError, UnsupportedOpError, preparing_errors, user_origin
+from calque.ops.table.facts import fact_of_form
 
 logger = logging.getLogger("calque.fallback")
 
@@ -35,9 +37,6 @@ DECOMPOSED: Counter[str] = Counter()
 
 _decomposing = threading.local()
 _SHAPES_ASKED = "the shapes of {}"
-
-_MIXED = frozenset(("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"))
-"""Operators that take index tensors of the CPU."""
 
 
 class FallbackWarning(UserWarning):
@@ -82,12 +81,10 @@ def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _decompositions() -> dict[Any, Any]:
-    import torch._decomp as decomp  # slow to import: only when the first operator needs it
-
     # torch._refs' decompositions end in prims, which call the very operator they came from.
     return {
         op: function
-        for op, function in decomp.decomposition_table.items()
+        for op, function in decomposition_table.items()
         if "_refs" not in getattr(function, "__module__", "")
     }
 
@@ -152,7 +149,7 @@ def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     others = [t.device for t in tensors if t.device.type != "jax" and t.ndim]
     mixed = others and any(t.device.type == "jax" for t in tensors)
-    if mixed and op.name().partition(".")[0] not in _MIXED:
+    if mixed and not fact_of_form(op.name()).get("host_indices"):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, jax:0 "
             f"and {others[0]}! ({op.name()})"

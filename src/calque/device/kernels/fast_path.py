@@ -1,11 +1,12 @@
-"""The fast path of eager calls: those of a kind that was called before.
+"""The fast path of eager calls: those of a kind that was made before.
 
-A call is told by the geometry of its tensors and by its other arguments; a table leads from there
-to XLA's executable and to the geometry of the result. All that serves a call is in one loop, with
-cells and tensors written out; `benchmarks/eager.py` and `benchmarks/ops.py` measure it. What is not
-in the table goes the general way, and is admitted to it at its third call.
+A call is told by its description (`arguments`); a table leads from there to XLA's executable and to
+the geometry of the result. What is not in the table goes the general way, and is admitted to it at
+its third call. In-place and `out=` forms do the same; their result becomes the array in the cell of
+the tensor they write. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,13 +15,19 @@ import torch
 from jax._src.array import ArrayImpl
 from jax._src.config import debug_infs, debug_nans
 from jax._src.config import enable_x64 as _enable_x64
-from torch.nn import Parameter
 from torch.utils._pytree import tree_leaves
 
-from calque.device.kernels.slots import number_array, viewed
-from calque.device.memory.cell import Cell, active, is_whole, wrap, wrap_strided, x64
+from calque.device.kernels.arguments import (
+    Description,
+    cell_behind,
+    describe,
+    is_among,
+)
+from calque.device.kernels.slots import Viewed, slot_of
+from calque.device.memory.cell import Cell, active, wrap, wrap_strided, x64
 from calque.device.memory.geometry import Ints
 from calque.device.runtime.compile_cache import Table
+from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
 from calque.device.runtime.sizes import as_out_of_memory, translated
 
@@ -28,12 +35,15 @@ if TYPE_CHECKING:
     from calque.device.kernels.call import Runner
 
 Tensor = torch.Tensor
-NUMBERS = frozenset((bool, int, float, complex))
-_ARRAY = object()
+Kernel = Callable[..., Any]
+
+ADMITTED: Counter[str] = Counter()
+"""How many kinds of calls have an executable on the fast path, by operator."""
+
 _ADMITTED_AT = 3
 _CAPACITY = 4096  # kinds of calls of one operator that are counted
 _create = torch._C._acc.create_empty_tensor
-_default_dtype = torch.get_default_dtype
+_swap, _restore = _enable_x64.swap_local, _enable_x64.set_local
 _UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted arrays, out of memory
 _PRECISION = ("dot_general", "convolution")  # what jax.default_matmul_precision speaks to
 
@@ -75,119 +85,269 @@ def wrap_result(result: Any) -> Any:
     return None if result is None else wrap(result)
 
 
-def kernel_of(runner: "Runner") -> Callable[..., Any]:
-    """The kernel of a functional operator: tensors in, tensors out."""
-    prepare, wrapped, dynamic = runner.prepare, runner.wrapped, runner.dynamic
-    executables, functions = Table(), Table()
-    counts: dict[tuple[Any, ...], int] = {}
-    swap, restore = _enable_x64.swap_local, _enable_x64.set_local
+class _Calls:
+    """What is known of the calls of one operator.
 
-    def general(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return wrapped(runner(args, kwargs), args, kwargs)
+    Attributes:
+        name: the operator.
+        executables: by description, what serves a kind of call.
+    """
 
-    def learn(key: tuple[Any, ...], arrays: list[Any], args: Sequence[Any]) -> Any:
+    def __init__(self, runner: "Runner", name: str) -> None:
+        self.name = name
+        self.runner = runner
+        self.executables = Table()
+        self._counts: dict[Description, int] = {}
+
+    def is_due(self, key: Description, arrays: Sequence[Any]) -> bool:
+        """Count a call; whether its kind is to be admitted now."""
         if any(type(array) is not ArrayImpl for array in arrays):  # the user's own jax.jit
-            return general(args, {})
-        if len(counts) >= _CAPACITY:
-            counts.clear()
-        count = counts[key] = counts.get(key, 0) + 1
-        function, own = prepare(args, {})
-        with translated(), x64():
-            result = function(*own)
-        tensors = wrapped(result, args, {})
-        if count == _ADMITTED_AT:
-            single = type(result) is ArrayImpl and result.size
-            found = _execution(function, arrays) if single else None
-            contiguous = [t.is_contiguous() for t in tree_leaves(tensors) if t is not None]
-            if found is None:
-                functions.keep(key, _Function(function, all(contiguous)))
-            else:
-                stride = None if contiguous[0] else tensors.stride()
-                served = _Executable(*found, result.shape, tensors.dtype, stride)
-                executables.keep(key, served)
-            runner.forget(function)
-        return tensors
+            return False
+        if len(self._counts) >= _CAPACITY:
+            self._counts.clear()
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        return count == _ADMITTED_AT
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or active.trace is not None or debug_nans.value or debug_infs.value:
-            return general(args, kwargs)
-        if len(args) == 1 and type(args[0]) is Tensor:  # the loop below, for one whole tensor
-            cell = getattr(args[0].untyped_storage(), "cell", None)
-            if cell is not None and not cell.viewed:
-                array = cell.array
-                aval = array.aval
-                found = executables.get((_default_dtype(), aval.dtype, aval.shape))
-                if found is not None and found.value[4] is None:
-                    found.used = True
-                    execute, handlers, shape, dtype, _ = found.value
-                    try:
-                        (result,) = execute([array]).consume_with_handlers(handlers)
-                    except _UNFIT:
-                        return general(args, kwargs)
-                    tensor = _create(shape, dtype)
-                    tensor.untyped_storage().cell = Cell(result)
-                    return tensor
-        arrays: list[Any] = []
-        key: list[Any] = [_default_dtype()]
-        for value, is_dynamic in zip(args, dynamic):
-            kind = type(value)
-            if kind is Tensor or kind is Parameter:
-                cell = getattr(value.untyped_storage(), "cell", None)
-                if cell is None:
-                    return general(args, kwargs)
-                array = cell.array
-                aval = array.aval  # `array.shape` is a Python property
-                key.append(aval.dtype)
-                key.append(aval.shape)
-                if not cell.viewed or (cell.stride is None and is_whole(cell, value)):
-                    arrays.append(array)
-                    continue
-                slot = viewed(cell, value, arrays)
-                if slot is None:
-                    return general(args, kwargs)
-                key.append(slot)
-                key.append(value.stride())
-            elif kind in NUMBERS:
-                if is_dynamic:
-                    arrays.append(number_array(kind, value))
-                    key.append(kind)
-                else:
-                    key.append((kind, value))
-            elif kind is list and value and type(value[0]) is int and not is_dynamic:
-                key.append(tuple(value))
-            elif value is None:
-                key.append(None)
-            else:
-                return general(args, kwargs)
-        place = tuple(key)
-        found = executables.get(place)
-        if found is not None:
-            found.used = True
-            execute, handlers, shape, dtype, stride = found.value
-            try:
-                (result,) = execute(arrays).consume_with_handlers(handlers)
-            except _UNFIT:
-                return general(args, kwargs)
-            if stride is not None:
-                return wrap_strided(result, stride)
-            tensor = _create(shape, dtype)
-            tensor.untyped_storage().cell = Cell(result)
-            return tensor
-        known = functions.get(place)
+    def admit(self, key: Description, served: Any) -> None:
+        """Serve a kind of call by an executable from now on."""
+        self.executables.keep(key, served)
+        ADMITTED[self.name] += 1
+
+
+class _Results(_Calls):
+    """What is known of the calls of an operator that gives new tensors."""
+
+    def __init__(self, runner: "Runner") -> None:
+        super().__init__(runner, runner.rule.name)
+        self._functions = Table()
+
+    def general(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """A call by the general way."""
+        return self.runner.wrapped(self.runner(args, kwargs), args, kwargs)
+
+    def serve(
+        self, key: Description, arrays: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call that has no executable here: by JAX's own call, or by the general way."""
+        known = self._functions.get(key)
         if known is None:
-            return learn(place, arrays, args)
+            return self._learn(key, arrays, args, kwargs)
         known.used = True
         function = known.value
-        previous = swap(True)
+        previous = _swap(True)
         try:
-            result = function[0](*arrays)
+            result = function.call(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise as_out_of_memory(error) from None
         finally:
-            restore(previous)
-        return wrap_result(result) if function[1] else wrapped(result, args, kwargs)
+            _restore(previous)
+        if function.row_major:
+            return wrap_result(result)
+        return self.runner.wrapped(result, args, kwargs)
+
+    def _learn(
+        self, key: Description, arrays: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        if not self.is_due(key, arrays):
+            return self.general(args, kwargs)
+        function, own = self.runner.prepare(args, kwargs)
+        with translated(), x64():
+            result = function(*own)
+        tensors = self.runner.wrapped(result, args, kwargs)
+        single = type(result) is ArrayImpl and result.size
+        found = _execution(function, arrays) if single else None
+        contiguous = [t.is_contiguous() for t in tree_leaves(tensors) if t is not None]
+        if found is None:
+            self._functions.keep(key, _Function(function, all(contiguous)))
+        else:
+            stride = None if contiguous[0] else tensors.stride()
+            self.admit(key, _Executable(*found, result.shape, tensors.dtype, stride))
+        self.runner.forget(function)
+        return tensors
+
+
+def kernel_of(runner: "Runner") -> Kernel:
+    """The kernel of a functional operator: tensors in, tensors out."""
+    calls, dynamic, named = _Results(runner), runner.dynamic, runner.named
+    executables, general = calls.executables, calls.general
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if active.trace is not None or debug_nans.value or debug_infs.value:
+            return general(args, kwargs)
+        arrays: list[Any] = []
+        key = describe(args, kwargs, dynamic, named, arrays)
+        if key is None:
+            return general(args, kwargs)
+        found = executables.get(key)
+        if found is None:
+            return calls.serve(key, arrays, args, kwargs)
+        found.used = True
+        execute, handlers, shape, dtype, stride = found.value
+        try:
+            (result,) = execute(arrays).consume_with_handlers(handlers)
+        except _UNFIT:
+            return general(args, kwargs)
+        if stride is not None:
+            return wrap_strided(result, stride)
+        tensor = _create(shape, dtype)
+        tensor.untyped_storage().cell = Cell(result)
+        return tensor
 
     return kernel
+
+
+def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kernel:
+    """The kernel of an operator whose result is written to its first argument.
+
+    Where that is a view, the same executable writes the result into the array that it is a view of.
+
+    Args:
+        runner: gives the result, in the shape and dtype of that argument.
+        general: the kernel, for any call.
+        apart: whether the operator may not read what it writes.
+    """
+    calls, dynamic, named = _Calls(runner, name), runner.dynamic, runner.named
+    executables = calls.executables
+
+    def learn(key: Description, arrays: list[Any], args: Any, kwargs: dict[str, Any]) -> Tensor:
+        due = calls.is_due(key, arrays)
+        function = runner.prepare(args, kwargs)[0] if due else None
+        written = general(*args, **kwargs)
+        if function is not None and hasattr(function, "lower"):
+            calls.admit(key, _serving(_written(function, args[0], reads=True), arrays))
+            runner.forget(function)
+        return written
+
+    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+        if active.trace is not None or debug_nans.value or debug_infs.value:
+            return general(*args, **kwargs)
+        cell = cell_behind(args[0])
+        if cell is None:
+            return general(*args, **kwargs)
+        if (apart or cell.viewed) and is_among(cell, args[1:], kwargs):
+            return general(*args, **kwargs)
+        arrays: list[Any] = []
+        key = describe(args, kwargs, dynamic, named, arrays)
+        if key is None:
+            return general(*args, **kwargs)
+        found = executables.get(key)
+        if found is None:
+            return learn(key, arrays, args, kwargs)
+        found.used = True
+        execute, handlers = found.value
+        try:
+            (result,) = execute(arrays).consume_with_handlers(handlers)
+        except _UNFIT:
+            return general(*args, **kwargs)
+        cell.array = result
+        return args[0]
+
+    return kernel
+
+
+def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: bool) -> Kernel:
+    """The kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
+
+    Args:
+        untold: whether the rule is told the dtype of `out`.
+    """
+    calls, dynamic, named = _Calls(runner, name), (False, *runner.dynamic), runner.named
+    executables = calls.executables
+
+    def learn(
+        key: Description, arrays: list[Any], args: Any, kwargs: dict[str, Any], out: Tensor
+    ) -> Tensor:
+        if not calls.is_due(key, arrays):
+            return general(*args, out=out, **kwargs)
+        told = {"dtype": out.dtype} if untold and out.dtype != torch.bool else {}
+        function, own = runner.prepare(args, kwargs | told)
+        with translated(), x64():
+            result = function(*own)
+        admitted = hasattr(function, "lower") and _fits(result, out)
+        written = general(*args, out=out, **kwargs)  # which may refuse it
+        if admitted:
+            calls.admit(key, _serving(_written(function, out, reads=False), arrays))
+            runner.forget(function)
+        return written
+
+    def kernel(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if active.trace is not None or debug_nans.value or debug_infs.value:
+            return general(*args, **_with(out, kwargs))
+        cell = cell_behind(out)
+        if cell is None or ((apart or cell.viewed) and is_among(cell, args, kwargs)):
+            return general(*args, **_with(out, kwargs))
+        arrays: list[Any] = []
+        key = describe((out, *args), kwargs, dynamic, named, arrays)
+        if key is None:
+            return general(*args, out=out, **kwargs)
+        found = executables.get(key)
+        if found is None:
+            return learn(key, arrays, args, kwargs, out)
+        found.used = True
+        execute, handlers = found.value
+        try:
+            (result,) = execute(arrays).consume_with_handlers(handlers)
+        except _UNFIT:
+            return general(*args, out=out, **kwargs)
+        cell.array = result
+        return out
+
+    return kernel
+
+
+def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Callable[..., Any]:
+    """What gives the array behind a target, with a function's result written into it.
+
+    It takes that array and where the target starts in it, and then the function's own arrays;
+    `reads` says whether the target's are among those.
+    """
+    slot = slot_of(target)
+    count = 1 + (slot.count if type(slot) is Viewed else 0)
+
+    def written(*arrays: Any) -> Any:
+        result = function(*arrays[0 if reads else count :])
+        if type(slot) is not Viewed:
+            return result
+        return slot.write(arrays[0], result, list(arrays[1:count]))
+
+    plain = reads and type(slot) is not Viewed
+    return function if plain else jax.jit(written, keep_unused=True)
+
+
+def _fits(result: Any, out: Tensor) -> bool:
+    """Whether a result is written to an `out=` tensor as it is."""
+    if type(result) is not ArrayImpl or not result.size or result.weak_type:
+        return False
+    return result.shape == tuple(out.shape) and to_torch(result.dtype) == out.dtype
+
+
+def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return kwargs if out is None else {**kwargs, "out": out}
+
+
+class _Given(NamedTuple):
+    """What XLA's executable gives, for one array that is there already."""
+
+    array: Any
+
+    def consume_with_handlers(self, handlers: Any) -> tuple[Any]:
+        return (self.array,)
+
+
+def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
+    """How to execute a function with one result: by JAX's own call where only that will do."""
+    found = _execution(function, arrays)
+    if found is not None:
+        return found
+
+    def execute(arrays: list[Any]) -> _Given:
+        previous = _swap(True)
+        try:
+            return _Given(function(*arrays))
+        finally:
+            _restore(previous)
+
+    return Execution(execute, None)
 
 
 def _execution(function: Callable[..., Any], arrays: list[Any]) -> Execution | None:

@@ -14,28 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from jax.core import Tracer
 
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional, in_place
 from calque.device.kernels.copies import no_value
+from calque.device.kernels.seen import host_view, seen
 from calque.device.memory import strides
 from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import known
-from calque.ops.index.scatter import check_mask
+from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
+from calque.ops.table.given import INDEX, within_dim
 from calque.ops.table.registry import RULES
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
-
-
-def host_view(array: Array) -> np.ndarray | None:
-    """The elements as the host sees them without a copy; None where it cannot."""
-    if isinstance(array, Tracer) or next(iter(array.devices())).platform != "cpu":
-        return None
-    return np.asarray(array)
 
 
 def _on_device(index: Tensor | None) -> Tensor | None:
@@ -129,31 +123,10 @@ def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
         return
     for dim, index in enumerate(indices):
         if index is not None and not _is_mask(index):
-            error, text = _OUTSIDE["fill"]
-            _check_range(index, self.shape[dim], True, error, text, dim)
+            _in_range(self=seen(self), dim=dim, index=seen(index))
 
 
-def _check_range(
-    index: Tensor, size: int, wrap: bool, error: type[Exception], text: str, dim: int | None = None
-) -> None:
-    """Raise for an index that an axis of a size does not have; where that is known."""
-    if index.numel() == 0 or index.dtype.is_floating_point:
-        return
-    array = read(index)
-    least = -size if wrap else 0
-
-    def outside(bad: int) -> Exception:
-        return error(text.format(bad=bad, dim=dim, size=size))
-
-    if isinstance(array, Tracer):
-        trace_checks.collect((array < least) | (array >= size), array, outside)
-        return
-    values = host_view(array)
-    if values is None:
-        return
-    low, high = int(values.min()), int(values.max())
-    if high >= size or low < least:
-        raise outside(high if high >= size else low)
+_in_range = within_dim(IndexError, INDEX, negative=True)
 
 
 # index --------------------------------------------------------------------------------------------
@@ -236,135 +209,12 @@ def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
     return put
 
 
-# One index tensor along one dimension -------------------------------------------------------------
-
-_OUTSIDE = {
-    "index": (RuntimeError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
-    "self": (IndexError, "index out of range in self"),
-    "copy": (
-        IndexError,
-        "index_copy_(): index {bad} is out of bounds for dimension {dim} with size {size}",
-    ),
-    "fill": (IndexError, "index {bad} is out of bounds for dimension {dim} with size {size}"),
-    "flat": (
-        IndexError,
-        "out of range: tried to access index {bad} on a tensor of {size} elements.",
-    ),
-}
-_CHECKED = {
-    "gather": "index",
-    "scatter.src": "index",
-    "scatter.value": "index",
-    "scatter.reduce": "index",
-    "scatter.value_reduce": "index",
-    "scatter_add": "index",
-    "scatter_reduce.two": "index",
-    "index_select": "self",
-    "index_add": "self",
-    "index_reduce": "self",
-    "index_copy": "copy",
-    "index_fill.int_Scalar": "fill",
-    "index_fill.int_Tensor": "fill",
-    "take": "flat",
-    "put": "flat",
-    "embedding": "embedding",
-    "nll_loss_forward": "target",
-    "nll_loss2d_forward": "target",
-}
-_IN_PLACE = frozenset(
-    (
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-        "index_add",
-        "index_copy",
-        "index_reduce",
-        "index_fill",
-        "put",
-    )
-)
-
-
-def _checked(name: str, kind: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that first checks the bounds of its index tensor."""
-    if kind == "flat":
-
-        def check_flat(self: Tensor, index: Tensor, *rest: Any) -> None:
-            _raise_outside(kind, index, None, self.numel())
-
-        check: Callable[..., None] = check_flat
-    elif kind == "embedding":
-
-        def check_rows(weight: Tensor, indices: Tensor, *rest: Any) -> None:
-            if weight.ndim == 2 and weight.shape[0] == 0 and indices.numel():
-                raise RuntimeError("embedding: the table has no rows to take")
-            if weight.ndim == 2:
-                _raise_outside("self", indices, 0, weight.shape[0])
-
-        check = check_rows
-    elif kind == "target":
-        check = _check_target
-    else:
-
-        def check_along(self: Tensor, dim: int, index: Tensor, *rest: Any) -> None:
-            if -self.ndim <= dim < self.ndim:
-                _raise_outside(kind, index, dim, self.shape[dim])
-
-        check = check_along
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if trace_checks.looking():
-            check(*args)
-        return kernel(*args, **kwargs)
-
-    return checked
-
-
-def _check_target(
-    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
-) -> None:
-    """Raise IndexError for a class label that the input has no score of."""
-    if target.device.type != "jax" or target.numel() == 0 or target.dtype.is_floating_point:
-        return
-    array = read(target)
-    values = array if isinstance(array, Tracer) else host_view(array)
-    if values is None:
-        return
-    classes = self.shape[0] if self.ndim == 1 else self.shape[1]
-    outside = ((values < 0) | (values >= classes)) & (values != ignore_index)
-    if isinstance(array, Tracer):
-        trace_checks.collect(outside, array, _no_class)
-    elif outside.any():
-        raise _no_class(values[outside].flat[0])
-
-
-def _no_class(label: int) -> Exception:
-    return IndexError(f"Target {label} is out of bounds.")
-
-
-def _raise_outside(kind: str, index: Tensor, dim: int | None, size: int) -> None:
-    if index.device.type != "jax":
-        return
-    error, text = _OUTSIDE[kind]
-    _check_range(index, size, kind in ("fill", "flat"), error, text, dim)
-
-
 def kernels() -> dict[str, Any]:
     """The index kernels by operator name."""
-    table: dict[str, Any] = {
+    return {
         "index.Tensor": index,
         "index_put": _put("index_put"),
         "index_put_": _put("index_put", "index_put_"),
         "_index_put_impl": _put("_index_put_impl"),
         "_index_put_impl_": _put("_index_put_impl", "_index_put_impl_"),
     }
-    for name, kind in _CHECKED.items():
-        rule = RULES.get(f"aten::{name}")
-        if rule is None:
-            continue
-        table[name] = _checked(name, kind, functional(rule))
-        base, dot, overload = name.partition(".")
-        if base in _IN_PLACE:
-            written = f"{base}_{dot}{overload}"
-            table[written] = _checked(written, kind, in_place(f"aten::{written}", rule))
-    return table

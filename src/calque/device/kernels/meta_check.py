@@ -25,6 +25,7 @@ from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import to_torch
 from calque.errors import InternalError, user_origin
 from calque.ops.table import promotion
+from calque.ops.table.facts import fact_of_form
 
 _DEVICE = torch.device("meta")
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -34,8 +35,6 @@ _BY_POSITION = frozenset(("tuple index out of range", "list index out of range")
 _MANY = 2**28
 _TOO_LARGE = ("overflow", "negative dimension")  # what PyTorch says of sizes
 _OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable to allocate")
-_BY_VALUE = frozenset(("aten::random.from", "aten::random_.from"))
-"""Operators whose Meta kernel compares numbers that a trace does not know."""
 
 
 class _Symbolic(Exception):
@@ -61,6 +60,10 @@ class Outline:
         arguments = self.op._schema.arguments
         return frozenset(a.name for a in arguments if "Tensor" in str(a.type))
 
+    @cached_property
+    def _compares_numbers(self) -> bool:
+        return fact_of_form(self.op.name()).get("compares_numbers", False)
+
     @contextmanager
     def checked(
         self, args: Sequence[Any], kwargs: dict[str, Any], ours: bool = True
@@ -80,7 +83,7 @@ class Outline:
                 raise sizes.out_of_memory(f"{self.op.name()}: {error}") from None
             if isinstance(error, IndexError) and str(error) not in _BY_POSITION:
                 raise
-            if self.op.name() in _BY_VALUE:
+            if self._compares_numbers:
                 raise RuntimeError(f"{self.op.name()}: {error}") from error
             try:
                 self._ask(META, _DEVICE, args, kwargs)
@@ -107,7 +110,7 @@ class Outline:
             RuntimeError: the bytes of a result overflow.
             torch.OutOfMemoryError: a result is larger than the device's memory.
         """
-        if self.op.name() in _BY_VALUE or not any(map(_is_huge, (*args, *kwargs.values()))):
+        if self._compares_numbers or not any(map(_is_huge, (*args, *kwargs.values()))):
             return
         try:
             found = self._ask(META, _DEVICE, args, kwargs)

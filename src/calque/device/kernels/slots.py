@@ -14,7 +14,7 @@ from jax import Array
 from torch import Tensor
 
 from calque.device.memory import geometry
-from calque.device.memory.cell import Cell, x64
+from calque.device.memory.cell import Cell, active, is_whole, x64
 from calque.device.memory.geometry import Ints, Layout, Plan, View
 from calque.device.runtime.dtypes import TO_NUMPY
 
@@ -37,13 +37,24 @@ class Viewed(Slot):
         self.plan = plan
         self.free = free
 
+    @property
+    def count(self) -> int:
+        """How many starts there are."""
+        return len(self.free)
+
     def read(self, array: Array, starts: list[Any]) -> Array:
         """The view of the array from some starts, one for each free axis."""
+        return geometry.read_plan(self.plan, array, self._everywhere(starts))
+
+    def write(self, array: Array, value: Array, starts: list[Any]) -> Array:
+        """The array with a value written to the view of it from some starts."""
+        return geometry.write_plan(self.plan, array, value, self._everywhere(starts))
+
+    def _everywhere(self, starts: list[Any]) -> list[Any]:
         if self.plan.extents is None:
-            return geometry.read_plan(self.plan, array, starts)
+            return starts
         at = dict(zip(self.free, starts, strict=True))
-        everywhere = [at.get(axis, 0) for axis in range(len(self.plan.axes_shape))]
-        return geometry.read_plan(self.plan, array, everywhere)
+        return [at.get(axis, 0) for axis in range(len(self.plan.axes_shape))]
 
 
 _VIEWED: WeakValueDictionary[Any, Viewed] = WeakValueDictionary()
@@ -85,6 +96,14 @@ def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
     for start in starts:
         arrays.append(number_array(int, start))
     return slot
+
+
+def slot_of(tensor: Tensor) -> Slot:
+    """The slot of a tensor's array, or of the array that it is a view of."""
+    cell = getattr(tensor.untyped_storage(), "cell", None)
+    if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
+        return SLOT
+    return viewed(cell, tensor, []) or SLOT
 
 
 _NUMBER_ARRAYS: dict[Any, Array] = {}

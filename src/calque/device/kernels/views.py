@@ -5,37 +5,59 @@ Everything else that makes a view (select, slice, transpose, expand, ...) reache
 sees a cell through a geometry the cell does not know of.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 
 from calque.device.kernels import storage
+from calque.device.kernels.binding import schema_of
 from calque.device.memory import geometry
 from calque.device.memory.cell import META, alias, cell_of, regeometries, share, size_in_bytes
 from calque.device.memory.geometry import Layout
 
 aten = torch.ops.aten
+_ATEN = "aten::"
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-
-ALIASING = ("view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
-# PyTorch's own kernels, which look at the storage: they need its size, or mark the alias they make.
-SHARING = ("_conj", "_neg_view", "as_strided_scatter")
-GEOMETRY_IN_PLACE = (
-    "as_strided_",
-    "transpose_",
-    "t_",
-    "squeeze_",
-    "squeeze_.dim",
-    "squeeze_.dims",
-    "unsqueeze_",
-    "swapaxes_",
-    "swapdims_",
-)
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
-    packet, _, overload = name.partition(".")
+    packet, _, overload = name.removeprefix(_ATEN).partition(".")
     return getattr(getattr(aten, packet), overload or "default")
+
+
+@cache
+def changes_geometry(op: Any) -> bool:
+    """Whether an operator gives its argument another geometry in place, as PyTorch's tags tell.
+
+    Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
+    """
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.inplace_view not in op.tags:
+        return False
+    return op._overloadpacket not in (aten.set_, aten.detach_)
+
+
+def _gives_views(schema: Any) -> bool:
+    """Whether the results of an operator are views of its arguments."""
+    found = [r.alias_info for r in schema.returns]
+    return any(alias is not None and not alias.is_write for alias in found)
+
+
+def _is_left_to_devices(name: str) -> bool:
+    """Whether an operator gives a view, and PyTorch has no kernel of it for all devices."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    made = has(name, "Meta") and not any(has(name, key) for key in composite)
+    return made and _gives_views(schema_of(name))
+
+
+def _moves_in_place(name: str) -> bool:
+    """Whether an operator is the in-place form of a view."""
+    base = name.partition(".")[0]
+    if not base.endswith("_"):
+        return False
+    functional = torch._C._jit_get_schemas_for_operator(base[:-1])
+    return any(map(_gives_views, functional)) and changes_geometry(_overload(name))
 
 
 def as_strided(
@@ -73,18 +95,14 @@ def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
     return alias(aten.view.default, tensor, size)
 
 
-def _aliasing(name: str) -> Any:
-    op = _overload(name)
-
+def _aliasing(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
         return alias(op, tensor, *args)
 
     return kernel
 
 
-def _sharing(name: str) -> Any:
-    op = _overload(name)
-
+def _sharing(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         share(tensor)
         return op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
@@ -92,9 +110,7 @@ def _sharing(name: str) -> Any:
     return kernel
 
 
-def _in_place(name: str) -> Any:
-    op = _overload(name)
-
+def _in_place(op: torch._ops.OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
             share(tensor)
@@ -167,7 +183,10 @@ def _prepare(
 
 def kernels() -> dict[str, Any]:
     """The view kernels by operator name."""
+    names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_ATEN)]
     return {
+        **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in names if _is_left_to_devices(n)},
+        **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in names if _moves_in_place(n)},
         "as_strided": as_strided,
         "view.dtype": view_dtype,
         "_unsafe_view": unsafe_view,
@@ -175,7 +194,8 @@ def kernels() -> dict[str, Any]:
         "set_.source_Storage_storage_offset": set_source_storage_offset,
         "set_.source_Storage": set_source_storage,
         "set_.source_Tensor": set_source_tensor,
-        **{name: _aliasing(name) for name in ALIASING},
-        **{name: _sharing(name) for name in SHARING},
-        **{name: _in_place(name) for name in GEOMETRY_IN_PLACE},
+        # PyTorch's own, which look at the storage: for its size, or to mark the alias they make.
+        "_conj": _sharing(aten._conj.default),
+        "_neg_view": _sharing(aten._neg_view.default),
+        "as_strided_scatter": _sharing(aten.as_strided_scatter.default),
     }

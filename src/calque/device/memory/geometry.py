@@ -22,7 +22,7 @@ from calque.device.runtime.compile_cache import kept
 
 Ints = tuple[int, ...]
 
-READ_VIEW = "read_view"
+READ_VIEW = "calque.read_view"  # no name that a function of the user's can be defined with
 """The name, in a traced program, of the function that takes a view of an array."""
 
 
@@ -309,20 +309,25 @@ def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
 @kept
 def _writer(plan: Plan) -> Callable[[Array, Array, Ints], Array]:
     def write_view(array: Array, value: Array, starts: Ints) -> Array:
-        axes = _axes(plan, array)
-        if plan.extents is None:
-            axes = axes.at[_indices(plan.view, jnp.asarray(starts[0]))].set(value)
-        else:
-            axes = _write_slices(plan, axes, value, starts)
-        if not plan.of_memory:
-            return axes
-        flat = axes.reshape(-1)[: plan.layout.length]
-        return from_memory(flat, plan.layout)
+        return write_plan(plan, array, value, starts)
 
     return jax.jit(write_view)
 
 
-def _write_slices(plan: Plan, axes: Array, value: Array, starts: Ints) -> Array:
+def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
+    """The array with a value written through the view that a plan leads to from some starts."""
+    axes = _axes(plan, array)
+    if plan.extents is None:
+        axes = axes.at[_indices(plan.view, jnp.asarray(starts[0]))].set(value)
+    else:
+        axes = _write_slices(plan, axes, value, starts)
+    if not plan.of_memory:
+        return axes
+    flat = axes.reshape(-1)[: plan.layout.length]
+    return from_memory(flat, plan.layout)
+
+
+def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) -> Array:
     assert plan.extents is not None
     first = tuple(slice(0, n) for n in _core_shape(plan.view))
     others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]

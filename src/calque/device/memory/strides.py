@@ -16,6 +16,7 @@ from jax import Array
 
 from calque.device.memory.cell import META, wrap, wrap_strided
 from calque.device.memory.geometry import Ints, contiguous_strides
+from calque.ops.table.facts import fact_of
 
 Strides = Iterable[Ints | None] | None
 """The strides of each result; None for row-major ones."""
@@ -245,108 +246,41 @@ def _overload(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(_aten, packet), overload or "default")
 
 
-# The tables ---------------------------------------------------------------------------------------
+# What is told of operators ------------------------------------------------------------------------
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_OWN: dict[str, Layer] = {
-    "_fft_c2c": transforms,
-    "_fft_c2r": transforms,
-    "_fft_r2c": transforms,
-    "_scaled_dot_product_flash_attention_for_cpu": attention_of_the_cpu,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_of_the_cpu,
-    "gru.input": sequences,
-    "lstm.input": sequences,
-    "nonzero": positions,
-    "rnn_relu.input": sequences,
-    "rnn_tanh.input": sequences,
-    "scaled_dot_product_attention": attention,
+_LAYERS: dict[str, Layer | None] = {
+    "row_major": None,
+    "elementwise": elementwise,
+    "images": images,
+    "convolution": convolutions,
+    "transform": transforms,
+    "sequence": sequences,
+    "positions": positions,
+    "attention": attention,
+    "attention_of_the_cpu": attention_of_the_cpu,
 }
-_COLUMNS = {
-    "_linalg_svd": (0, 2),
-    "geqrf": (0,),
-    "linalg_eig": (1,),
-    "linalg_lstsq": (0,),
-}
-"""Results that are column-major whatever the arguments are."""
-
-_ASKED = _words(
-    """_linalg_eigh _linalg_solve_ex cholesky_inverse cholesky_solve
-    linalg_cholesky_ex linalg_householder_product linalg_inv_ex linalg_lu linalg_lu_factor_ex
-    linalg_lu_solve linalg_qr linalg_solve_triangular ormqr rot90 triangular_solve"""
+_BY_NAME = {"meta": asked, "meta_if_strided": followed}
+_ALWAYS = frozenset(
+    ("meta", "transform", "sequence", "positions", "attention", "attention_of_the_cpu")
 )
-"""Operators whose results need not be row-major where their arguments are."""
-
-_FOLLOWED = _words(
-    """_adaptive_avg_pool2d _adaptive_avg_pool3d _unsafe_index.Tensor _unsafe_index_put
-    _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa _upsample_bilinear2d_aa
-    _upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_max_pool2d
-    adaptive_max_pool3d addr as_strided_scatter avg_pool2d avg_pool3d binary_cross_entropy
-    binary_cross_entropy_with_logits cat constant_pad_nd diagonal_scatter flip glu
-    index.Tensor index_fill.int_Scalar index_fill.int_Tensor index_put max_pool2d_with_indices
-    max_pool3d_with_indices put select_scatter slice_scatter sort sort.stable stack
-    upsample_bicubic2d upsample_bilinear2d upsample_nearest2d upsample_nearest3d
-    upsample_trilinear3d"""
-)
-"""Operators whose results follow their arguments in a way of their own."""
-
-_IMAGES_KEPT = _words(
-    """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
-    _native_batch_norm_legit _native_batch_norm_legit.no_stats
-    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training channel_shuffle
-    max_unpool2d native_batch_norm native_group_norm pixel_shuffle pixel_unshuffle
-    reflection_pad2d replication_pad2d roll"""
-)
-_CONVOLUTIONS = _words(
-    """_adaptive_avg_pool2d_backward _upsample_bicubic2d_aa_backward
-    _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d_backward
-    adaptive_max_pool2d_backward avg_pool2d_backward batch_norm_backward convolution
-    convolution_backward convolution_backward_overrideable convolution_overrideable
-    max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-    native_batch_norm_backward reflection_pad2d_backward replication_pad2d_backward
-    upsample_bilinear2d_backward upsample_nearest2d_backward upsample_trilinear3d_backward"""
-)
-_ELEMENTWISE = _words(
-    """_add_relu.Scalar _add_relu.Tensor _prelu_kernel _prelu_kernel_backward complex
-    elu_backward fill.Scalar fill.Tensor floor_divide floor_divide.Scalar hardshrink_backward
-    hardsigmoid_backward hardswish hardswish_backward hardtanh_backward huber_loss
-    leaky_relu_backward mish_backward mse_loss native_dropout polar rrelu_with_noise
-    rrelu_with_noise_backward rsub.Tensor smooth_l1_loss soft_margin_loss softplus_backward
-    softshrink_backward"""
-)
-"""Elementwise operators without PyTorch's tag of that name."""
-
-_NOT_ELEMENTWISE = frozenset(("log_sigmoid_forward", "masked_fill.Scalar", "masked_fill.Tensor"))
+"""Layouts that need not be row-major where the arguments are."""
 
 
 def layer_of(name: str) -> Layer | None:
     """How the results of an operator (with its namespace) lie; None where always row-major."""
-    if not name.startswith("aten::"):
-        return None
-    short = name.removeprefix("aten::")
-    if short in _OWN:
-        return _OWN[short]
-    if short in _COLUMNS:
-        return partial(columns, _COLUMNS[short])
-    if short in _ASKED:
-        return partial(asked, name)
-    if short in _FOLLOWED:
-        return partial(followed, name)
-    if short in _IMAGES_KEPT:
-        return images
-    if short in _CONVOLUTIONS:
-        return convolutions
-    if short in _ELEMENTWISE:
-        return elementwise
-    tagged = short not in _NOT_ELEMENTWISE and torch.Tag.pointwise in _overload(name).tags
+    known = fact_of(name)
+    layout = known.get("layout")
+    if "columns" in known:
+        return partial(columns, known["columns"])
+    if layout in _BY_NAME:
+        return partial(_BY_NAME[layout], name)
+    if layout is not None:
+        return _LAYERS[layout]
+    tagged = name.startswith("aten::") and torch.Tag.pointwise in _overload(name).tags
     return elementwise if tagged else None
 
 
 def always(name: str) -> bool:
     """Whether an operator's results need not be row-major where its arguments are."""
-    short = name.removeprefix("aten::")
-    own = short in _OWN or short in _COLUMNS or short in _ASKED
-    return own and name.startswith("aten::")
+    known = fact_of(name)
+    return "columns" in known or known.get("layout") in _ALWAYS

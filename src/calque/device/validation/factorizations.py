@@ -13,19 +13,13 @@ from jax.core import Tracer
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional, write_out
 from calque.device.memory.cell import read
-from calque.ops.table.registry import RULES
+from calque.ops.table.facts import fact_of, told
+from calque.ops.table.registry import RULES, Rule
 
 Tensor = torch.Tensor
 _check = torch.ops.aten._linalg_check_errors.default
+_TRANSPOSED = "taken_transposed"  # a parameter of such rules that the operator has not
 _COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-
-_CHECKED = {
-    "linalg_cholesky_ex": ("linalg.cholesky_ex", -1),
-    "linalg_inv_ex": ("linalg.inv_ex", -1),
-    "linalg_lu_factor_ex": ("torch.linalg.lu_factor_ex", -1),
-    "_linalg_solve_ex": ("torch.linalg.solve_ex", -1),
-}
-_BY_CONTIGUITY = frozenset(("_linalg_det", "_linalg_slogdet"))
 
 
 def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
@@ -47,19 +41,19 @@ def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     trace_checks.collect(array != 0, array, failed)
 
 
-def _kernel(name: str) -> Callable[..., Any]:
+def _kernel(rule: Rule) -> Callable[..., Any]:
     """The kernel of a decomposition, told how its matrix lies and raising if asked to."""
-    kernel = functional(RULES[f"aten::{name}"])
-    api, info = _CHECKED.get(name, ("", None))
-    by_contiguity = name in _BY_CONTIGUITY
+    kernel = functional(rule)
+    api = fact_of(rule.name).get("reports")
+    by_contiguity = _TRANSPOSED in rule.parameters
 
     def run(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
         if by_contiguity:
             # The gradient's formula derives from A's strides which of A and A^T was factored.
-            kwargs["transposed"] = A.is_contiguous() and not A.is_complex()
+            kwargs[_TRANSPOSED] = A.is_contiguous() and not A.is_complex()
         results = kernel(A, *args, **kwargs)
-        if check_errors and info is not None:
-            raise_failed(results[info], api, is_matrix=A.ndim == 2)
+        if check_errors and api is not None:
+            raise_failed(results[-1], api, is_matrix=A.ndim == 2)
         return results
 
     return run
@@ -83,10 +77,13 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
 
 def kernels() -> dict[str, Any]:
     """The kernels by operator name."""
-    names = {*_CHECKED, *_BY_CONTIGUITY}
+    told_how = [name for name, rule in RULES.items() if _TRANSPOSED in rule.parameters]
     return {
         "_linalg_check_errors": check_errors,
         "cholesky": cholesky,
         "cholesky.out": cholesky_out,
-        **{name: _kernel(name) for name in names},
+        **{
+            name.removeprefix("aten::"): _kernel(RULES[name])
+            for name in (*told("reports"), *told_how)
+        },
     }

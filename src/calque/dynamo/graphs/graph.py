@@ -38,7 +38,7 @@ from calque.program.sources import ArgumentSource, CellSource, RandomSource
 from calque.program.stepping import Stepping
 from calque.program.transposed_operands import materialized
 from calque.program.value_checks import Checks
-from calque.program.view_arguments import RESTRIDING, window_of
+from calque.program.view_arguments import offset_place, window_of
 
 Tensor = torch.Tensor
 Call = Callable[[list[Any]], list[Any]]
@@ -130,7 +130,9 @@ def _is_dynamic(value: Any) -> bool:
 
 def _is_reaching(node: fx.Node) -> bool:
     """Whether a node reaches into a storage at will."""
-    return node.target in RESTRIDING or any(n.endswith("_storage_offset") for n in node.kwargs)
+    return offset_place(node.target) is not None or any(
+        n.endswith("_storage_offset") for n in node.kwargs
+    )
 
 
 def _shape_key(value: Any) -> Any:

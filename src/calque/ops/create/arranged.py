@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim, wrap_dims
 from calque.ops.table.promotion import is_integral, result_type
 from calque.ops.table.registry import op
@@ -12,7 +13,7 @@ from calque.ops.table.registry import op
 # Joining ------------------------------------------------------------------------------------------
 
 
-@op("cat")
+@op("cat", layout="meta_if_strided", writes=("apart", "cast_type_error"), autocast="widest")
 def cat(tensors: Any, dim: int = 0) -> Array:
     if not tensors:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
@@ -60,6 +61,9 @@ def stack(tensors: Any, dim: int = 0) -> Array:
     return jnp.stack([t.astype(dtype) for t in tensors], axis=axis)
 
 
+facts("stack", layout="meta_if_strided", writes=("cast_type_error",), autocast="widest")
+
+
 @op("block_diag")
 def block_diag(tensors: Any) -> Array:
     for place, tensor in enumerate(tensors):
@@ -94,12 +98,17 @@ def repeat(self: Array, repeats: Any) -> Array:
     return jnp.tile(self, tuple(repeats))
 
 
-@op("flip")
+@op("flip", layout="meta_if_strided")
 def flip(self: Array, dims: Any) -> Array:
     return lax.rev(self, wrap_dims(dims, self.ndim)) if len(dims) and self.ndim else self
 
 
-@op("roll")
+def _roll_condition(self: Any, shifts: Any, dims: Any = ()) -> None:
+    if self.ndim == 0 and len(dims):
+        raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
+
+
+@op("roll", layout="images", condition=_roll_condition)
 def roll(self: Array, shifts: Any, dims: Any = ()) -> Array:
     if not len(shifts):
         raise RuntimeError("`shifts` required")
@@ -116,7 +125,7 @@ def roll(self: Array, shifts: Any, dims: Any = ()) -> Array:
     return jnp.roll(self, tuple(shifts), tuple(dims))
 
 
-@op("rot90")
+@op("rot90", layout="meta")
 def rot90(self: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
@@ -144,7 +153,11 @@ def _check_matrix(name: str, array: Array) -> None:
         raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
 
 
-@op("tril")
+@op(
+    "tril",
+    writes=("exact_dtype", "computes_first", "fills"),
+    writes_in_place=("computes_first", "fills"),
+)
 def tril(self: Array, diagonal: int = 0) -> Array:
     _check_matrix("tril", self)
     return jnp.where(
@@ -152,7 +165,11 @@ def tril(self: Array, diagonal: int = 0) -> Array:
     )
 
 
-@op("triu")
+@op(
+    "triu",
+    writes=("exact_dtype", "computes_first", "fills"),
+    writes_in_place=("computes_first", "fills"),
+)
 def triu(self: Array, diagonal: int = 0) -> Array:
     _check_matrix("triu", self)
     return jnp.where(

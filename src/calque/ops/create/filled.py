@@ -1,17 +1,21 @@
 """Operators that make tensors from numbers."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.table.facts import facts
+from calque.ops.table.given import Given
 from calque.ops.table.helpers import is_known
 from calque.ops.table.promotion import (
     default_complex,
     default_float,
     is_complex,
+    is_float,
     is_integral,
     result_type,
     spoken,
@@ -25,34 +29,73 @@ def _shape(size: Any) -> tuple[int, ...]:
     return tuple(size)
 
 
+def _overflows(value: Any, dtype: Any) -> bool:
+    """Whether a dtype cannot hold a Python number, as C++ converts it."""
+    if isinstance(value, complex):
+        return not is_complex(dtype) and value.imag != 0
+    if dtype == np.bool_ or is_complex(dtype) or not isinstance(value, int | float):
+        return False
+    if not math.isfinite(value):
+        return not is_float(dtype)
+    if is_float(dtype):
+        return abs(value) > float(jnp.finfo(dtype).max)
+    limit = jnp.iinfo(dtype)
+    return value > limit.max or value < (limit.min or -limit.max)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def check_holds(value: Any, dtype: Any) -> None:
+    """Raise RuntimeError where a dtype cannot hold a number."""
+    if dtype is not None and _overflows(value, dtype):
+        raise RuntimeError(f"value cannot be converted to type torch.{dtype} without overflow")
+
+
+def _holds_value(self: Given, value: Any, **_: Any) -> None:
+    check_holds(value, self.dtype)
+
+
+def _holds_fill(fill_value: Any, dtype: Any = None, **_: Any) -> None:
+    check_holds(fill_value, dtype)
+
+
+def _holds_scalar(s: Any, dtype: Any = None, **_: Any) -> None:
+    check_holds(s, dtype)
+
+
 @op("zeros", "_efficientzerotensor")
 def zeros(size: Any, dtype: Any = None) -> Array:
     return jnp.zeros(_shape(size), dtype or default_float())
 
 
-@op("ones")
+facts("zeros", writes=("fills",))
+
+
+@op("ones", writes=("fills",))
 def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
 
 
-@op("full")
+@op("full", writes=("fills",), numbers=_holds_fill)
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
     return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
 
 
-@op("scalar_tensor")
+@op("scalar_tensor", numbers=_holds_scalar)
 def scalar_tensor(s: Any, dtype: Any = None) -> Array:
     return _number(s, dtype or default_float())
 
 
-@op("zero")
+@op("zero", writes_in_place=("fills",))
 def zero(self: Array) -> Array:
     return jnp.zeros_like(self)
 
 
-@op("fill.Scalar", "fill.Tensor")
+@op("fill.Scalar", "fill.Tensor", layout="elementwise", writes_in_place=("fills",))
 def fill(self: Array, value: Any) -> Array:
     return jnp.broadcast_to(_number(value, self.dtype), self.shape)
+
+
+facts("fill.Scalar", numbers=_holds_value)
 
 
 def _number(value: Any, dtype: Any) -> Array:
@@ -99,17 +142,28 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     return (index * step + start).astype(dtype)
 
 
-@op("arange", static=("end",))
+@op("arange", static=("end",), writes=("no_booleans",))
 def arange(end: Any, dtype: Any = None) -> Array:
     return _sequence(0, end, 1, dtype, closed=False)
 
 
-@op("arange.start", static=("start", "end"))
+@op("arange.start", static=("start", "end"), writes=("no_booleans",))
 def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
     return _sequence(start, end, 1, dtype, closed=False)
 
 
-@op("arange.start_step", static=("start", "end", "step"))
+def _steps(step: Any = 1, out: Given | None = None, **_: Any) -> None:
+    """A step may become zero in the dtype of an `out=`."""
+    if out is not None and step and not out.is_float and int(step) == 0:
+        raise ValueError("step must be nonzero")
+
+
+@op(
+    "arange.start_step",
+    static=("start", "end", "step"),
+    writes=("no_booleans",),
+    numbers=_steps,
+)
 def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
     return _sequence(start, end, step, dtype, closed=False)
 
@@ -161,12 +215,12 @@ def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = No
 # Matrices -----------------------------------------------------------------------------------------
 
 
-@op("eye")
+@op("eye", writes=("fills",))
 def eye(n: int, dtype: Any = None) -> Array:
     return eye_m(n, n, dtype)
 
 
-@op("eye.m")
+@op("eye.m", writes=("fills",))
 def eye_m(n: int, m: int, dtype: Any = None) -> Array:
     for name, size in (("n", n), ("m", m)):
         if size < 0:
@@ -188,14 +242,20 @@ def _places(rows: int, first: Array, counts: Array, size: int, dtype: Any) -> Ar
     return jnp.stack([row, column]).astype(dtype or jnp.int64)
 
 
-@op("tril_indices")
+def _indices_condition(row: int, col: int, *_: Any, **__: Any) -> None:
+    for name, n in (("row", row), ("col", col)):
+        if n < 0:
+            raise RuntimeError(f"{name} must be non-negative, got {n}")
+
+
+@op("tril_indices", condition=_indices_condition)
 def tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
     size = _up_to(offset + row, col) - _up_to(offset, col)
     counts = jnp.clip(jnp.arange(row) + offset + 1, 0, col)
     return _places(row, jnp.zeros_like(counts), counts, size, dtype)
 
 
-@op("triu_indices")
+@op("triu_indices", condition=_indices_condition)
 def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Array:
     size = row * col - (_up_to(offset - 1 + row, col) - _up_to(offset - 1, col))
     first = jnp.clip(jnp.arange(row) + offset, 0, col)
@@ -213,14 +273,14 @@ def _same_floats(name: str, x: Array, y: Array) -> None:
         )
 
 
-@op("complex")
+@op("complex", layout="elementwise", writes=("exact_dtype",))
 def complex_(real: Array, imag: Array) -> Array:
     _same_floats("complex", real, imag)
     real, imag = jnp.broadcast_arrays(real, imag)
     return lax.complex(real, imag)
 
 
-@op("polar")
+@op("polar", layout="elementwise", writes=("exact_dtype",))
 def polar(abs: Array, angle: Array) -> Array:
     _same_floats("polar", abs, angle)
     size, angle = jnp.broadcast_arrays(abs, angle)

@@ -11,7 +11,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.create.random_checks import (
+    NO_PROBABILITY,
+    NO_RATE,
+    distribution,
+    dropout_probability,
+    finite_range,
+    holds_all,
+    in_order,
+    integers_in_order,
+    is_probability,
+    known_size,
+    none_below,
+    positive,
+    probability,
+    representable,
+    spread,
+    success,
+)
+from calque.ops.table.facts import facts, senseless
+from calque.ops.table.given import each
 from calque.ops.table.promotion import (
+    BOOL,
+    INT,
     default_float,
     is_complex,
     is_integral,
@@ -24,56 +46,7 @@ from calque.ops.table.registry import op
 
 # What PyTorch raises for parameters outside their range -------------------------------------------
 
-Arguments = dict[str, Any]
 INT64 = np.dtype("int64")
-
-
-def _in_order(name: str) -> Any:
-    def check(arguments: Arguments) -> None:
-        low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
-        if low > high:
-            raise RuntimeError(
-                f"{name} expects to return a [from, to) range, but found from={low} > to={high}"
-            )
-
-    return check
-
-
-def _integers_in_order(arguments: Arguments) -> None:
-    low = arguments.get("low", arguments.get("from", 0))
-    high = arguments.get("high", arguments.get("to"))
-    if high is not None and not hasattr(high, "shape") and low >= high:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
-        )
-
-
-def _probability(arguments: Arguments) -> None:
-    p = arguments.get("p", 0.5)
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-
-
-def _success(arguments: Arguments) -> None:
-    if not 0 < arguments["p"] < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']}")
-
-
-def _positive(name: str, parameter: str, least: float = 0.0, strict: bool = True) -> Any:
-    def check(arguments: Arguments) -> None:
-        value = arguments.get(parameter, 1.0)
-        if hasattr(value, "shape"):
-            return
-        if value < least or (strict and value == least):
-            sign = ">" if strict else ">="
-            raise RuntimeError(
-                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value}"
-            )
-
-    return check
-
-
-_spread = _positive("normal", "std", strict=False)
 
 
 # Draws --------------------------------------------------------------------------------------------
@@ -108,28 +81,40 @@ def _floating(name: str, dtype: Any) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{np.dtype(dtype).name}'")
 
 
-@op("rand", "rand.generator", random=True)
+@op("rand", "rand.generator", random=True, condition=known_size)
 def rand(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("check_uniform_bounds", dtype)
     return _uniform(key, tuple(size), dtype).astype(dtype)
 
 
-@op("randn", "randn.generator", random=True)
+facts("rand", like="rand_like")
+
+
+@op("randn", "randn.generator", random=True, condition=known_size)
 def randn(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     _floating("normal_kernel_cpu", dtype)
     return _normal(key, tuple(size), dtype).astype(dtype)
 
 
-@op("uniform", random=True, dynamic=("from", "to"), check=_in_order("uniform_"))
+facts("randn", like="randn_like")
+
+
+@op(
+    "uniform",
+    random=True,
+    dynamic=("from", "to"),
+    check=in_order("uniform_"),
+    numbers=finite_range,
+)
 def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
     _floating("check_uniform_bounds", self.dtype)
     unit = _uniform(key, self.shape, self.dtype)
     return (unit * (to - from_) + from_).astype(self.dtype)
 
 
-@op("normal_functional", random=True, dynamic=("mean", "std"), check=_spread)
+@op("normal_functional", random=True, dynamic=("mean", "std"), check=spread, in_place="normal_")
 def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     _floating("normal_kernel_cpu", self.dtype)
     return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -141,7 +126,7 @@ def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     "normal.float_Tensor",
     random=True,
     dynamic=("mean", "std"),
-    check=_spread,
+    check=spread,
 )
 def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
     if is_complex(jnp.asarray(std).dtype):
@@ -151,33 +136,45 @@ def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
     return (_normal(key, shape, dtype) * std + mean).astype(dtype)
 
 
-@op("normal.float_float", random=True, dynamic=("mean", "std"), check=_spread)
+facts(
+    "normal.float_Tensor normal.Tensor_Tensor",
+    values=each("std", none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
+)
+
+
+@op("normal.float_float", random=True, dynamic=("mean", "std"), check=spread)
 def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
     return (_normal(key, tuple(size), dtype) * std + mean).astype(dtype)
 
 
-@op("log_normal", random=True, dynamic=("mean", "std"), check=_positive("log_normal_", "std"))
+@op("log_normal", random=True, dynamic=("mean", "std"), check=positive("log_normal_", "std"))
 def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
     _floating("log_normal", self.dtype)
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
 
 
-@op("exponential", random=True, dynamic=("lambd",), check=_positive("exponential_", "lambd"))
+@op(
+    "exponential",
+    random=True,
+    dynamic=("lambd",),
+    check=positive("exponential_", "lambd"),
+    refuses=senseless("its dtype must be a floating point but you specified an integer", BOOL, INT),
+)
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     _floating("exponential", self.dtype)
     drawn = jax.random.exponential(key, self.shape, _working(self.dtype))
     return (drawn / lambd).astype(self.dtype)
 
 
-@op("cauchy", random=True, dynamic=("median", "sigma"), check=_positive("cauchy_", "sigma"))
+@op("cauchy", random=True, dynamic=("median", "sigma"), check=positive("cauchy_", "sigma"))
 def cauchy(key: Array, self: Array, median: Any = 0.0, sigma: Any = 1.0) -> Array:
     _floating("cauchy", self.dtype)
     drawn = jax.random.cauchy(key, self.shape, _working(self.dtype))
     return (drawn * sigma + median).astype(self.dtype)
 
 
-@op("geometric", random=True, dynamic=("p",), check=_success)
+@op("geometric", random=True, dynamic=("p",), check=success)
 def geometric(key: Array, self: Array, p: Any) -> Array:
     unit = 1 - jax.random.uniform(key, self.shape, _working(self.dtype))
     count = jnp.ceil(jnp.log(unit) / jnp.log1p(-p))
@@ -192,30 +189,30 @@ def _coins(key: Array, shape: Any, p: Any) -> Array:
     return jax.random.uniform(key, shape, dtype) < jnp.asarray(p).astype(dtype)
 
 
-@op("bernoulli", random=True)
+@op("bernoulli", random=True, values=each("self", is_probability, RuntimeError, NO_PROBABILITY))
 def bernoulli(key: Array, self: Array) -> Array:
     _floating("bernoulli_tensor_cpu_self_", self.dtype)
     return _coins(key, self.shape, self).astype(self.dtype)
 
 
-@op("bernoulli.p", random=True, dynamic=("p",), check=_probability)
+@op("bernoulli.p", random=True, dynamic=("p",), check=probability, in_place="bernoulli_.float")
 def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
     return _coins(key, self.shape, jnp.asarray(p, jnp.float32)).astype(self.dtype)
 
 
-@op("bernoulli.Tensor", random=True)
+@op("bernoulli.Tensor", random=True, values=each("p", is_probability, RuntimeError, NO_PROBABILITY))
 def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
     return _coins(key, self.shape, p).astype(self.dtype)
 
 
-def _dropout_probability(arguments: Arguments) -> None:
-    if not 0 <= arguments["p"] <= 1:
-        raise RuntimeError(
-            f"dropout probability has to be between 0 and 1, but got {arguments['p']}"
-        )
-
-
-@op("native_dropout", random=True, dynamic=("p",), check=_dropout_probability)
+@op(
+    "native_dropout",
+    random=True,
+    dynamic=("p",),
+    check=dropout_probability,
+    layout="elementwise",
+    refuses=senseless("result type Float can't be cast to an integer type", BOOL, INT),
+)
 def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tuple[Array, Array]:
     if train is False:
         return input, jnp.ones(input.shape, jnp.bool_)
@@ -246,7 +243,7 @@ def _integers(key: Array, shape: Any, low: Any, high: Any, dtype: Any) -> Array:
     return jax.random.randint(key, shape, low, high, drawn_in).astype(dtype)
 
 
-_randint = {"random": True, "dynamic": ("low", "high"), "check": _integers_in_order}
+_randint = {"random": True, "dynamic": ("low", "high"), "check": integers_in_order}
 
 
 @op("randint", "randint.generator", **_randint)
@@ -273,18 +270,37 @@ def random(key: Array, self: Array) -> Array:
     return _integers(key, self.shape, 0, _largest(self.dtype), jnp.int64).astype(self.dtype)
 
 
-@op("random.to", random=True, dynamic=("to",), check=_integers_in_order)
+@op(
+    "random.to",
+    random=True,
+    dynamic=("to",),
+    check=integers_in_order,
+    numbers=representable,
+)
 def random_to(key: Array, self: Array, to: Any) -> Array:
     return _integers(key, self.shape, 0, to, jnp.int64).astype(self.dtype)
 
 
-@op("random.from", random=True, dynamic=("from", "to"), check=_integers_in_order)
+@op(
+    "random.from",
+    random=True,
+    dynamic=("from", "to"),
+    check=integers_in_order,
+    compares_numbers=True,
+    numbers=representable,
+)
 def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
     high = _largest(self.dtype) if to is None else to
     return _integers(key, self.shape, from_, high, jnp.int64).astype(self.dtype)
 
 
-@op("randperm", "randperm.generator", random=True)
+@op(
+    "randperm",
+    "randperm.generator",
+    random=True,
+    writes=("no_booleans",),
+    numbers=holds_all,
+)
 def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
@@ -294,7 +310,13 @@ def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
 # Samples from distributions given by tensors ------------------------------------------------------
 
 
-@op("multinomial", random=True)
+@op(
+    "multinomial",
+    random=True,
+    values=distribution,
+    writes=("exact_dtype",),
+    refuses=senseless("multinomial only supports floating-point dtypes for input", BOOL, INT),
+)
 def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
     _floating("multinomial", self.dtype)
     if self.ndim not in (1, 2):
@@ -314,7 +336,7 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     return lax.top_k(noisy, num_samples)[1].astype(jnp.int64)
 
 
-@op("poisson", random=True)
+@op("poisson", random=True, values=each("self", none_below, RuntimeError, NO_RATE))
 def poisson(key: Array, self: Array) -> Array:
     _floating("poisson_cpu", self.dtype)
     return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)

@@ -1,10 +1,13 @@
 """Rows of a table by index, and bags of them."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.table.given import Given
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.registry import op
 
@@ -24,7 +27,20 @@ def _check_indices(indices: Array) -> None:
         )
 
 
-@op("embedding")
+def _within_table(weight: Given, indices: Given, **_: Any) -> None:
+    if weight.ndim != 2 or indices.is_float:
+        return
+    if weight.shape[0] == 0 and indices.size:
+        raise RuntimeError("embedding: the table has no rows to take")
+    indices.require_within(0, weight.shape[0], lambda _: IndexError("index out of range in self"))
+
+
+def _embedding_condition(weight: Any, indices: Any, *_: Any, **__: Any) -> None:
+    if weight.ndim != 2:
+        raise RuntimeError("'weight' must be 2-D")
+
+
+@op("embedding", values=_within_table, condition=_embedding_condition)
 def embedding(
     weight: Array,
     indices: Array,
@@ -82,7 +98,27 @@ def _bag_of(offsets: Array, length: int, bags: int) -> Array:
     return jnp.cumsum(starts)[:length] - 1
 
 
-@op("_embedding_bag", "_embedding_bag_forward_only")
+def _bags(weight: Given, indices: Given, offsets: Given, **_: Any) -> None:
+    found = indices.values()
+    if found is not None and not ((found >= 0) & (found < weight.shape[0])).all():
+        at = int(np.flatnonzero((found < 0) | (found >= weight.shape[0]))[0])
+        raise RuntimeError(
+            f"Index {at} of input takes value {found.flat[at]} which is not in the valid range "
+            f"[0, {weight.shape[0]})"
+        )
+    starts = offsets.values()
+    if starts is None or starts.ndim != 1:
+        return
+    if starts[0] != 0:
+        raise RuntimeError(f"offsets[0] has to be 0. However, got {starts[0]}")
+    if starts[-1] > indices.shape[0]:
+        raise RuntimeError(
+            f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got "
+            f"offsets[-1] of {starts[-1]}"
+        )
+
+
+@op("_embedding_bag", "_embedding_bag_forward_only", values=_bags)
 def embedding_bag(
     weight: Array,
     indices: Array,

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from calque.ops.index.index_bounds import at_least_1d, on_axis, positions, take
+from calque.ops.table.facts import facts
+from calque.ops.table.given import IN_SELF, INDEX, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
 
@@ -66,12 +68,16 @@ def index(self: Array, indices: Any) -> Array:
     return take(self, key)
 
 
+facts("_unsafe_index.Tensor", layout="meta_if_strided")
+facts("index.Tensor", layout="meta_if_strided", host_indices=True)
+
+
 @op("_unsafe_masked_index")
 def unsafe_masked_index(self: Array, mask: Array, indices: Any, fill: Any) -> Array:
     return jnp.where(mask, index(self, indices), jnp.asarray(fill).astype(self.dtype))
 
 
-@op("gather")
+@op("gather", writes=("exact_dtype", "apart"), values=within_dim(RuntimeError, INDEX))
 def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     shape = index.shape
     source, index = at_least_1d(self), at_least_1d(index)
@@ -100,7 +106,7 @@ def _check_along(name: str, self: Array, dim: int, index: Array) -> None:
         )
 
 
-@op("index_select")
+@op("index_select", writes=("exact_dtype", "apart"), values=within_dim(IndexError, IN_SELF))
 def index_select(self: Array, dim: int, index: Array) -> Array:
     if index.ndim > 1:
         raise IndexError("index_select(): Index is supposed to be a vector")
@@ -122,7 +128,7 @@ def index_select_backward(grad: Array, self_sizes: Any, dim: int, index: Array) 
     return zeros.at[key].add(grad, mode="drop", wrap_negative_indices=False)
 
 
-@op("take")
+@op("take", writes=("exact_dtype", "apart"), values=within_all)
 def take_flat(self: Array, index: Array) -> Array:
     if index.dtype != jnp.int64:
         raise RuntimeError("take(): Expected a long tensor for index")

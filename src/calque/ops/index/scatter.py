@@ -1,138 +1,18 @@
-"""Writes through index tensors: index_put, index_add and their kin, scatter and its reductions."""
+"""Writes through an index tensor along one dimension: `index_add` and its kin, `scatter`."""
 
 import operator
-from functools import reduce as fold
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.index.gather import index_key, index_shape, is_mask
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
+from calque.ops.index.writes import accumulate_at, replace_at
+from calque.ops.table.given import IN_SELF, INDEX, within_dim
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import is_integral
+from calque.ops.table.promotion import is_complex, is_integral
 from calque.ops.table.registry import op
-
-_DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
-
-
-def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
-    """`self` with values added, multiplied, maximized or minimized in where a key points."""
-    if self.dtype == jnp.bool_ and how in ("add", "multiply"):
-        counted = accumulate_at(self.astype(jnp.int32), key, values.astype(jnp.int32), how)
-        return counted != 0
-    return getattr(self.at[key], how)(values, **_DROP)
-
-
-def replace_at(self: Array, key: Any, values: Any) -> Array:
-    """`self` with values written where a key points."""
-    return self.at[key].set(values, **_DROP)
-
-
-# index_put ----------------------------------------------------------------------------------------
-
-
-@op("index_put", "_unsafe_index_put")
-def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False) -> Array:
-    if self.dtype != values.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, got "
-            f"{self.dtype} for the destination and {values.dtype} for the source."
-        )
-    masks = [d for d, i in enumerate(indices) if is_mask(i)]
-    if len(masks) == 1 and all(i is None or is_mask(i) for i in indices):
-        return _put_masked(self, masks[0], indices[masks[0]] != 0, values, accumulate)
-    if masks:
-        raise IndexError("a mask among several indices selects a number of elements that varies")
-    key = index_key(self, indices)
-    shape = index_shape(self.shape, indices)
-    _check_values(values.shape, shape)
-    if self.size == 0 or values.size == 0 or 0 in shape:
-        return self
-    if not accumulate:
-        return replace_at(self, key, values)
-    return accumulate_at(self, key, values, "add")
-
-
-@op("_index_put_impl")
-def index_put_impl(
-    self: Array, indices: Any, values: Array, accumulate: bool = False, unsafe: bool = False
-) -> Array:
-    return index_put(self, indices, values, accumulate)
-
-
-@op("_unsafe_masked_index_put_accumulate")
-def unsafe_masked_index_put(self: Array, mask: Array, indices: Any, values: Array) -> Array:
-    masked = jnp.where(mask, values, jnp.zeros((), values.dtype))
-    return index_put(self, indices, masked, True)
-
-
-def _check_values(values: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    lead = values[: max(len(values) - len(shape), 0)]
-    tail = zip(reversed(values), reversed(shape), strict=False)
-    if any(n != 1 for n in lead) or any(v not in (1, n) for v, n in tail):
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values)} cannot be broadcast to indexing "
-            f"result of shape {list(shape)}"
-        )
-
-
-def _put_masked(self: Array, dim: int, mask: Array, values: Array, accumulate: bool) -> Array:
-    """Values written where a mask over the axes from `dim` on is set: no index, static shapes."""
-    check_mask(self.shape, dim, mask.shape)
-    before, after = self.shape[:dim], self.shape[dim + mask.ndim :]
-    ndim = len(before) + 1 + len(after)
-    extra = values.ndim - ndim
-    values = values.reshape(values.shape[extra:] if extra > 0 else (1,) * -extra + values.shape)
-    chosen = values.shape[dim]
-    if chosen == 1:
-        values = values.reshape(*values.shape[:dim], *(1,) * mask.ndim, *values.shape[dim + 1 :])
-    elif chosen == 0:
-        return self
-    else:
-        order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int32) - 1
-        values = jnp.take(values, order.reshape(mask.shape), axis=dim, mode="clip")
-    _check_values(values.shape, self.shape)
-    new = (
-        self | values
-        if accumulate and self.dtype == jnp.bool_
-        else (self + values if accumulate else values)
-    )
-    spread = mask.reshape(*mask.shape, *(1,) * len(after))
-    return jnp.where(spread, new, self)
-
-
-def check_mask(shape: tuple[int, ...], dim: int, mask: tuple[int, ...]) -> None:
-    """Raise IndexError where a mask does not have the shape of the axes it stands for."""
-    if dim + len(mask) > len(shape):
-        raise IndexError(
-            f"too many indices for tensor of dimension {len(shape)} (got {dim + len(mask)})"
-        )
-    for axis, n in enumerate(mask):
-        if shape[dim + axis] != n:
-            raise IndexError(
-                f"The shape of the mask {list(mask)} at index {axis} does not match the shape of "
-                f"the indexed tensor {list(shape)} at index {dim + axis}"
-            )
-
-
-@op("put")
-def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
-    if self.dtype != source.dtype:
-        raise RuntimeError("put_(): self and source expected to have the same dtype")
-    if index.size != source.size:
-        raise RuntimeError(
-            "put_(): Expected source and index to have the same number of elements, but got "
-            f"source.numel() = {source.size}, index.numel() = {index.size}"
-        )
-    if index.size == 0:
-        return self
-    flat, key = self.reshape(-1), positions(index.reshape(-1), self.size, wrap=True)
-    values = source.reshape(-1)
-    flat = accumulate_at(flat, key, values, "add") if accumulate else replace_at(flat, key, values)
-    return flat.reshape(self.shape)
-
 
 # One index vector along one dimension -----------------------------------------------------------
 
@@ -155,7 +35,7 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
         )
 
 
-@op("index_add")
+@op("index_add", writes=("exact_dtype", "changes"), values=within_dim(IndexError, IN_SELF))
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     _check_source("index_add_()", self, dim, index, source)
@@ -178,7 +58,22 @@ def _check_rest(name: str, self: Array, dim: int, source: Array) -> None:
         )
 
 
-@op("index_copy")
+def _index_copy_condition(self: Any, dim: int, index: Any, source: Any) -> None:
+    along = source.shape[wrap_dim(dim, source.ndim)] if source.ndim else 1
+    if index.ndim < 2 and source.ndim == self.ndim and index.size != along:
+        raise IndexError(
+            f"index_copy_(): Number of indices ({index.size}) should be equal to "
+            f"source.size(dim) ({along})"
+        )
+
+
+@op(
+    "index_copy",
+    writes=("exact_dtype", "changes"),
+    autocast="widest",
+    values=within_dim(IndexError, f"index_copy_(): {INDEX}"),
+    condition=_index_copy_condition,
+)
 def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     if index.dtype != jnp.int64:
@@ -192,7 +87,23 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     return replace_at(target, _vector_key(target, dim, index), source).reshape(self.shape)
 
 
-@op("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
+    if index.dtype not in (jnp.int64, jnp.int32):
+        raise IndexError("index_fill_(): Expected dtype int64 for index.")
+    if is_complex(jnp.result_type(value)) and not is_complex(self.dtype):
+        raise RuntimeError(
+            "index_fill_(): Converting complex Scalar to non-complex type is not supported"
+        )
+
+
+@op(
+    "index_fill.int_Scalar",
+    "index_fill.int_Tensor",
+    values=within_dim(IndexError, INDEX, negative=True),
+    layout="meta_if_strided",
+    writes_in_place=("fills",),
+    condition=_index_fill_condition,
+)
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     if getattr(value, "ndim", 0):
@@ -208,7 +119,18 @@ def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     )
 
 
-@op("index_reduce")
+def _index_reduce_condition(
+    self: Any, dim: int, index: Any, source: Any, reduce: str, *_: Any, **__: Any
+) -> None:
+    _known(reduce, ("prod", "mean", "amax", "amin"))
+
+
+@op(
+    "index_reduce",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(IndexError, IN_SELF),
+    condition=_index_reduce_condition,
+)
 def index_reduce(
     self: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
 ) -> Array:
@@ -258,7 +180,7 @@ def _reduce_at(self: Array, key: Any, source: Any, reduce: str, include_self: bo
     counts = jnp.ones(self.shape, self.dtype)
     if not include_self:
         counts = replace_at(counts, key, jnp.zeros((), self.dtype))
-    counts = counts.at[key].add(jnp.ones((), self.dtype), **_DROP)
+    counts = accumulate_at(counts, key, jnp.ones((), self.dtype), "add")
     counts = jnp.where(counts == 0, jnp.ones((), self.dtype), counts)
     return result // counts if is_integral(self.dtype) else result / counts
 
@@ -300,22 +222,26 @@ def _matching_source(name: str, self: Array, dim: int, index: Array, source: Any
     return source[tuple(slice(n) for n in index.shape)]
 
 
-@op("scatter.src")
+@op("scatter.src", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scatter("scatter", self, dim, index, src, None, True)
 
 
-@op("scatter.value")
+@op("scatter.value", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_value(self: Array, dim: int, index: Array, value: Any) -> Array:
     return _scatter("scatter", self, dim, index, _everywhere(value, self, index), None, True)
 
 
-@op("scatter.reduce")
+@op("scatter.reduce", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
 def scatter_with(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     return _scatter("scatter", self, dim, index, src, _older(reduce), True)
 
 
-@op("scatter.value_reduce")
+@op(
+    "scatter.value_reduce",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(RuntimeError, INDEX),
+)
 def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: str) -> Array:
     source = _everywhere(value, self, index)
     return _scatter("scatter", self, dim, index, source, _older(reduce), True)
@@ -332,58 +258,34 @@ def _older(reduce: str) -> str:
     return reduce
 
 
-@op("scatter_add")
+@op(
+    "scatter_add",
+    writes=("exact_dtype", "changes"),
+    autocast="widest",
+    values=within_dim(RuntimeError, INDEX),
+)
 def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scatter("scatter_add", self, dim, index, src, "sum", True)
 
 
-@op("scatter_reduce.two")
+def _known(reduce: str, names: tuple[str, ...]) -> None:
+    if reduce not in names:
+        raise RuntimeError(f"reduce argument must be one of {', '.join(names)}, got {reduce}.")
+
+
+def _scatter_reduce_condition(
+    self: Any, dim: int, index: Any, src: Any, reduce: str, *_: Any, **__: Any
+) -> None:
+    _known(reduce, ("sum", "prod", "mean", "amax", "amin"))
+
+
+@op(
+    "scatter_reduce.two",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(RuntimeError, INDEX),
+    condition=_scatter_reduce_condition,
+)
 def scatter_reduce(
     self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
 ) -> Array:
     return _scatter("scatter_reduce", self, dim, index, src, reduce, include_self)
-
-
-# Masks --------------------------------------------------------------------------------------------
-
-
-@op("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(self: Array, mask: Array, value: Any) -> Array:
-    if mask.dtype != jnp.bool_:
-        raise RuntimeError(
-            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-    if getattr(value, "ndim", 0):
-        raise RuntimeError(
-            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
-            f"{value.ndim} dimension(s)."
-        )
-    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self):
-        raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
-    return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
-
-
-@op("masked_scatter")
-def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
-    if self.dtype != source.dtype:
-        raise RuntimeError(
-            "masked_scatter: expected self and source to have same dtypes but got "
-            f"{self.dtype} and {source.dtype}"
-        )
-    shape = jnp.broadcast_shapes(self.shape, mask.shape)
-    if source.size == 0 or 0 in shape:
-        return jnp.broadcast_to(self, shape)
-    mask = jnp.broadcast_to(mask, shape)
-    order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int32) - 1
-    values = jnp.take(source.reshape(-1), order, mode="fill").reshape(shape)
-    return jnp.where(mask, values, self)
-
-
-@op("masked_scatter_backward")
-def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Any) -> Array:
-    count = fold(operator.mul, sizes, 1)
-    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
-    order = jnp.cumsum(mask, dtype=jnp.int32) - 1
-    where = jnp.where(mask, order, jnp.int32(count))
-    flat = replace_at(jnp.zeros((count,), grad_output.dtype), where, grad_output.reshape(-1))
-    return flat.reshape(tuple(sizes))

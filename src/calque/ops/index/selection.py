@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.table.facts import no_kernel
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import is_integral
+from calque.ops.table.promotion import COMPLEX, FLOAT, is_integral
 from calque.ops.table.registry import op
 
 
-@op("masked_select", data_dependent=True)
+@op("masked_select", data_dependent=True, writes=("exact_dtype", "apart"))
 def masked_select(self: Array, mask: Array) -> Array:
     if mask.dtype != np.bool_:
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, but got {mask.dtype}")
@@ -23,7 +24,7 @@ def masked_select(self: Array, mask: Array) -> Array:
     return jnp.asarray(values[chosen])
 
 
-@op("nonzero", data_dependent=True)
+@op("nonzero", data_dependent=True, layout="positions", writes=("exact_dtype",))
 def nonzero(self: Array) -> Array:
     if self.ndim == 0:
         return jnp.zeros((int(np.asarray(self) != 0), 0), np.int64)
@@ -117,7 +118,7 @@ def _runs(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows[first], np.cumsum(first) - 1, np.diff(np.append(starts, count))
 
 
-@op("bincount", data_dependent=True)
+@op("bincount", data_dependent=True, refuses=no_kernel("bincount_cpu", FLOAT, COMPLEX))
 def bincount(self: Array, weights: Array | None = None, minlength: int = 0) -> Array:
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
@@ -134,7 +135,9 @@ def bincount(self: Array, weights: Array | None = None, minlength: int = 0) -> A
 
 
 @op(
-    "repeat_interleave.Tensor", data_dependent=lambda repeats, output_size=None: output_size is None
+    "repeat_interleave.Tensor",
+    data_dependent=lambda repeats, output_size=None: output_size is None,
+    refuses=no_kernel("repeat_interleave_cpu", FLOAT, COMPLEX),
 )
 def repeat_interleave(repeats: Array, output_size: int | None = None) -> Array:
     if repeats.ndim != 1:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.core import max_dim, min_dim
 
+from calque.ops.table.facts import facts
+from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
 
@@ -75,14 +77,24 @@ def _check_source(name: str, src: Array, shape: tuple[int, ...]) -> None:
         )
 
 
-@op("select_scatter", dynamic=("index",))
+def _in_range(self: Given, dim: int, index: Any, **_: Any) -> None:
+    if -self.ndim <= dim < self.ndim and isinstance(index, int):
+        size = self.shape[dim]
+        if not -size <= index < size:
+            raise IndexError(
+                f"select(): index {index} out of range for tensor of size {list(self.shape)} at "
+                f"dimension {dim}"
+            )
+
+
+@op("select_scatter", dynamic=("index",), layout="meta_if_strided", numbers=_in_range)
 def select_scatter(self: Array, src: Array, dim: int, index: Any) -> Array:
     dim, where = _select_key(self.shape, dim, index)
     _check_source("select_scatter", src, (*self.shape[:dim], *self.shape[dim + 1 :]))
     return lax.dynamic_update_index_in_dim(self, src.astype(self.dtype), where, dim)
 
 
-@op("slice_scatter")
+@op("slice_scatter", layout="meta_if_strided", writes=("computes_first",))
 def slice_scatter(
     self: Array, src: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
@@ -104,7 +116,7 @@ def _write(base: Array, key: tuple[Any, ...], src: Array) -> Array:
     return base.at[key].set(src)
 
 
-@op("diagonal_scatter")
+@op("diagonal_scatter", layout="meta_if_strided")
 def diagonal_scatter(
     self: Array, src: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Array:
@@ -115,7 +127,7 @@ def diagonal_scatter(
     return jnp.moveaxis(last.at[key].set(src.astype(self.dtype)), (-2, -1), (dim1, dim2))
 
 
-@op("as_strided_scatter")
+@op("as_strided_scatter", layout="meta_if_strided")
 def as_strided_scatter(
     self: Array, src: Array, size: Any, stride: Any, storage_offset: int | None = None
 ) -> Array:
@@ -320,4 +332,25 @@ _COPIES = {
 }
 for _name, _function in _COPIES.items():
     op(_name)(_function)
-op("select_copy.int", dynamic=("index",))(_select)
+op("select_copy.int", dynamic=("index",), numbers=_in_range)(_select)
+
+
+def _t_condition(self: Any) -> None:
+    if self.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {self.ndim}D")
+
+
+facts("t_copy", condition=_t_condition)
+
+
+def _narrow_condition(self: Any, dim: int, start: int, length: int) -> None:
+    if dim >= max(self.ndim, 1):
+        raise RuntimeError(f"narrow_copy: expected dim < {self.ndim}, but got {dim}")
+    size = self.shape[wrap_dim(dim, self.ndim)] if self.ndim else 0
+    if self.ndim and not -size <= start <= size:
+        raise IndexError(
+            f"start out of range (expected to be in range of [-{size}, {size}], but got {start})"
+        )
+
+
+facts("narrow_copy", condition=_narrow_condition)

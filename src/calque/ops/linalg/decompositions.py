@@ -4,11 +4,15 @@ LAPACK reports failure by an integer for each matrix (`info`); XLA by NaN. The r
 so that PyTorch raises its own errors from it.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.ops.table.promotion import complex_dtype, is_complex, real_dtype
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.given import each
+from calque.ops.table.promotion import BOOL, INT, complex_dtype, is_complex, real_dtype
 from calque.ops.table.registry import op
 
 
@@ -62,7 +66,12 @@ def _failed_minor(matrix: Array, factor: Array) -> Array:
     return jnp.where(failed, count, 0).astype(jnp.int32)
 
 
-@op("linalg_cholesky_ex")
+@op(
+    "linalg_cholesky_ex",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    reports="linalg.cholesky_ex",
+)
 def cholesky_ex(
     self: Array, upper: bool = False, check_errors: bool = False
 ) -> tuple[Array, Array]:
@@ -107,7 +116,12 @@ def _check_pivot(name: str, pivot: bool) -> None:
         raise RuntimeError(f"{name}: LU without pivoting is not implemented on this device")
 
 
-@op("linalg_lu_factor_ex")
+@op(
+    "linalg_lu_factor_ex",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    reports="torch.linalg.lu_factor_ex",
+)
 def lu_factor_ex(
     A: Array, pivot: bool = True, check_errors: bool = False
 ) -> tuple[Array, Array, Array]:
@@ -117,7 +131,7 @@ def lu_factor_ex(
     return factors, pivots, lu_info(factors)
 
 
-@op("lu_unpack")
+@op("lu_unpack", writes=("exact_dtype", "computes_first"))
 def lu_unpack(
     LU_data: Array, LU_pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Array, Array, Array]:
@@ -135,7 +149,12 @@ def lu_unpack(
     return order, lower, upper
 
 
-@op("linalg_lu")
+@op(
+    "linalg_lu",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("lu_cpu", BOOL, INT),
+)
 def lu(A: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     check_square("linalg.lu", A, square=False)
     _check_pivot("linalg.lu", pivot)
@@ -145,7 +164,7 @@ def lu(A: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
 # QR -----------------------------------------------------------------------------------------------
 
 
-@op("linalg_qr")
+@op("linalg_qr", layout="meta", writes=("exact_dtype", "computes_first"))
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     check_square("linalg.qr", A, square=False)
     if mode not in ("reduced", "complete", "r"):
@@ -166,7 +185,7 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     return factor, upper
 
 
-@op("geqrf")
+@op("geqrf", columns=(0,), writes=("computes_first",))
 def geqrf(self: Array) -> tuple[Array, Array]:
     check_square("torch.geqrf", self, square=False)
     if self.size == 0:
@@ -175,7 +194,7 @@ def geqrf(self: Array) -> tuple[Array, Array]:
     return reflectors.mT, scales
 
 
-@op("linalg_householder_product")
+@op("linalg_householder_product", layout="meta", writes=("computes_first",))
 def householder_product(input: Array, tau: Array) -> Array:
     if input.ndim < 2 or input.shape[-2] < input.shape[-1]:
         raise RuntimeError(
@@ -192,7 +211,21 @@ def householder_product(input: Array, tau: Array) -> Array:
     return lax.linalg.householder_product(input, tau)
 
 
-@op("ormqr")
+def _ormqr_condition(
+    self: Any, input2: Any, input3: Any, left: bool = True, *_: Any, **__: Any
+) -> None:
+    if min(self.ndim, input3.ndim) < 2:
+        raise RuntimeError("torch.ormqr: input and other must have at least 2 dimensions.")
+    rows, scales = input3.shape[-2 if left else -1], input2.shape[-1]
+    if scales > self.shape[-1]:
+        raise RuntimeError(
+            "torch.ormqr: tau.shape[-1] must be less than or equal to input.shape[-1]"
+        )
+    if self.shape[-2] != rows:
+        raise RuntimeError("torch.ormqr: input.shape[-2] must be equal to the rows it multiplies")
+
+
+@op("ormqr", layout="meta", writes=("exact_dtype", "computes_first"), condition=_ormqr_condition)
 def ormqr(
     self: Array, input2: Array, input3: Array, left: bool = True, transpose: bool = False
 ) -> Array:
@@ -216,7 +249,12 @@ def ormqr(
 # Eigenvalues and singular values ------------------------------------------------------------------
 
 
-@op("_linalg_eigh")
+@op(
+    "_linalg_eigh",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("linalg_eigh_cpu", BOOL, INT),
+)
 def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
     check_square("linalg.eigh", A)
     if A.size == 0:
@@ -229,7 +267,14 @@ def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Arra
     return values, vectors
 
 
-@op("linalg_eig")
+def _finite(x: Any) -> Any:
+    return abs(x) < np.inf
+
+
+_NOT_FINITE = "torch.linalg.eig: input tensor should not contain infs or NaNs."
+
+
+@op("linalg_eig", columns=(1,), values=each("self", _finite, RuntimeError, _NOT_FINITE))
 def eig(self: Array) -> tuple[Array, Array]:
     check_square("linalg.eig", self)
     dtype = complex_dtype(self.dtype)
@@ -247,7 +292,18 @@ def eigvals(self: Array) -> Array:
     return jnp.linalg.eigvals(self)
 
 
-@op("_linalg_svd")
+_NOT_CONVERGED = (
+    "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite "
+    "values."
+)
+
+
+@op(
+    "_linalg_svd",
+    columns=(0, 2),
+    writes=("exact_dtype",),
+    values=each("A", _finite, np.linalg.LinAlgError, _NOT_CONVERGED),
+)
 def svd(
     A: Array, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
 ) -> tuple[Array, Array, Array]:
@@ -272,7 +328,7 @@ def svd(
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
-@op("linalg_lstsq")
+@op("linalg_lstsq", columns=(0,), writes=("computes_first",))
 def lstsq(
     self: Array, b: Array, rcond: float | None = None, driver: str | None = None
 ) -> tuple[Array, Array, Array, Array]:

@@ -7,8 +7,9 @@ import numpy as np
 from jax import Array
 
 from calque.ops.reduce.reduction import p_norm
+from calque.ops.table.facts import facts, senseless
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import is_integral, opmath, spoken
+from calque.ops.table.promotion import BOOL, INT, is_integral, opmath, spoken
 from calque.ops.table.registry import op
 
 _BY_PRODUCT, _NEVER = 1, 2
@@ -51,7 +52,10 @@ def _check(p: float) -> None:
         raise RuntimeError("cdist only supports non-negative p values")
 
 
-@op("_cdist_forward")
+@op(
+    "_cdist_forward",
+    refuses=senseless("cdist only supports floating-point dtypes, X1 got an integer", BOOL, INT),
+)
 def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
     _check(p)
     if x1.shape[-1] != x2.shape[-1]:
@@ -88,7 +92,7 @@ def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
     return jnp.zeros_like(self).at[first].add(each).at[second].add(-each)
 
 
-@op("renorm", static=("p", "maxnorm"))
+@op("renorm", static=("p", "maxnorm"), writes=("exact_dtype",), autocast="float32")
 @opmath
 def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     """Slices along a dimension, those whose p-norm is above `maxnorm` scaled down to it."""
@@ -109,3 +113,6 @@ def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     norm = p_norm(rows, float(p), tuple(range(1, rows.ndim)), keepdim=True)
     factor = jnp.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1).astype(norm.dtype)
     return jnp.moveaxis(rows * factor, 0, wrap_dim(dim, self.ndim))
+
+
+facts("cdist cosine_similarity pdist", autocast="float32")

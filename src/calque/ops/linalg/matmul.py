@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import BOOL, spoken
 from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
@@ -78,16 +80,27 @@ def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
     return product + (added if beta == 1 else added * jnp.asarray(beta).astype(dtype))
 
 
-@op("mm", "mm.dtype")
+@op(
+    "mm",
+    "mm.dtype",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("addmm_impl_cpu_", BOOL),
+)
 def mm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
     _check_matrices(self, mat2)
     return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
 
 
-@op("bmm", "bmm.dtype")
+facts("mm", autocast="lower", moved=0)
+
+
+@op("bmm", "bmm.dtype", writes=("exact_dtype", "computes_first"))
 def bmm(self: Array, mat2: Array, out_dtype: Any = None) -> Array:
     _check_batches(self, mat2)
     return jnp.matmul(self, mat2, preferred_element_type=out_dtype)
+
+
+facts("bmm", autocast="lower")
 
 
 @op("_int_mm")
@@ -96,7 +109,7 @@ def int_mm(self: Array, mat2: Array) -> Array:
     return jnp.matmul(self, mat2, preferred_element_type=np.dtype("int32"))
 
 
-@op("mv")
+@op("mv", writes=("exact_dtype",), autocast="lower")
 def mv(self: Array, vec: Array) -> Array:
     _check_same_dtype(self, vec)
     if self.ndim != 2 or vec.ndim != 1 or self.shape[1] != vec.shape[0]:
@@ -104,32 +117,55 @@ def mv(self: Array, vec: Array) -> Array:
     return jnp.matmul(self, vec)
 
 
-@op("dot")
+@op("dot", writes=("exact_dtype",), autocast="widest", refuses=no_kernel("dot", BOOL))
 def dot(self: Array, tensor: Array) -> Array:
     _check_vectors(self, tensor)
     return jnp.dot(self, tensor)
 
 
-@op("vdot")
+@op("vdot", writes=("exact_dtype",), autocast="widest")
 def vdot(self: Array, other: Array) -> Array:
     _check_vectors(self, other)
     return jnp.vdot(self, other)
 
 
-@op("addmm", static=_SCALED)
+def _same_dtype(what: str, *arrays: Any) -> None:
+    if len({a.dtype for a in arrays}) > 1:
+        got = ", ".join(spoken(a.dtype) for a in arrays)
+        raise RuntimeError(f"{what} must have the same dtype, but got {got}")
+
+
+def _products_condition(self: Any, x: Any, y: Any, *_: Any, **__: Any) -> None:
+    _same_dtype("the tensors of a matrix product and what it is added to", self, x, y)
+
+
+@op(
+    "addmm",
+    static=_SCALED,
+    writes=("exact_dtype", "computes_first"),
+    writes_in_place=("computes_first",),
+    autocast="lower",
+    moved=0,
+    condition=_products_condition,
+)
 def addmm(self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     _check_matrices(mat1, mat2)
     return _scaled_sum(self, jnp.matmul(mat1, mat2), beta, alpha)
 
 
-@op("addmm.dtype", static=_SCALED)
+@op(
+    "addmm.dtype",
+    static=_SCALED,
+    writes=("exact_dtype", "computes_first"),
+    writes_in_place=("computes_first",),
+)
 def addmm_dtype(
     self: Array, mat1: Array, mat2: Array, out_dtype: Any, beta: Any = 1, alpha: Any = 1
 ) -> Array:
     return _scaled_sum(self, mm(mat1, mat2, out_dtype), beta, alpha)
 
 
-@op("_addmm_activation", static=_SCALED)
+@op("_addmm_activation", static=_SCALED, condition=_products_condition)
 def addmm_activation(
     self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
 ) -> Array:
@@ -137,19 +173,37 @@ def addmm_activation(
     return jax.nn.gelu(total, approximate=True) if use_gelu else jax.nn.relu(total)
 
 
-@op("baddbmm", static=_SCALED)
+@op(
+    "baddbmm",
+    static=_SCALED,
+    writes=("exact_dtype", "computes_first"),
+    writes_in_place=("computes_first",),
+    autocast="lower",
+    condition=_products_condition,
+)
 def baddbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     return _scaled_sum(self, bmm(batch1, batch2), beta, alpha)
 
 
-@op("baddbmm.dtype", static=_SCALED)
+@op(
+    "baddbmm.dtype",
+    static=_SCALED,
+    writes=("exact_dtype", "computes_first"),
+    writes_in_place=("computes_first",),
+)
 def baddbmm_dtype(
     self: Array, batch1: Array, batch2: Array, out_dtype: Any, beta: Any = 1, alpha: Any = 1
 ) -> Array:
     return _scaled_sum(self, bmm(batch1, batch2, out_dtype), beta, alpha)
 
 
-@op("addbmm", static=_SCALED)
+@op(
+    "addbmm",
+    static=_SCALED,
+    writes=("exact_dtype",),
+    autocast="lower",
+    condition=_products_condition,
+)
 def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     """The products summed over the batch; half precision is rounded once, at the end."""
     _check_batches(batch1, batch2)
@@ -158,12 +212,18 @@ def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any 
     return _scaled_sum(self, product, beta, alpha).astype(batch1.dtype)
 
 
-@op("addmv", static=_SCALED)
+@op(
+    "addmv",
+    static=_SCALED,
+    writes=("exact_dtype",),
+    autocast="lower",
+    condition=_products_condition,
+)
 def addmv(self: Array, mat: Array, vec: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     return _scaled_sum(self, mv(mat, vec), beta, alpha)
 
 
-@op("addr", static=_SCALED)
+@op("addr", static=_SCALED, layout="meta_if_strided", autocast="lower")
 def addr(self: Array, vec1: Array, vec2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     if vec1.ndim != 1 or vec2.ndim != 1:
         raise RuntimeError(
@@ -196,3 +256,7 @@ def trilinear(
     wide = [widened(i) for i in (i1, i2, i3)]  # two products, one rounding
     total = jnp.einsum(wide[0], axes[0], wide[1], axes[1], wide[2], axes[2], kept)
     return total.astype(jnp.result_type(i1, i2, i3))
+
+
+facts("bilinear tensordot", autocast="widest")
+facts("chain_matmul einsum linalg_multi_dot linalg_vecdot linear matmul", autocast="lower")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.linalg.decompositions import check_square, lu_factors, lu_info, permutation
+from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import is_complex, opmath, real_dtype
 from calque.ops.table.registry import op
@@ -63,7 +64,7 @@ def _check_product(name: str, matrix: Array, right: Array, left: bool) -> None:
         )
 
 
-@op("linalg_solve_triangular")
+@op("linalg_solve_triangular", layout="meta", writes=("exact_dtype",))
 def solve_triangular(
     self: Array, B: Array, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Array:
@@ -71,7 +72,7 @@ def solve_triangular(
     return solve_triangle(self, B, upper, left, unitriangular)
 
 
-@op("triangular_solve")
+@op("triangular_solve", layout="meta", writes=("exact_dtype", "computes_first"))
 def triangular_solve(
     self: Array,
     A: Array,
@@ -93,7 +94,10 @@ def cholesky_solve(self: Array, input2: Array, upper: bool = False) -> Array:
     return solve_triangle(input2, first, upper, turned=not upper)
 
 
-@op("cholesky_inverse")
+facts("cholesky_solve", layout="meta")
+
+
+@op("cholesky_inverse", layout="meta")
 def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     check_square("cholesky_inverse", self)
     identity = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
@@ -103,7 +107,7 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
 # General systems ----------------------------------------------------------------------------------
 
 
-@op("linalg_lu_solve")
+@op("linalg_lu_solve", layout="meta", writes=("exact_dtype", "computes_first"))
 def lu_solve(LU: Array, pivots: Array, B: Array, left: bool = True, adjoint: bool = False) -> Array:
     _check_product("linalg.lu_solve", LU, B, left)
     batch = jnp.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
@@ -130,7 +134,12 @@ def _take_rows(array: Array, order: Array) -> Array:
     return jnp.take_along_axis(array, order[..., None], axis=-2) if array.size else array
 
 
-@op("_linalg_solve_ex")
+@op(
+    "_linalg_solve_ex",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    reports="torch.linalg.solve_ex",
+)
 def solve_ex(
     A: Array, B: Array, left: bool = True, check_errors: bool = False
 ) -> tuple[Array, Array, Array, Array]:
@@ -147,7 +156,12 @@ def solve_ex(
     return (result[..., 0] if vector else result), factors, pivots, lu_info(factors)
 
 
-@op("linalg_inv_ex")
+@op(
+    "linalg_inv_ex",
+    layout="meta",
+    writes=("exact_dtype", "computes_first"),
+    reports="linalg.inv_ex",
+)
 def inv_ex(A: Array, check_errors: bool = False) -> tuple[Array, Array]:
     check_square("linalg.inv", A)
     if A.size == 0:
@@ -166,23 +180,23 @@ def _parity(pivots: Array, dtype: Any) -> Array:
     return (1 - 2 * (swaps % 2)).astype(dtype)
 
 
-def _factors_for(A: Array, transposed: bool) -> tuple[Array, Array]:
+def _factors_for(A: Array, taken_transposed: bool) -> tuple[Array, Array]:
     """LU factors of A, or of its transpose: PyTorch factors that where A is contiguous."""
-    return lu_factors(A.mT if transposed else A)
+    return lu_factors(A.mT if taken_transposed else A)
 
 
-@op("_linalg_det")
-def det(A: Array, transposed: bool = False) -> tuple[Array, Array, Array]:
+@op("_linalg_det", writes=("exact_dtype",))
+def det(A: Array, taken_transposed: bool = False) -> tuple[Array, Array, Array]:
     check_square("linalg.det", A)
-    factors, pivots = _factors_for(A, transposed)
+    factors, pivots = _factors_for(A, taken_transposed)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     return _parity(pivots, A.dtype) * jnp.prod(diagonal, axis=-1), factors, pivots
 
 
-@op("_linalg_slogdet")
-def slogdet(A: Array, transposed: bool = False) -> tuple[Array, Array, Array, Array]:
+@op("_linalg_slogdet", writes=("exact_dtype",))
+def slogdet(A: Array, taken_transposed: bool = False) -> tuple[Array, Array, Array, Array]:
     check_square("linalg.slogdet", A)
-    factors, pivots = _factors_for(A, transposed)
+    factors, pivots = _factors_for(A, taken_transposed)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     sign = _parity(pivots, A.dtype) * jnp.prod(jnp.sign(diagonal), axis=-1)
     logarithm = jnp.log(jnp.abs(diagonal)).sum(-1).astype(real_dtype(A.dtype))
@@ -203,7 +217,7 @@ def matrix_exp(self: Array) -> Array:
     return jax.scipy.linalg.expm(self, max_squarings=64)
 
 
-@op("linalg_cross")
+@op("linalg_cross", writes=("exact_dtype", "apart"))
 def cross(self: Array, other: Array, dim: int = -1) -> Array:
     if self.ndim != other.ndim:
         raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
@@ -217,3 +231,6 @@ def cross(self: Array, other: Array, dim: int = -1) -> Array:
     b1, b2, b3 = (lax.slice_in_dim(other, i, i + 1, axis=axis) for i in range(3))
     parts = [a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1]
     return jnp.concatenate(parts, axis=axis)
+
+
+facts("cross", autocast="widest")

@@ -8,7 +8,10 @@ from jax import Array
 
 from calque.ops.nn.pooling import lowest, positions, scatter_add
 from calque.ops.nn.sliding_windows import each
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.given import Given
 from calque.ops.table.linear_resample import Taps, apply_taps
+from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
 
 
@@ -187,12 +190,22 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
     return flat.at[row, at].set(x.reshape(at.shape), mode="drop").reshape(shape)
 
 
-@op("max_unpool2d")
+def _within_output(self: Given, indices: Given, output_size: Any, **_: Any) -> None:
+    places = indices.values() if indices.dtype == np.int64 else None
+    volume = int(np.prod(list(output_size)))
+    if places is not None and not ((places >= 0) & (places < volume)).all():
+        raise RuntimeError(
+            f"Found an invalid max index: {places.max()} (output volumes are of size "
+            f"{'x'.join(map(str, output_size))})"
+        )
+
+
+@op("max_unpool2d", layout="images", values=_within_output)
 def max_unpool2d(self: Array, indices: Array, output_size: Any) -> Array:
     return _unpool(self, indices, output_size, 2)
 
 
-@op("max_unpool3d")
+@op("max_unpool3d", values=_within_output)
 def max_unpool3d(self: Array, indices: Array, output_size: Any, stride: Any, padding: Any) -> Array:
     return _unpool(self, indices, output_size, 3)
 
@@ -201,3 +214,17 @@ for _ndim in (2, 3):
     _adaptive_avg(_ndim)
     _adaptive_max(_ndim)
     _fractional(_ndim)
+
+
+facts(
+    "_adaptive_avg_pool2d",
+    layout="meta_if_strided",
+    refuses=no_kernel("adaptive_avg_pool2d", BOOL, INT, COMPLEX),
+)
+facts("_adaptive_avg_pool2d_backward adaptive_max_pool2d_backward", layout="convolution")
+facts(
+    "_adaptive_avg_pool3d",
+    layout="meta_if_strided",
+    refuses=no_kernel("adaptive_avg_pool3d_cpu", BOOL, INT, COMPLEX),
+)
+facts("adaptive_max_pool2d adaptive_max_pool3d", layout="meta_if_strided")

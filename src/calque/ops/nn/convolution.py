@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
 
 
@@ -115,7 +117,35 @@ def _convolve(
     )
 
 
-@op("convolution", "convolution_overrideable")
+def _convolution_condition(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> None:
+    if 0 in weight.shape[2:]:
+        raise RuntimeError(
+            f"kernel size should be greater than zero, but got {list(weight.shape[2:])}"
+        )
+    if not transposed:
+        return
+    count = weight.ndim - 2
+    extra, step, gap = (
+        list(v) * count if len(v) == 1 else list(v) for v in (output_padding, stride, dilation)
+    )
+    if any(e >= max(s, g) for e, s, g in zip(extra, step, gap, strict=False)):
+        raise RuntimeError(
+            "output padding must be smaller than either stride or dilation, but got "
+            f"output_padding {extra}, stride {step}, dilation {gap}"
+        )
+
+
+@op("convolution", "convolution_overrideable", condition=_convolution_condition)
 def convolution(
     input: Array,
     weight: Array,
@@ -136,7 +166,16 @@ def convolution(
     return out if bias is None else out + bias.reshape(-1, *(1,) * ndim)
 
 
-@op("convolution_backward_overrideable")
+facts(
+    "convolution",
+    layout="convolution",
+    autocast="lower",
+    refuses=no_kernel("slow_conv2d_cpu", BOOL),
+)
+facts("convolution_overrideable", layout="convolution", refuses=no_kernel("slow_conv2d_cpu", BOOL))
+
+
+@op("convolution_backward_overrideable", layout="convolution")
 def convolution_backward_overrideable(
     grad_output: Array,
     input: Array,
@@ -164,7 +203,7 @@ def convolution_backward_overrideable(
     )
 
 
-@op("convolution_backward")
+@op("convolution_backward", layout="convolution")
 def convolution_backward(
     grad_output: Array,
     input: Array,
@@ -198,7 +237,7 @@ def convolution_backward(
     return for_input, for_weight, for_bias
 
 
-@op("conv_tbc")
+@op("conv_tbc", autocast="lower")
 def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
     """A 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
@@ -213,3 +252,10 @@ def conv_tbc_backward(
 ) -> tuple[Array, Array, Array]:
     _, pull = jax.vjp(lambda x, w, b: conv_tbc(x, w, b, pad), input, weight, bias)
     return pull(self)
+
+
+facts(
+    "_convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input",
+    "conv_transpose3d.input",
+    autocast="lower",
+)

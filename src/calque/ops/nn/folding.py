@@ -107,7 +107,7 @@ def col2im(
     return out if self.ndim == 3 else out[0]
 
 
-@op("pixel_shuffle")
+@op("pixel_shuffle", layout="images")
 def pixel_shuffle(self: Array, upscale_factor: int) -> Array:
     r = upscale_factor
     if self.ndim < 3:
@@ -126,7 +126,7 @@ def pixel_shuffle(self: Array, upscale_factor: int) -> Array:
     return moved.reshape(*lead, channels // (r * r), height * r, width * r)
 
 
-@op("pixel_unshuffle")
+@op("pixel_unshuffle", layout="images")
 def pixel_unshuffle(self: Array, downscale_factor: int) -> Array:
     r = downscale_factor
     if self.ndim < 3:
@@ -145,7 +145,7 @@ def pixel_unshuffle(self: Array, downscale_factor: int) -> Array:
     return moved.reshape(*lead, channels * r * r, height // r, width // r)
 
 
-@op("channel_shuffle")
+@op("channel_shuffle", layout="images")
 def channel_shuffle(self: Array, groups: int) -> Array:
     batch, channels, *space = self.shape
     if groups <= 0 or channels % groups:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.table.facts import facts
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import spoken
 from calque.ops.table.registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
@@ -154,3 +156,16 @@ def _register(dims: int) -> None:
 
 _register(2)
 _register(3)
+
+
+facts("grid_sampler", autocast="widest")
+
+
+def _grid_condition(input: Any, grid: Any, *_: Any, **__: Any) -> None:
+    if input.dtype != grid.dtype:
+        raise RuntimeError(
+            f"expected scalar type {spoken(input.dtype)} but found {spoken(grid.dtype)}"
+        )
+
+
+facts("grid_sampler_2d grid_sampler_3d", condition=_grid_condition)

@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.table.promotion import promote
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.given import Given, each
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, promote, spoken
 from calque.ops.table.registry import op
 
 NONE, MEAN, SUM = 0, 1, 2
+_NO_PROBABILITY = "all elements of input should be between 0 and 1"
 
 
 def reduce(loss: Array, reduction: int) -> Array:
@@ -31,7 +34,12 @@ def share(grad_output: Array, size: int, reduction: int) -> Array:
     return grad_output / jnp.asarray(size).astype(grad_output.dtype)
 
 
-@op("mse_loss")
+@op(
+    "mse_loss",
+    layout="elementwise",
+    autocast="float32",
+    refuses=no_kernel("mse_cpu", BOOL, INT, pair=True),
+)
 def mse_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
     x, y = promote(self, target)
     return reduce(jnp.square(x - y), reduction)
@@ -43,7 +51,12 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
     return 2 * (x - y) * share(grad_output, x.size, reduction)
 
 
-@op("smooth_l1_loss")
+@op(
+    "smooth_l1_loss",
+    layout="elementwise",
+    autocast="float32",
+    refuses=no_kernel("smooth_l1_cpu", BOOL, INT, COMPLEX, pair=True),
+)
 def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
@@ -64,7 +77,12 @@ def smooth_l1_loss_backward(
     return slope * share(grad_output, gap.size, reduction)
 
 
-@op("huber_loss")
+@op(
+    "huber_loss",
+    layout="elementwise",
+    autocast="float32",
+    refuses=no_kernel("huber_cpu", BOOL, INT, COMPLEX, pair=True),
+)
 def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Array:
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
@@ -82,7 +100,7 @@ def huber_loss_backward(
     return jnp.clip(x - y, -delta, delta) * share(grad_output, x.size, reduction)
 
 
-@op("soft_margin_loss")
+@op("soft_margin_loss", layout="elementwise", autocast="float32")
 def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
     x, y = promote(self, target)
     return reduce(jax.nn.softplus(-y * x), reduction)
@@ -96,7 +114,22 @@ def soft_margin_loss_backward(
     return -y * jax.nn.sigmoid(-y * x) * share(grad_output, x.size, reduction)
 
 
-@op("binary_cross_entropy")
+def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    if self.dtype != target.dtype:
+        raise RuntimeError(f"Found dtype {spoken(target.dtype)} but expected {spoken(self.dtype)}")
+
+
+@op(
+    "binary_cross_entropy",
+    values=each("self", lambda p: (p >= 0) & (p <= 1), RuntimeError, _NO_PROBABILITY),
+    layout="meta_if_strided",
+    unsafe_autocast=(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: "
+        "use binary_cross_entropy_with_logits"
+    ),
+    refuses=no_kernel("binary_cross_entropy", BOOL, INT, COMPLEX),
+    condition=_bce_condition,
+)
 def binary_cross_entropy(
     self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
 ) -> Array:
@@ -122,7 +155,20 @@ def binary_cross_entropy_backward(
     return share(grad, x.size, reduction).astype(self.dtype)
 
 
-@op("binary_cross_entropy_with_logits")
+def _bce_with_logits_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    if category(target.dtype) < category(self.dtype):
+        raise RuntimeError(
+            f"result type {spoken(self.dtype)} can't be cast to the desired output type "
+            f"{spoken(target.dtype)}"
+        )
+
+
+@op(
+    "binary_cross_entropy_with_logits",
+    layout="meta_if_strided",
+    autocast="float32",
+    condition=_bce_with_logits_condition,
+)
 def binary_cross_entropy_with_logits(
     self: Array,
     target: Array,
@@ -168,7 +214,23 @@ def _multi_margin(
     return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
 
 
-@op("multi_margin_loss", static=("p", "margin"))
+def _classes(name: str, least: int) -> Any:
+    """A check that labels are those of classes, or `least`."""
+
+    def check(self: Given, target: Given, **_: Any) -> None:
+        labels = target.values() if self.ndim and not target.is_float else None
+        if labels is not None and not ((labels >= least) & (labels < self.shape[-1])).all():
+            raise RuntimeError(f"{name}: target out of range")
+
+    return check
+
+
+@op(
+    "multi_margin_loss",
+    static=("p", "margin"),
+    autocast="float32",
+    values=_classes("multi_margin_loss", 0),
+)
 def multi_margin_loss(
     self: Array,
     target: Array,
@@ -217,7 +279,7 @@ def _multilabel_margin(x: Array, target: Array, reduction: int) -> Array:
     return reduce((jnp.sum(gap, axis=(1, 2)) / matrix.shape[1]).reshape(samples), reduction)
 
 
-@op("multilabel_margin_loss_forward")
+@op("multilabel_margin_loss_forward", values=_classes("multilabel_margin_loss", -1))
 def multilabel_margin_loss_forward(
     self: Array, target: Array, reduction: int
 ) -> tuple[Array, Array]:
@@ -234,3 +296,10 @@ def multilabel_margin_loss_backward(
     grad_output: Array, self: Array, target: Array, reduction: int, is_target: Array
 ) -> Array:
     return jax.vjp(lambda x: _multilabel_margin(x, target, reduction), self)[1](grad_output)[0]
+
+
+facts(
+    "cosine_embedding_loss cross_entropy_loss hinge_embedding_loss kl_div l1_loss",
+    "margin_ranking_loss multilabel_margin_loss poisson_nll_loss triplet_margin_loss",
+    autocast="float32",
+)

@@ -12,6 +12,9 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.nn.loss import MEAN, NONE
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.given import Given
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, is_float, is_integral, spoken
 from calque.ops.table.registry import op
 
 
@@ -80,11 +83,37 @@ def _backward(
     return jnp.where(classes == label, jnp.expand_dims(each, axis), 0).astype(x.dtype)
 
 
-@op("nll_loss_forward", "nll_loss2d_forward")
+def _labels(self: Given, target: Given, ignore_index: int = -100, **_: Any) -> None:
+    """Raise IndexError for a class label that the input has no score of."""
+    if target.is_float or not target.size:
+        return
+    classes = self.shape[0] if self.ndim == 1 else self.shape[1]
+    target.require(
+        lambda label: ((label >= 0) & (label < classes)) | (label == ignore_index),
+        lambda label: IndexError(f"Target {label} is out of bounds."),
+    )
+
+
+def _nll_condition(self: Any, target: Any, weight: Any, *_: Any, **__: Any) -> None:
+    if is_integral(target.dtype) and target.dtype not in (jnp.int64, jnp.uint8):
+        raise RuntimeError(
+            f"expected target dtype to be Long or Byte, but got {spoken(target.dtype)}"
+        )
+    if weight is not None and is_float(self.dtype) and weight.dtype != self.dtype:
+        raise RuntimeError(
+            f"expected scalar type {spoken(self.dtype)} but found {spoken(weight.dtype)}"
+        )
+
+
+@op("nll_loss_forward", "nll_loss2d_forward", values=_labels, condition=_nll_condition)
 def nll_loss_forward(
     self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:
     return _forward(self, target, weight, reduction, ignore_index)
+
+
+facts("nll_loss2d_forward", refuses=no_kernel("nll_loss2d_forward_out_frame", BOOL, INT, COMPLEX))
+facts("nll_loss_forward", refuses=no_kernel("nll_loss_out_frame", BOOL, INT, COMPLEX))
 
 
 @op("nll_loss_backward", "nll_loss2d_backward")
@@ -166,7 +195,12 @@ def _ctc(
     return -likelihood, alphas.swapaxes(0, 1)
 
 
-@op("_ctc_loss", "_ctc_loss.Tensor", dynamic=_LENGTHS)
+@op(
+    "_ctc_loss",
+    "_ctc_loss.Tensor",
+    dynamic=_LENGTHS,
+    refuses=no_kernel("ctc_loss_cpu", BOOL, INT, COMPLEX),
+)
 def ctc_loss(
     log_probs: Array,
     targets: Array,
@@ -200,3 +234,6 @@ def ctc_loss_backward(
     out = jnp.where(np.arange(log_probs.shape[0])[:, None, None] < inputs[:, None], out, 0)
     lost = (neg_log_likelihood == np.inf)[:, None]
     return jnp.where(lost, 0 if zero_infinity else np.nan, out).astype(log_probs.dtype)
+
+
+facts("nll_loss nll_loss2d", autocast="float32")

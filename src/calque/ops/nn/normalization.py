@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.ops.table.helpers import greater
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.helpers import check_parameters, greater
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
 
 Grads = tuple[Array | None, Array | None, Array | None]
@@ -77,11 +79,21 @@ def _empty(x: Array) -> Array:
     return jnp.zeros((0,), widened(x).dtype)
 
 
+def _batch_norm_condition(
+    input: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any, **__: Any
+) -> None:
+    check_parameters(input, weight, bias, mean, var)
+
+
 @op(
     "native_batch_norm",
     "_native_batch_norm_legit",
     mutates=("running_mean", "running_var"),
     dynamic=("momentum",),
+    layout="images",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("batch_norm", BOOL, INT, COMPLEX),
+    condition=_batch_norm_condition,
 )
 def native_batch_norm(
     input: Array,
@@ -101,7 +113,13 @@ def native_batch_norm(
     return out, mean, invstd, new_mean, new_var
 
 
-@op("_native_batch_norm_legit.no_stats", dynamic=("momentum",))
+@op(
+    "_native_batch_norm_legit.no_stats",
+    dynamic=("momentum",),
+    layout="images",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("batch_norm", BOOL, INT, COMPLEX),
+)
 def native_batch_norm_legit_no_stats(
     input: Array,
     weight: Array | None,
@@ -113,7 +131,7 @@ def native_batch_norm_legit_no_stats(
     return batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
-@op("_native_batch_norm_legit_no_training", dynamic=("momentum",))
+@op("_native_batch_norm_legit_no_training", dynamic=("momentum",), layout="images")
 def native_batch_norm_legit_no_training(
     input: Array,
     weight: Array | None,
@@ -127,7 +145,7 @@ def native_batch_norm_legit_no_training(
     return out, _empty(input), _empty(input)
 
 
-@op("_native_batch_norm_legit_functional", dynamic=("momentum",))
+@op("_native_batch_norm_legit_functional", dynamic=("momentum",), layout="images")
 def native_batch_norm_legit_functional(
     input: Array,
     weight: Array | None,
@@ -146,7 +164,12 @@ def _reserve() -> Array:
     return jnp.zeros((0,), np.uint8)
 
 
-@op("_batch_norm_with_update", mutates=("running_mean", "running_var"), dynamic=("momentum",))
+@op(
+    "_batch_norm_with_update",
+    mutates=("running_mean", "running_var"),
+    dynamic=("momentum",),
+    layout="images",
+)
 def batch_norm_with_update(
     input: Array,
     weight: Array | None,
@@ -162,7 +185,7 @@ def batch_norm_with_update(
     return out, mean, invstd, _reserve(), *new
 
 
-@op("_batch_norm_with_update_functional", dynamic=("momentum",))
+@op("_batch_norm_with_update_functional", dynamic=("momentum",), layout="images")
 def batch_norm_with_update_functional(
     input: Array,
     weight: Array | None,
@@ -175,7 +198,7 @@ def batch_norm_with_update_functional(
     return batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
 
 
-@op("_batch_norm_no_update", dynamic=("momentum",))
+@op("_batch_norm_no_update", dynamic=("momentum",), layout="images")
 def batch_norm_no_update(
     input: Array,
     weight: Array | None,
@@ -189,7 +212,7 @@ def batch_norm_no_update(
     return out, _empty(input), _empty(input), _reserve()
 
 
-@op("native_batch_norm_backward")
+@op("native_batch_norm_backward", layout="convolution")
 def native_batch_norm_backward(
     grad_out: Array,
     input: Array,
@@ -229,7 +252,7 @@ def native_batch_norm_backward(
     )
 
 
-@op("batch_norm_backward")
+@op("batch_norm_backward", layout="convolution")
 def batch_norm_backward(
     grad_out: Array,
     input: Array,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts
 from calque.ops.table.registry import op
 
 
@@ -66,7 +67,7 @@ for _dims in (1, 2, 3):
     _register(f"replication_pad{_dims}d", _dims, "edge")
 
 
-@op("constant_pad_nd")
+@op("constant_pad_nd", layout="meta_if_strided")
 def constant_pad_nd(self: Array, pad: Any, value: Any = 0) -> Array:
     if len(pad) % 2 or len(pad) > 2 * self.ndim:
         raise RuntimeError(
@@ -82,3 +83,7 @@ def constant_pad_nd(self: Array, pad: Any, value: Any = 0) -> Array:
             )
     fill = jnp.asarray(value).astype(self.dtype)
     return lax.pad(self, fill, [(before, after, 0) for before, after in amounts])
+
+
+facts("reflection_pad2d replication_pad2d", layout="images")
+facts("reflection_pad2d_backward replication_pad2d_backward", layout="convolution")

@@ -12,8 +12,10 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.nn.sliding_windows import Windows, windows
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.promotion import is_integral
+from calque.ops.table.promotion import BOOL, COMPLEX, is_integral
 from calque.ops.table.registry import op
 
 
@@ -159,3 +161,50 @@ def _avg_pool(ndim: int) -> None:
 for _ndim in (2, 3):
     _max_pool(_ndim)
     _avg_pool(_ndim)
+
+
+facts(
+    "avg_pool2d",
+    layout="meta_if_strided",
+    writes=("exact_dtype", "computes_first"),
+    refuses=no_kernel("avg_pool2d", BOOL, COMPLEX),
+)
+facts(
+    "avg_pool2d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
+    layout="convolution",
+)
+facts(
+    "avg_pool3d",
+    layout="meta_if_strided",
+    writes=("exact_dtype",),
+    refuses=no_kernel("avg_pool3d_out_frame", BOOL, COMPLEX),
+)
+facts(
+    "max_pool2d_with_indices",
+    layout="meta_if_strided",
+    refuses=no_kernel("max_pool2d", BOOL, COMPLEX),
+)
+facts(
+    "max_pool3d_with_indices",
+    layout="meta_if_strided",
+    refuses=no_kernel("max_pool3d", BOOL, COMPLEX),
+)
+
+
+def _avg_pool_condition(self: Any, *_: Any, **__: Any) -> None:
+    if self.ndim < 3:
+        wrap_dim(-3, self.ndim)
+
+
+facts("avg_pool2d", condition=_avg_pool_condition)
+
+
+def _max_pool_condition(self: Any, *_: Any, **__: Any) -> None:
+    if self.ndim in (4, 5) and (self.ndim == 4 or self.shape[0]) and 0 in self.shape[-4:]:
+        raise RuntimeError(
+            "max_pool3d_with_indices: Expected input's non-batch dimensions to have positive "
+            f"length, but input has a shape of {list(self.shape)}"
+        )
+
+
+facts("max_pool3d_with_indices", condition=_max_pool_condition)

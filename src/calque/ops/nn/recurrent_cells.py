@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from calque.ops.table.facts import facts
 from calque.ops.table.registry import op
 
 
@@ -23,7 +24,7 @@ def _gates(
     return x, h
 
 
-@op("_thnn_fused_lstm_cell")
+@op("_thnn_fused_lstm_cell", autocast="lower")
 def lstm_cell(
     input_gates: Array,
     hidden_gates: Array,
@@ -69,7 +70,7 @@ def lstm_cell_backward(
     return gates, to_cell * f, jnp.sum(gates, axis=0) if has_bias else None
 
 
-@op("_thnn_fused_gru_cell")
+@op("_thnn_fused_gru_cell", autocast="lower")
 def gru_cell(
     input_gates: Array,
     hidden_gates: Array,
@@ -99,3 +100,6 @@ def gru_cell_backward(
         jnp.sum(g, axis=0) if has_bias else None for g in (for_input, for_hidden)
     )
     return for_input, for_hidden, grad_hy * z, bias_input, bias_hidden
+
+
+facts("gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell", autocast="lower")

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts
 from calque.ops.table.registry import op
 
 State = tuple[Array, ...]
@@ -215,7 +216,7 @@ def drops(*args: Any) -> bool:
     return bool(train and dropout and layers > 1)
 
 
-@op("lstm.input", random=drops)
+@op("lstm.input", random=drops, layout="sequence", autocast="lower", node=True)
 def lstm(
     key: Array | None,
     input: Array,
@@ -236,7 +237,7 @@ def lstm(
     )
 
 
-@op("lstm.data", random=drops)
+@op("lstm.data", random=drops, autocast="lower", node=True)
 def lstm_packed(
     key: Array | None,
     data: Array,
@@ -316,3 +317,7 @@ def _one_state(kind: _Kind) -> tuple[Callable[..., Any], Callable[..., Any]]:
 for _name, _kind in {"gru": GRU, "rnn_tanh": RNN["tanh"], "rnn_relu": RNN["relu"]}.items():
     for _overload, _rule in zip(("input", "data"), _one_state(_kind), strict=True):
         op(f"{_name}.{_overload}", random=drops)(_rule)
+
+
+facts("gru.data rnn_relu.data rnn_tanh.data", autocast="lower", node=True)
+facts("gru.input rnn_relu.input rnn_tanh.input", layout="sequence", autocast="lower", node=True)

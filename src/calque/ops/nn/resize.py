@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import Taps, apply_taps
+from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
 
 Maker = Callable[[int, int, bool, float | None, Any], Taps]
@@ -218,3 +220,33 @@ for _name, _ndim, _make in (
     ("_upsample_lanczos2d_aa", 2, _antialiased(_lanczos, 6)),
 ):
     _register(_name, _ndim, _make, aligned=True)
+
+
+facts(
+    "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    layout="meta_if_strided",
+)
+facts(
+    "_upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa_backward",
+    "_upsample_nearest_exact2d_backward upsample_bilinear2d_backward",
+    "upsample_nearest2d_backward upsample_trilinear3d_backward",
+    layout="convolution",
+)
+facts(
+    "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d upsample_nearest3d",
+    layout="meta_if_strided",
+    autocast="float32",
+)
+facts(
+    "upsample_linear1d",
+    autocast="float32",
+    refuses=no_kernel("compute_indices_weights_linear", BOOL, INT, COMPLEX),
+)
+facts("upsample_nearest1d", autocast="float32")
+facts(
+    "upsample_trilinear3d",
+    layout="meta_if_strided",
+    autocast="float32",
+    refuses=no_kernel("compute_indices_weights_linear", BOOL, INT, COMPLEX),
+)

@@ -6,7 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.helpers import check_parameters
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
 
 Grads = tuple[Array | None, Array | None, Array | None]
@@ -46,7 +49,18 @@ def _check_normalized(x: Array, shape: Any, **values: Array | None) -> tuple[int
     return tuple(range(x.ndim - len(shape), x.ndim))
 
 
-@op("native_layer_norm")
+def _layer_norm_condition(
+    input: Any, shape: Any, weight: Any, bias: Any, *_: Any, **__: Any
+) -> None:
+    check_parameters(input, weight, bias)
+
+
+@op(
+    "native_layer_norm",
+    autocast="float32",
+    refuses=no_kernel("LayerNormKernelImpl", BOOL, INT, COMPLEX),
+    condition=_layer_norm_condition,
+)
 def native_layer_norm(
     input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
@@ -93,7 +107,16 @@ def _per_channel(values: Array, group: int) -> Array:
     return widened(values).reshape(1, group, -1, 1)
 
 
-@op("native_group_norm")
+def _group_norm_condition(input: Any, weight: Any, bias: Any, *_: Any, **__: Any) -> None:
+    check_parameters(input, weight, bias)
+
+
+@op(
+    "native_group_norm",
+    layout="images",
+    refuses=no_kernel("GroupNormKernelImpl", BOOL, INT, COMPLEX),
+    condition=_group_norm_condition,
+)
 def native_group_norm(
     input: Array,
     weight: Array | None,
@@ -147,7 +170,7 @@ def native_group_norm_backward(
     return for_input, for_weight, for_bias
 
 
-@op("_fused_rms_norm")
+@op("_fused_rms_norm", refuses=no_kernel("rms_norm", BOOL, INT))
 def fused_rms_norm(
     input: Array, normalized_shape: Any, weight: Array | None, eps: float | None
 ) -> tuple[Array, Array]:
@@ -199,3 +222,6 @@ def weight_norm_interface_backward(
     along = jnp.sum(w * direction, axis=axes, keepdims=True)
     for_v = (g / saved_norms) * (w - direction * along)
     return for_v.astype(saved_v.dtype), along.astype(saved_g.dtype)
+
+
+facts("group_norm layer_norm rms_norm", autocast="float32")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import BOOL, INT, is_integral, refuse
 from calque.ops.table.registry import op
@@ -22,8 +23,16 @@ def _softmax_rule(function: Any) -> Any:
     return rule
 
 
-op("_softmax")(_softmax_rule(lambda x, dim: jax.nn.softmax(x, axis=dim)))
-op("_log_softmax")(_softmax_rule(lambda x, dim: jax.nn.log_softmax(x, axis=dim)))
+def _softmax_condition(self: Any, dim: int, *_: Any, **__: Any) -> None:
+    wrap_dim(dim, self.ndim)
+
+
+op("_softmax", writes=("exact_dtype", "computes_first"), condition=_softmax_condition)(
+    _softmax_rule(lambda x, dim: jax.nn.softmax(x, axis=dim))
+)
+op("_log_softmax", writes=("exact_dtype", "computes_first"), condition=_softmax_condition)(
+    _softmax_rule(lambda x, dim: jax.nn.log_softmax(x, axis=dim))
+)
 
 
 def _sum_over(x: Array, dim: int) -> Array:
@@ -53,3 +62,6 @@ def safe_softmax(self: Array, dim: int, dtype: Any = None) -> Array:
         jnp.where(empty, 0, x).astype(jnp.promote_types(x.dtype, "float32")), dim
     )
     return jnp.where(empty, 0, result).astype(x.dtype)
+
+
+facts("log_softmax.int softmax.int", autocast="float32")

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, refuse
 from calque.ops.table.registry import op
@@ -34,7 +36,7 @@ def relu(self: Array) -> Array:
     return jnp.maximum(self, _zero(self))
 
 
-@op("threshold")
+@op("threshold", refuses=no_kernel("threshold_cpu", BOOL, COMPLEX))
 def threshold(self: Array, threshold: Any, value: Any) -> Array:
     return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
 
@@ -52,19 +54,19 @@ def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
     return jnp.minimum(jnp.maximum(self, low), high)
 
 
-@op("hardtanh_backward")
+@op("hardtanh_backward", layout="elementwise")
 def hardtanh_backward(grad_output: Array, self: Array, min_val: Any, max_val: Any) -> Array:
     outside = (self <= min_val) | (self >= max_val)
     return jnp.where(outside, _zero(grad_output), grad_output)
 
 
-@op("leaky_relu")
+@op("leaky_relu", refuses=no_kernel("leaky_relu_cpu", BOOL, INT, COMPLEX))
 @opmath
 def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
     return jnp.where(self > 0, self, self * negative_slope)
 
 
-@op("leaky_relu_backward")
+@op("leaky_relu_backward", layout="elementwise")
 @opmath
 def leaky_relu_backward(
     grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool
@@ -72,36 +74,51 @@ def leaky_relu_backward(
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
 
-@op("_prelu_kernel")
+@op("_prelu_kernel", layout="elementwise")
 def prelu(self: Array, weight: Array) -> Array:
     return jnp.where(self > 0, self, weight * self)
 
 
-@op("_prelu_kernel_backward")
+@op("_prelu_kernel_backward", layout="elementwise")
 def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Array, Array]:
     zero = _zero(grad_output)
     to_self = jnp.where(self > 0, grad_output, weight * grad_output)
     return to_self, jnp.where(self > 0, zero, self * grad_output)
 
 
-@op("hardshrink")
+@op("hardshrink", writes=("exact_dtype",), refuses=no_kernel("hardshrink_cpu", BOOL, INT, COMPLEX))
 def hardshrink(self: Array, lambd: Any = 0.5) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), _zero(self), self)
 
 
-@op("hardshrink_backward")
+@op("hardshrink_backward", layout="elementwise")
 def hardshrink_backward(grad_out: Array, self: Array, lambd: Any) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), _zero(grad_out), grad_out)
 
 
-@op("softshrink")
+def _threshold(self: Given, lambd: Any = 0.5, **_: Any) -> None:
+    if isinstance(lambd, int | float) and not lambd >= 0:
+        raise RuntimeError(
+            f"lambda must be in range [0, {float(jnp.finfo(self.dtype).max)}] for input dtype "
+            f"torch.{self.dtype}, but found {lambd}"
+            if self.is_float
+            else f"lambda must not be negative, but found {lambd}"
+        )
+
+
+@op(
+    "softshrink",
+    writes=("exact_dtype",),
+    refuses=no_kernel("softshrink_cpu", BOOL, INT, COMPLEX),
+    numbers=_threshold,
+)
 @opmath
 def softshrink(self: Array, lambd: Any = 0.5) -> Array:
     inside = self * 0  # a NaN stays a NaN
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, inside))
 
 
-@op("softshrink_backward")
+@op("softshrink_backward", layout="elementwise")
 def softshrink_backward(grad_output: Array, self: Array, lambd: Any) -> Array:
     return hardshrink_backward(grad_output, self, lambd)
 
@@ -113,27 +130,33 @@ def hardsigmoid(self: Array) -> Array:
     return jnp.clip(self + 3, 0, 6) / 6
 
 
-@op("hardsigmoid_backward")
+@op("hardsigmoid_backward", layout="elementwise")
 @opmath
 def hardsigmoid_backward(grad_output: Array, self: Array) -> Array:
     return jnp.where((self > -3) & (self < 3), grad_output / 6, _zero(grad_output))
 
 
-@op("hardswish")
+@op("hardswish", layout="elementwise")
 @opmath
 def hardswish(self: Array) -> Array:
     refuse("hardswish_cpu", self.dtype, BOOL, INT, COMPLEX)
     return self * jnp.clip(self + 3, 0, 6) / 6
 
 
-@op("hardswish_backward")
+@op("hardswish_backward", layout="elementwise")
 @opmath
 def hardswish_backward(grad_output: Array, self: Array) -> Array:
     middle = jnp.where(self < 3, grad_output * (self / 3 + 0.5), grad_output)
     return jnp.where(self <= -3, _zero(grad_output), middle)
 
 
-@op("rrelu_with_noise", mutates=("noise",), random=True)
+@op(
+    "rrelu_with_noise",
+    mutates=("noise",),
+    random=True,
+    layout="elementwise",
+    refuses=no_kernel("leaky_relu_cpu", BOOL, INT, COMPLEX),
+)
 @opmath
 def rrelu_with_noise(
     key: Array,
@@ -173,7 +196,7 @@ def elu(self: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ar
     return jnp.where(self > 0, self * scale, negative).astype(self.dtype)
 
 
-@op("elu_backward")
+@op("elu_backward", layout="elementwise")
 @opmath
 def elu_backward(
     grad_output: Array,
@@ -191,7 +214,7 @@ def elu_backward(
     return (grad_output * jnp.where(x <= 0, slope, scale)).astype(grad_output.dtype)
 
 
-@op("gelu")
+@op("gelu", writes=("exact_dtype",))
 @opmath
 def gelu(self: Array, approximate: str = "none") -> Array:
     refuse("GeluKernelImpl", self.dtype, BOOL, INT, COMPLEX)
@@ -230,7 +253,7 @@ def mish(self: Array) -> Array:
     return self * jnp.tanh(_softplus(self))
 
 
-@op("mish_backward")
+@op("mish_backward", layout="elementwise")
 @opmath
 def mish_backward(grad_output: Array, self: Array) -> Array:
     return _vjp(mish, self, grad_output)
@@ -240,7 +263,7 @@ def _softplus(x: Array) -> Array:
     return jnp.logaddexp(x, jnp.zeros_like(x))
 
 
-@op("softplus")
+@op("softplus", writes=("exact_dtype",), autocast="float32")
 @opmath
 def softplus(self: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     refuse("softplus_cpu", self.dtype, BOOL, INT, COMPLEX)
@@ -248,7 +271,7 @@ def softplus(self: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     return jnp.where(scaled > threshold, self, _softplus(scaled) / beta).astype(self.dtype)
 
 
-@op("softplus_backward")
+@op("softplus_backward", layout="elementwise")
 @opmath
 def softplus_backward(grad_output: Array, self: Array, beta: Any, threshold: Any) -> Array:
     scaled = self * beta
@@ -256,7 +279,7 @@ def softplus_backward(grad_output: Array, self: Array, beta: Any, threshold: Any
     return (grad_output * slope).astype(grad_output.dtype)
 
 
-@op("log_sigmoid_forward")
+@op("log_sigmoid_forward", layout="row_major", writes=("exact_dtype", "computes_first"))
 @opmath
 def log_sigmoid(self: Array) -> tuple[Array, Array]:
     """The result, and the empty buffer that accelerators hand to the backward."""
@@ -282,7 +305,7 @@ def tanh_backward(grad_output: Array, output: Array) -> Array:
     return grad_output * jnp.conj(1 - output * output)
 
 
-@op("glu")
+@op("glu", layout="meta_if_strided")
 @opmath
 def glu(self: Array, dim: int = -1) -> Array:
     refuse("glu_cpu", self.dtype, BOOL, INT)
@@ -301,3 +324,6 @@ def glu(self: Array, dim: int = -1) -> Array:
 @opmath
 def glu_backward(grad_output: Array, self: Array, dim: int) -> Array:
     return _vjp(lambda x: glu(x, dim), self, grad_output)
+
+
+facts("prelu", autocast="lower")

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
+    FLOAT,
     INT,
     category,
     is_complex,
@@ -72,7 +74,7 @@ SAME_DTYPE: dict[str, Unary] = {
 
 # Unary functions whose result is floating-point -------------------------------------------------
 
-FLOAT: dict[str, Unary] = {
+TO_FLOAT: dict[str, Unary] = {
     "exp": of_complex.exp,
     "exp2": of_complex.exp2,
     "expm1": of_complex.expm1,
@@ -122,7 +124,7 @@ def unary_float(function: Unary) -> Callable[..., Array]:
 
 for _name, _function in SAME_DTYPE.items():
     op(_name)(unary_same(_function))
-for _name, _function in FLOAT.items():
+for _name, _function in TO_FLOAT.items():
     op(_name)(unary_float(_function))
 
 
@@ -177,7 +179,7 @@ def add(self: Array, other: Any, alpha: Any = 1) -> Array:
     return _add(*promote(self, other), alpha)
 
 
-@op("_add_relu.Tensor", "_add_relu.Scalar")
+@op("_add_relu.Tensor", "_add_relu.Scalar", layout="elementwise")
 def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
     return jnp.maximum(add(self, other, alpha), 0)
 
@@ -193,6 +195,9 @@ def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 
 
+facts("rsub.Tensor", layout="elementwise")
+
+
 @op("mul.Tensor", "mul.Scalar")
 def mul(self: Array, other: Any) -> Array:
     return jnp.multiply(*_in_opmath(self, other)).astype(result_type(self, other))
@@ -206,13 +211,13 @@ def _in_opmath(*operands: Any) -> tuple[Array, ...]:
     return tuple(jnp.asarray(x).astype(dtype) for x in operands)
 
 
-@op("addcmul")
+@op("addcmul", autocast="widest")
 def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
     return _add_scaled(x, lambda a, b: a * b, a, b, value)
 
 
-@op("addcdiv")
+@op("addcdiv", autocast="widest")
 def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
     if is_integral(a.dtype):
@@ -339,7 +344,7 @@ for _name, _function in BINARY_FLOAT.items():
     op(_name)(binary(_function, floating=True))
 
 
-@op("where.self")
+@op("where.self", writes=("exact_dtype",))
 def where(condition: Array, self: Array, other: Array) -> Array:
     if condition.dtype not in (jnp.bool_, jnp.uint8):
         raise RuntimeError(
@@ -348,3 +353,40 @@ def where(condition: Array, self: Array, other: Array) -> Array:
         )
     x, y = promote(self, other)
     return jnp.where(condition != 0, x, y)
+
+
+facts(
+    "acos asin cosh exp expm1 log log10 log1p log2",
+    "reciprocal rsqrt sinh tan",
+    autocast="float32",
+)
+facts("abs", writes=("exact_dtype",), refuses=no_kernel("abs_cpu", BOOL))
+facts("atan2", autocast="widest", refuses=no_kernel("atan2_cpu", COMPLEX, pair=True))
+facts("conj_physical neg sgn", writes=("exact_dtype",))
+facts("copysign.Scalar copysign.Tensor", refuses=no_kernel("copysign_cpu", COMPLEX, pair=True))
+facts("deg2rad", refuses=senseless("deg2rad is not supported for complex tensors.", COMPLEX))
+facts("digamma", refuses=no_kernel("digamma", COMPLEX))
+facts("erf", refuses=no_kernel("erf_vml_cpu", COMPLEX))
+facts("erfc", refuses=no_kernel("erfc_vml_cpu", COMPLEX))
+facts("erfinv", autocast="float32", refuses=no_kernel("erfinv_vml_cpu", COMPLEX))
+facts("fmax", refuses=senseless("fmax not implemented for complex tensors.", COMPLEX))
+facts("fmin", refuses=senseless("fmin not implemented for complex tensors.", COMPLEX))
+facts("gcd", refuses=no_kernel("gcd_cpu", FLOAT, COMPLEX, pair=True))
+facts(
+    "heaviside",
+    writes=("exact_dtype",),
+    refuses=senseless("heaviside is not yet implemented for complex tensors.", COMPLEX),
+)
+facts("hypot", refuses=no_kernel("hypot_cpu", BOOL, INT, COMPLEX, pair=True))
+facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
+facts("lcm", refuses=no_kernel("lcm_cpu", FLOAT, COMPLEX, pair=True))
+facts("lgamma", refuses=no_kernel("lgamma_vml_cpu", COMPLEX))
+facts("maximum", refuses=senseless("maximum not implemented for complex tensors.", COMPLEX))
+facts("minimum", refuses=senseless("minimum not implemented for complex tensors.", COMPLEX))
+facts("nextafter", refuses=no_kernel("nextafter_cpu", BOOL, INT, COMPLEX, pair=True))
+facts("rad2deg", refuses=senseless("rad2deg is not supported for complex tensors.", COMPLEX))
+facts("sign", writes=("exact_dtype",), refuses=no_kernel("sign_cpu (use torch.sgn)", COMPLEX))
+facts(
+    "xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor",
+    refuses=no_kernel("xlogy_cpu", COMPLEX, pair=True),
+)

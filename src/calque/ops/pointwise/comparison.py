@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from calque.ops.table.facts import facts, senseless
 from calque.ops.table.promotion import COMPLEX, FLOAT, is_integral, promote, refuse
 from calque.ops.table.registry import op
 
@@ -63,7 +64,7 @@ def logical_not(self: Array) -> Array:
     return self == 0
 
 
-@op("bitwise_not")
+@op("bitwise_not", writes=("exact_dtype",))
 def bitwise_not(self: Array) -> Array:
     refuse("bitwise_not_cpu", self.dtype, FLOAT, COMPLEX)
     return jnp.bitwise_not(self)
@@ -166,3 +167,20 @@ def is_all_true(self: Array) -> Array:
 @op("_is_any_true")
 def is_any_true(self: Array) -> Array:
     return jnp.any(self)
+
+
+facts("__lshift__.Scalar", in_place="__ilshift__.Scalar")
+facts("__lshift__.Tensor", in_place="__ilshift__.Tensor")
+facts("__rshift__.Scalar", in_place="__irshift__.Scalar")
+facts("__rshift__.Tensor", in_place="__irshift__.Tensor")
+facts(
+    "isneginf",
+    writes=("exact_dtype",),
+    refuses=senseless("isneginf does not support complex inputs.", COMPLEX),
+)
+facts(
+    "isposinf",
+    writes=("exact_dtype",),
+    refuses=senseless("isposinf does not support complex inputs.", COMPLEX),
+)
+facts("signbit", writes=("exact_dtype",))

@@ -20,6 +20,33 @@ from calque.ops.table.promotion import (
 from calque.ops.table.registry import op
 
 
+def _divides(self: Any, other: Any, **_: Any) -> None:
+    """Integer division by zero raises; the host waits for a divisor, to look at it."""
+    if not (_integral(self) and _integral(other)):
+        return
+    if isinstance(other, int):
+        if other == 0:
+            raise _zero_division(other)
+    else:
+        other.require(lambda divisor: divisor != 0, _zero_division, wait=True)
+
+
+def _integral(x: Any) -> bool:
+    """Whether an operand is of integers, and not empty."""
+    if isinstance(x, int | float | complex):
+        return isinstance(x, int)
+    return hasattr(x, "is_float") and not x.is_float and bool(x.size) and is_integral(x.dtype)
+
+
+def _zero_division(divisor: Any) -> Exception:
+    return RuntimeError("ZeroDivisionError")
+
+
+def _divides_rounded(self: Any, other: Any, rounding_mode: str | None = None, **_: Any) -> None:
+    if rounding_mode is not None:
+        _divides(self, other)
+
+
 @op("div.Tensor", "div.Scalar")
 def div(self: Array, other: Any) -> Array:
     dtype = to_float(result_type(self, other))
@@ -27,7 +54,7 @@ def div(self: Array, other: Any) -> Array:
     return (jnp.asarray(self).astype(wide) / jnp.asarray(other).astype(wide)).astype(dtype)
 
 
-@op("div.Tensor_mode", "div.Scalar_mode")
+@op("div.Tensor_mode", "div.Scalar_mode", values=_divides_rounded)
 def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     """Division rounded towards zero, or down; by an integer 0 the result is unspecified."""
     if rounding_mode is None:
@@ -44,7 +71,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     )
 
 
-@op("floor_divide", "floor_divide.Scalar")
+@op("floor_divide", "floor_divide.Scalar", layout="elementwise", values=_divides)
 def floor_divide(self: Array, other: Any) -> Array:
     return div_mode(self, other, "floor")
 
@@ -89,14 +116,14 @@ def _same_shape(x: Array, y: Array) -> tuple[Array, Array]:
     return x, y
 
 
-@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", values=_divides)
 def remainder(self: Any, other: Any) -> Array:
     x, y = promote(self, other)
     refuse("remainder_cpu", x.dtype, BOOL, COMPLEX)
     return opmath(jnp.remainder)(x, y)
 
 
-@op("fmod.Tensor", "fmod.Scalar")
+@op("fmod.Tensor", "fmod.Scalar", values=_divides)
 def fmod(self: Array, other: Any) -> Array:
     x, y = promote(self, other)
     refuse("fmod_cpu", x.dtype, BOOL, COMPLEX)
@@ -106,7 +133,7 @@ def fmod(self: Array, other: Any) -> Array:
 # Powers -------------------------------------------------------------------------------------------
 
 
-@op("pow.Tensor_Scalar", static=("exponent",))
+@op("pow.Tensor_Scalar", static=("exponent",), autocast="float32")
 def pow_scalar(self: Array, exponent: Any) -> Array:
     dtype = result_type(self, exponent)
     x = self.astype(dtype)
@@ -126,7 +153,7 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
     return opmath(power)(x, jnp.asarray(exponent).astype(dtype))
 
 
-@op("pow.Tensor_Tensor", "pow.Scalar")
+@op("pow.Tensor_Tensor", "pow.Scalar", autocast="float32")
 def pow_tensor(self: Any, exponent: Array) -> Array:
     x, y = promote(self, exponent)
     if x.dtype == jnp.bool_:

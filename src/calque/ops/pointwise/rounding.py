@@ -5,9 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
+    INT,
     is_complex,
     is_float,
     is_integral,
@@ -33,7 +35,7 @@ for _name, _function in ROUND.items():
     op(_name)(_rounding(_name, _function))
 
 
-@op("round.decimals")
+@op("round.decimals", writes=("exact_dtype",))
 @opmath
 def round_decimals(self: Array, decimals: int) -> Array:
     if is_integral(self.dtype):
@@ -45,13 +47,13 @@ def round_decimals(self: Array, decimals: int) -> Array:
     return jnp.round(self / 10.0**-decimals) * 10.0**-decimals
 
 
-@op("frac")
+@op("frac", writes=("exact_dtype",), refuses=no_kernel("frac_cpu", BOOL, INT, COMPLEX))
 def frac(self: Array) -> Array:
     refuse("frac", self.dtype, BOOL, COMPLEX)
     return jnp.zeros_like(self) if is_integral(self.dtype) else self - jnp.trunc(self)
 
 
-@op("frexp.Tensor")
+@op("frexp.Tensor", writes=("exact_dtype",))
 def frexp(self: Array) -> tuple[Array, Array]:
     if not is_float(self.dtype):
         raise RuntimeError("torch.frexp() only supports floating-point dtypes")
@@ -82,7 +84,7 @@ def clamp_max(self: Array, max: Any) -> Array:
     return clamp(self, max=max)
 
 
-@op("nan_to_num")
+@op("nan_to_num", writes=("exact_dtype",))
 def nan_to_num(
     self: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Array:
@@ -94,7 +96,7 @@ def nan_to_num(
     return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
-@op("logit", static=("eps",))
+@op("logit", static=("eps",), refuses=no_kernel("logit_cpu", COMPLEX))
 @opmath
 def logit(self: Array, eps: float | None = None) -> Array:
     x = self.astype(to_float(self.dtype))
@@ -109,3 +111,6 @@ def logit_backward(grad_output: Array, self: Array, eps: float | None = None) ->
     outside = jnp.asarray(jnp.nan if eps is None else 0.0, grad_output.dtype)
     inside = (self >= low) & (self <= 1 - low)
     return jnp.where(inside, grad_output / (self * (1 - self)), outside)
+
+
+facts("ceil floor round trunc", writes=("exact_dtype",))

@@ -116,7 +116,7 @@ def polygamma(n: int, self: Array) -> Array:
     return (-1) ** (n + 1) * factorial * _zeta(order, x)
 
 
-@op("mvlgamma")
+@op("mvlgamma", writes=("computes_first",))
 @opmath
 def mvlgamma(self: Array, p: int) -> Array:
     if p < 1:

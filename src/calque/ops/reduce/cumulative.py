@@ -7,6 +7,7 @@ from jax import Array, lax
 
 from calque.ops.pointwise.arithmetic import complex_logaddexp
 from calque.ops.reduce.reduction import cast
+from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import (
     BOOL,
@@ -29,12 +30,12 @@ def _accumulate(function: Any, x: Array, dim: int, dtype: Any) -> Array:
     return function(x, axis=dim).astype(dtype) if x.ndim else x
 
 
-@op("cumsum")
+@op("cumsum", autocast="float32")
 def cumsum(self: Array, dim: int, dtype: Any = None) -> Array:
     return _accumulate(opmath(jnp.cumsum), self, dim, dtype)
 
 
-@op("cumprod")
+@op("cumprod", autocast="float32")
 def cumprod(self: Array, dim: int, dtype: Any = None) -> Array:
     return _accumulate(opmath(jnp.cumprod), self, dim, dtype)
 
@@ -102,3 +103,9 @@ def logcumsumexp(self: Array, dim: int) -> Array:
     terms = (self, jnp.ones_like(self))
     scale, factor = lax.associative_scan(_log_add, terms, axis=dim)
     return scale + jnp.log(factor)
+
+
+facts("logcumsumexp", writes=("exact_dtype",))
+
+
+facts("cummax cummin", writes=("exact_dtype", "computes_first"))

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import facts, senseless
 from calque.ops.table.helpers import wrap_dim, wrap_dims
 from calque.ops.table.promotion import COMPLEX, is_float, refuse
 from calque.ops.table.registry import op
@@ -35,17 +36,25 @@ def _reduce(name: str, x: Array, dims: Any, keepdim: bool) -> Array:
     return function(x, axis=axes, keepdims=keepdim)
 
 
-@op("amax")
+def _extreme_condition(self: Any, dim: Any = (), *_: Any, **__: Any) -> None:
+    if self.size == 0 and not len(dim):
+        raise RuntimeError(
+            "amax() and amin(): Expected reduction dim to be specified for input.numel() == 0. "
+            "Specify the reduction dim with the 'dim' argument."
+        )
+
+
+@op("amax", writes=("exact_dtype",), condition=_extreme_condition)
 def amax(self: Array, dim: Any = (), keepdim: bool = False) -> Array:
     return _reduce("amax", self, dim, keepdim)
 
 
-@op("amin")
+@op("amin", writes=("exact_dtype",), condition=_extreme_condition)
 def amin(self: Array, dim: Any = (), keepdim: bool = False) -> Array:
     return _reduce("amin", self, dim, keepdim)
 
 
-@op("aminmax")
+@op("aminmax", writes=("exact_dtype",))
 def aminmax(self: Array, dim: int | None = None, keepdim: bool = False) -> Pair:
     dims = () if dim is None else (dim,)
     if dim is None:
@@ -163,7 +172,13 @@ _median("median", _median_rank)
 _median("nanmedian", _nanmedian_rank)
 
 
-@op("kthvalue")
+def _kthvalue_condition(self: Any, k: int, dim: int = -1, *_: Any, **__: Any) -> None:
+    dim = wrap_dim(dim, self.ndim)
+    if self.ndim and self.shape[dim] == 0:
+        raise IndexError(f"kthvalue(): Expected reduction dim {dim} to have non-zero size.")
+
+
+@op("kthvalue", writes=("exact_dtype", "apart"), condition=_kthvalue_condition)
 def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     axis = wrap_dim(dim, self.ndim)
     if not 0 < k <= (self.shape[axis] if self.ndim else 1):
@@ -171,7 +186,7 @@ def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     return _ranked("kthvalue", self, dim, keepdim, lambda count, missing: jnp.int32(k - 1))
 
 
-@op("mode")
+@op("mode", writes=("exact_dtype",))
 def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
     """The most frequent value, the smallest of several, and the last place it stands at."""
     refuse("mode", self.dtype, COMPLEX)
@@ -191,3 +206,23 @@ def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
     if keepdim:
         return jnp.moveaxis(found[0], -1, dim), jnp.moveaxis(found[1], -1, dim)
     return found[0][..., 0], found[1][..., 0]
+
+
+facts(
+    "argmax argmin",
+    writes=("exact_dtype",),
+    refuses=senseless("does not support complex input", COMPLEX),
+)
+facts("max.dim median median.dim min.dim nanmedian nanmedian.dim", writes=("exact_dtype",))
+
+
+def _argument_condition(self: Any, dim: int | None = None, *_: Any, **__: Any) -> None:
+    if dim is not None:
+        wrap_dims(dim, self.ndim)
+    if dim is None and self.size == 0:
+        raise IndexError(
+            "argmax() and argmin(): Expected reduction dim to be specified for input.numel() == 0."
+        )
+
+
+facts("argmax argmin", condition=_argument_condition)

@@ -6,6 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.given import Given
+from calque.ops.table.promotion import BOOL, COMPLEX
 from calque.ops.table.registry import op
 
 
@@ -50,7 +53,38 @@ def _count(place: Array, inside: Array, bins: int, weight: Any, dtype: Any) -> A
     return jnp.zeros((bins,), dtype).at[place].add(added, mode="drop")
 
 
-@op("histc")
+def _check_finite(what: str, self: Given, bounds: Any) -> None:
+    """Raise RuntimeError where bins would divide an infinite range, or that of a NaN."""
+    if bounds is None:
+        values = self.values() if self.is_float else None
+        if values is None:
+            return
+        bounds = values.min(), values.max()
+    if not all(map(math.isfinite, bounds)):
+        raise RuntimeError(f"{what} range of [{bounds[0]}, {bounds[1]}] is not finite")
+
+
+def _histc_range(self: Given, min: Any = 0, max: Any = 0, **_: Any) -> None:
+    if min > max:
+        raise RuntimeError("torch.histc: max must be larger than min")
+    _check_finite("torch.histc:", self, (min, max) if min != max else None)
+
+
+def _histogram_range(self: Given, range: Any = None, **_: Any) -> None:
+    if range is not None and range[0] > range[1]:
+        raise RuntimeError(
+            "torch.histogramdd: min should not exceed max, but got min "
+            f"{range[0]} max {range[1]} for dimension 0"
+        )
+    _check_finite("torch.histogramdd: dimension 0's", self, range)
+
+
+@op(
+    "histc",
+    writes=("exact_dtype",),
+    refuses=no_kernel("histogram_cpu", BOOL, COMPLEX),
+    numbers=_histc_range,
+)
 def histc(self: Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
@@ -60,7 +94,17 @@ def histc(self: Array, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     return _count(place, inside, bins, 1, self.dtype)
 
 
-@op("histogram.bin_ct")
+def _histogram_condition(self: Any, bins: int = 100, *_: Any, **__: Any) -> None:
+    if bins <= 0:
+        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+
+
+@op(
+    "histogram.bin_ct",
+    writes=("exact_dtype",),
+    numbers=_histogram_range,
+    condition=_histogram_condition,
+)
 def histogram(
     self: Array,
     bins: int = 100,
@@ -78,7 +122,7 @@ def histogram(
     return _weighted(place, inside, edges, weight, density, self.dtype), edges
 
 
-@op("histogram.bins_tensor")
+@op("histogram.bins_tensor", writes=("exact_dtype",))
 def histogram_edges(
     self: Array, bins: Array, weight: Array | None = None, density: bool = False
 ) -> tuple[Array, Array]:
@@ -97,7 +141,14 @@ def _weighted(
     return counts / counts.sum() / jnp.diff(edges) if density else counts
 
 
-@op("_histogramdd_bin_edges")
+def _histogramdd_condition(self: Any, bins: Any, *_: Any, **__: Any) -> None:
+    if len(bins) != self.shape[-1]:
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input."
+        )
+
+
+@op("_histogramdd_bin_edges", condition=_histogramdd_condition)
 def histogramdd_bin_edges(
     self: Array,
     bins: Any,
@@ -114,7 +165,7 @@ def histogramdd_bin_edges(
     return edges
 
 
-@op("_histogramdd_from_bin_cts")
+@op("_histogramdd_from_bin_cts", condition=_histogramdd_condition)
 def histogramdd_counts(
     self: Array,
     bins: Any,

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.reduce import converted
+from calque.ops.table.facts import facts
 from calque.ops.table.helpers import is_known, wrap_dims
 from calque.ops.table.promotion import is_complex, is_integral, opmath, real_dtype, spoken, to_float
 from calque.ops.table.registry import op
@@ -37,7 +38,7 @@ def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dty
     return total if keepdim else jnp.squeeze(total, axes)
 
 
-@op("sum", "sum.dim_IntList")
+@op("sum", "sum.dim_IntList", autocast="float32")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduced(jnp.sum, jnp.add, self, dim, keepdim, dtype)
 
@@ -61,7 +62,7 @@ def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
     return jnp.mean(cast(self, dtype), axis=wrap_dims(dim, self.ndim), keepdims=keepdim)
 
 
-@op("prod", "prod.dim_int")
+@op("prod", "prod.dim_int", autocast="float32")
 def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduced(jnp.prod, jnp.multiply, self, dim, keepdim, dtype)
 
@@ -164,7 +165,23 @@ def count_nonzero(self: Array, dim: Any = None) -> Array:
 # Norms --------------------------------------------------------------------------------------------
 
 
-@op("linalg_vector_norm", static=("ord",))
+def _vector_norm_condition(
+    self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> None:
+    if dtype is not None and is_integral(dtype):
+        raise RuntimeError(
+            "linalg.vector_norm: dtype should be floating point or complex, but got "
+            f"{spoken(dtype)}"
+        )
+
+
+@op(
+    "linalg_vector_norm",
+    static=("ord",),
+    writes=("exact_dtype",),
+    autocast="float32",
+    condition=_vector_norm_condition,
+)
 def vector_norm(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
@@ -203,7 +220,7 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
     return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)
 
 
-@op("norm.Scalar", static=("p",))
+@op("norm.Scalar", static=("p",), autocast="float32")
 def norm(self: Array, p: Any = 2) -> Array:
     return vector_norm(self, 2 if p is None else p)
 
@@ -218,12 +235,12 @@ def norm_dim(self: Array, p: Any, dim: Any, keepdim: bool = False, dtype: Any = 
     return vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
 
 
-@op("dist", static=("p",))
+@op("dist", static=("p",), autocast="float32")
 def dist(self: Array, other: Array, p: Any = 2) -> Array:
     return vector_norm(self - other, p)
 
 
-@op("logsumexp")
+@op("logsumexp", autocast="float32")
 @opmath
 def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
     x = self.astype(to_float(self.dtype))
@@ -234,3 +251,11 @@ def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
         total = jnp.log(jnp.sum(jnp.exp(x - top), axis=axes, keepdims=keepdim))
         return total + (top if keepdim else jnp.squeeze(top, axes))
     return jax.nn.logsumexp(x, axis=axes, keepdims=keepdim)
+
+
+facts("all all.dim all.dims any any.dim any.dims", writes=("exact_dtype",))
+facts(
+    "frobenius_norm.dim linalg_matrix_norm norm.ScalarOpt_dim nuclear_norm",
+    "nuclear_norm.dim",
+    autocast="float32",
+)

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import senseless
 from calque.ops.table.helpers import is_below, wrap_dim
-from calque.ops.table.promotion import is_complex
+from calque.ops.table.promotion import COMPLEX, is_complex
 from calque.ops.table.registry import op
 
 
@@ -32,7 +33,7 @@ def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array
     return jnp.flip(values, dim), jnp.flip(places, dim)
 
 
-@op("sort")
+@op("sort", layout="meta_if_strided", writes=("exact_dtype", "computes_first"))
 def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     if is_complex(self.dtype):
         raise RuntimeError("Sort currently does not support complex dtypes on CPU")
@@ -43,14 +44,14 @@ def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, A
     return values, places.astype(jnp.int64)
 
 
-@op("sort.stable")
+@op("sort.stable", layout="meta_if_strided", writes=("exact_dtype", "computes_first"))
 def sort_stable(
     self: Array, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Array, Array]:
     return sort(self, dim, descending)
 
 
-@op("topk")
+@op("topk", writes=("exact_dtype",))
 def topk(
     self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
@@ -95,7 +96,7 @@ def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Arra
     return found.astype(jnp.int32 if narrow else jnp.int64)
 
 
-@op("searchsorted.Tensor", "searchsorted.Scalar")
+@op("searchsorted.Tensor", "searchsorted.Scalar", writes=("exact_dtype",))
 def searchsorted(
     sorted_sequence: Array,
     self: Any,
@@ -137,7 +138,7 @@ def _like_boundaries(value: Any, boundaries: Array) -> Array:
     return array.astype(boundaries.dtype)
 
 
-@op("bucketize.Tensor", "bucketize.Scalar")
+@op("bucketize.Tensor", "bucketize.Scalar", writes=("exact_dtype", "computes_first"))
 def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool = False) -> Array:
     if boundaries.ndim != 1:
         raise RuntimeError(
@@ -147,21 +148,33 @@ def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool
     return _search(boundaries, _like_boundaries(self, boundaries), right, out_int32)
 
 
-@op("isin.Tensor_Tensor")
+@op(
+    "isin.Tensor_Tensor",
+    writes=("exact_dtype",),
+    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
+)
 def isin(
     elements: Array, test_elements: Array, assume_unique: bool = False, invert: bool = False
 ) -> Array:
     return jnp.isin(elements, test_elements, invert=invert)
 
 
-@op("isin.Tensor_Scalar")
+@op(
+    "isin.Tensor_Scalar",
+    writes=("exact_dtype",),
+    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
+)
 def isin_scalar(
     elements: Array, test_element: Any, assume_unique: bool = False, invert: bool = False
 ) -> Array:
     return (elements != test_element) if invert else (elements == test_element)
 
 
-@op("isin.Scalar_Tensor")
+@op(
+    "isin.Scalar_Tensor",
+    writes=("exact_dtype",),
+    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
+)
 def scalar_isin(
     element: Any, test_elements: Array, assume_unique: bool = False, invert: bool = False
 ) -> Array:

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.core import max_dim
+
+from calque.ops.table.promotion import is_complex, spoken
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -10,6 +15,13 @@ Dims = int | list[int] | tuple[int, ...] | None
 def names(text: str) -> list[str]:
     """The words of a table of names."""
     return text.split()
+
+
+def cast(array: Array, dtype: np.dtype) -> Array:
+    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    if is_complex(array.dtype) and not is_complex(dtype):
+        array = array.real
+    return array != 0 if dtype == np.bool_ else array.astype(dtype)
 
 
 def is_known(size: Any) -> bool:
@@ -59,3 +71,17 @@ def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
     if len(set(wrapped)) != len(wrapped):
         raise RuntimeError("dim appears multiple times in the list of dims")
     return () if ndim == 0 else wrapped
+
+
+def check_parameters(input: Any, *parameters: Any) -> None:
+    """Raise RuntimeError unless a normalization's parameters have the dtype of its input.
+
+    Half precision takes parameters of float32 too.
+    """
+    for parameter in parameters:
+        if parameter is None or parameter.dtype == input.dtype:
+            continue
+        if input.dtype not in (np.dtype("float16"), jnp.bfloat16) or parameter.dtype != jnp.float32:
+            raise RuntimeError(
+                f"mixed dtype (CPU): expect parameter to have scalar type of {spoken(input.dtype)}"
+            )

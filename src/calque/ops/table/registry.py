@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import CO_VARARGS, CO_VARKEYWORDS, signature
 from keyword import iskeyword
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
+
+from calque.ops.table.facts import Known, canonical, facts
 
 _VARIADIC = CO_VARARGS | CO_VARKEYWORDS
 
@@ -87,6 +89,7 @@ def op(
     random: bool | Callable[..., bool] = False,
     data_dependent: bool | Callable[..., bool] = False,
     check: Check | None = None,
+    **known: Unpack[Known],
 ) -> Callable[[F], F]:
     """Put a function into the table as the rule of each named operator.
 
@@ -97,6 +100,7 @@ def op(
     Args:
         *names: the operators, as `add.Tensor` (namespace `aten`) or `namespace::name.overload`.
         static: see `Rule.static`. Likewise the others.
+        **known: facts of the operators (see `calque.ops.table.facts`).
     """
 
     def register(function: F) -> F:
@@ -114,15 +118,10 @@ def op(
                 data_dependent,
                 check,
             )
+        facts(*names, **known)
         return function
 
     return register
-
-
-def canonical(name: str) -> str:
-    """`add.Tensor` -> `aten::add.Tensor`; `aten::relu.default` -> `aten::relu`."""
-    name = name if "::" in name else f"aten::{name}"
-    return name.removesuffix(".default")
 
 
 def find(name: str) -> Rule | None:

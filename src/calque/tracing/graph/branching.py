@@ -1,5 +1,6 @@
 """What a branch of the traced program becomes in a graph: a call of `cond`."""
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,11 +19,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
 
-_RANDOM = (
-    "rand", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "bernoulli",
-    "normal", "multinomial", "uniform", "poisson", "exponential", "geometric", "cauchy",
-    "log_normal", "rrelu", "scaled_dot_product_attention", "gumbel_softmax", "binomial", "random",
-)  # fmt: skip
+_FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
+"""Functions of torch.nn.functional that draw random numbers and are no operators."""
 
 Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple]
 implementations: dict[str, Implementation] = {}
@@ -138,7 +136,17 @@ def _draws(node: Node) -> bool:
     name = getattr(node.target, "__name__", str(node.target))
     if not node.op.startswith("call_") or node.op == "call_module":
         return False
-    return name.startswith(_RANDOM) and node.kwargs.get("training") is not False
+    return _may_draw(name) and node.kwargs.get("training") is not False
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_draw(name: str) -> bool:
+    """Whether a function, a method or an operator draws random numbers, as PyTorch's tags tell."""
+    packet = getattr(torch.ops.aten, name.partition(".")[0], None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return name in _FUNCTIONS
+    tags = (getattr(packet, overload).tags for overload in packet.overloads())
+    return any(torch.Tag.nondeterministic_seeded in found for found in tags)
 
 
 def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:

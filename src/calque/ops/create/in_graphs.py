@@ -1,4 +1,4 @@
-"""ATen operators over arrays that the op table leaves to geometry and allocation.
+"""Operators of functional graphs that are no rules: on the device they are geometry or allocation.
 
 On the device a view is a geometry and an allocation makes a storage; neither reaches a rule. In a
 functional graph both are pure functions of arrays, and sizes may be JAX's symbolic dimensions.
@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from calque.device.kernels.copies import convert
+from calque.ops.table.helpers import cast
 from calque.ops.table.promotion import default_float
 from calque.ops.table.registry import RULES
 
@@ -32,15 +32,15 @@ def _same(self: Array, **_: Any) -> Array:
 
 
 def _to_copy(self: Array, dtype: Any = None, **_: Any) -> Array:
-    return self if dtype is None else convert(self, dtype)
+    return self if dtype is None else cast(self, dtype)
 
 
 def _copy(self: Array, src: Array, **_: Any) -> Array:
-    return jnp.broadcast_to(convert(src, self.dtype), self.shape)
+    return jnp.broadcast_to(cast(src, self.dtype), self.shape)
 
 
 def _full_like(self: Array, fill_value: Any, dtype: Any = None, **_: Any) -> Array:
-    return jnp.full(self.shape, convert(jnp.asarray(fill_value), dtype or self.dtype))
+    return jnp.full(self.shape, cast(jnp.asarray(fill_value), dtype or self.dtype))
 
 
 def _empty_like(self: Array, dtype: Any = None, **_: Any) -> Array:
@@ -60,7 +60,7 @@ def _new_ones(self: Array, size: Any, *_: Any, dtype: Any = None, **__: Any) -> 
 
 
 def _new_full(self: Array, size: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Array:
-    return jnp.full(tuple(size), convert(jnp.asarray(fill_value), dtype or self.dtype))
+    return jnp.full(tuple(size), cast(jnp.asarray(fill_value), dtype or self.dtype))
 
 
 def _empty(size: Any, *_: Any, dtype: Any = None, **__: Any) -> Array:

@@ -1,0 +1,98 @@
+"""What a call of an operator is told by, on the fast path.
+
+A call of a kind that was made before has the same description: the dtypes, shapes and strides of
+its tensors, and its other arguments but for the numbers that are data. The executable that serves
+it takes the arrays that were found on the way, in this order; the general way (`call.Runner`) makes
+the executable of the same call.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from calque.device.kernels.applying import UNUSED
+from calque.device.kernels.slots import number_array, viewed
+from calque.device.memory.cell import Cell, is_whole
+
+Tensor = torch.Tensor
+Description = tuple[Any, ...]
+NUMBERS = frozenset((bool, int, float, complex))
+_OPTIONS = frozenset((str, torch.dtype))
+_default_dtype = torch.get_default_dtype
+
+
+def describe(
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dynamic: Sequence[bool],
+    named: dict[str, bool],
+    arrays: list[Any],
+) -> Description | None:
+    """The description of a call; None where only the general way will do.
+
+    Args:
+        args, kwargs: the arguments, as PyTorch passed them.
+        dynamic: of each parameter in order, whether numbers are data.
+        named: likewise, by name.
+        arrays: the arrays of tensors and of such numbers are appended here.
+    """
+    key: list[Any] = [_default_dtype()]
+    pairs: Any = zip(args, dynamic)
+    if kwargs:
+        if not UNUSED.isdisjoint(kwargs):
+            return None
+        key.append(tuple(kwargs))
+        pairs = chain(pairs, [(value, named.get(n, False)) for n, value in kwargs.items()])
+    for value, is_dynamic in pairs:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            cell = getattr(value.untyped_storage(), "cell", None)
+            if cell is None:
+                return None
+            array = cell.array
+            aval = array.aval  # `array.shape` is a Python property
+            key.append(aval.dtype)
+            key.append(aval.shape)
+            if not cell.viewed or (cell.stride is None and is_whole(cell, value)):
+                arrays.append(array)
+                continue
+            slot = viewed(cell, value, arrays)
+            if slot is None:
+                return None
+            key.append(slot)
+            key.append(value.stride())
+        elif kind in NUMBERS:
+            if is_dynamic:
+                arrays.append(number_array(kind, value))
+                key.append(kind)
+            else:
+                key.append((kind, value))
+        elif kind is list and value and type(value[0]) is int and not is_dynamic:
+            key.append(tuple(value))
+        elif value is None:
+            key.append(None)
+        elif kind in _OPTIONS:
+            key.append(value)
+        else:
+            return None
+    return tuple(key)
+
+
+def cell_behind(tensor: Any) -> Cell | None:
+    """The cell of a plain tensor of the device; None for anything else."""
+    kind = type(tensor)
+    if kind is not Tensor and kind is not Parameter:
+        return None
+    return getattr(tensor.untyped_storage(), "cell", None)
+
+
+def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether one of some arguments lies in a cell."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            if getattr(value.untyped_storage(), "cell", None) is cell:
+                return True
+    return False

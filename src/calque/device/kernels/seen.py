@@ -1,0 +1,111 @@
+"""Tensors as the op table's checks of values see them (`calque.ops.table.given`)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jax import Array
+from jax.core import Tracer
+from numpy.linalg import LinAlgError
+from torch import Tensor
+
+from calque.device.kernels import trace_checks
+from calque.device.memory.cell import read, x64
+from calque.device.memory.host import array_of
+from calque.device.runtime.dtypes import to_numpy
+
+
+def host_view(array: Array) -> np.ndarray | None:
+    """The elements as the host sees them without a copy; None where it cannot."""
+    if isinstance(array, Tracer) or next(iter(array.devices())).platform != "cpu":
+        return None
+    return np.asarray(array)
+
+
+class Seen:
+    """A `Given`."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> int:
+        return self.tensor.numel()
+
+    @property
+    def is_float(self) -> bool:
+        return self.tensor.is_floating_point()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return to_numpy(self.tensor.dtype)
+
+    def values(self) -> np.ndarray | None:
+        """See `Given.values`."""
+        if self.tensor.device.type != "jax" or not self.tensor.numel():
+            return None
+        return host_view(read(self.tensor))
+
+    def require(
+        self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False
+    ) -> None:
+        """See `Given.require`."""
+        tensor = self.tensor
+        on_device = tensor.device.type == "jax"
+        if not tensor.numel() or not (on_device or wait):
+            return
+        array = read(tensor) if on_device else array_of(tensor)
+        if isinstance(array, Tracer):
+            with x64():
+                trace_checks.collect(~good(array), array, lambda bad: _spoken(error(bad)))
+            return
+        found = np.asarray(array) if wait else host_view(array)
+        if found is not None:
+            fits = good(found)
+            if not fits.all():
+                raise _spoken(error(found[~fits].reshape(-1)[0]))
+
+    def require_within(self, least: int, limit: int, error: Callable[[int], Exception]) -> None:
+        """See `Given.require_within`."""
+        if not self.tensor.numel() or self.tensor.device.type != "jax":
+            return
+        array = read(self.tensor)
+        if isinstance(array, Tracer):
+            trace_checks.collect((array < least) | (array >= limit), array, error)
+            return
+        found = host_view(array)
+        if found is not None:
+            low, high = int(found.min()), int(found.max())
+            if high >= limit or low < least:
+                raise error(high if high >= limit else low)
+
+
+def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by name, as a check takes them."""
+    given = {n: Seen(v) if isinstance(v, Tensor) else seen(v) for n, v in zip(names, args)}
+    for name, value in kwargs.items():
+        given[name] = seen(value)
+    return given
+
+
+def seen(value: Any) -> Any:
+    """An argument of a call as a check takes it."""
+    if isinstance(value, Tensor):
+        return Seen(value)
+    return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _spoken(error: Exception) -> Exception:
+    """An error of a check, in PyTorch's own class."""
+    return torch.linalg.LinAlgError(*error.args) if type(error) is LinAlgError else error

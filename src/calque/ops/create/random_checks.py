@@ -1,0 +1,123 @@
+"""What PyTorch refuses of the parameters of random operators."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from calque.ops.create.filled import check_holds
+from calque.ops.table.given import Given
+from calque.ops.table.promotion import (
+    is_complex,
+    is_float,
+)
+
+INT64 = np.dtype("int64")
+
+Arguments = dict[str, Any]
+
+
+def in_order(name: str) -> Any:
+    def check(arguments: Arguments) -> None:
+        low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
+        if low > high:
+            raise RuntimeError(
+                f"{name} expects to return a [from, to) range, but found from={low} > to={high}"
+            )
+
+    return check
+
+
+def integers_in_order(arguments: Arguments) -> None:
+    low = arguments.get("low", arguments.get("from", 0))
+    high = arguments.get("high", arguments.get("to"))
+    if high is not None and not hasattr(high, "shape") and low >= high:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+
+
+def probability(arguments: Arguments) -> None:
+    p = arguments.get("p", 0.5)
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+
+
+def success(arguments: Arguments) -> None:
+    if not 0 < arguments["p"] < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={arguments['p']}")
+
+
+def positive(name: str, parameter: str, least: float = 0.0, strict: bool = True) -> Any:
+    def check(arguments: Arguments) -> None:
+        value = arguments.get(parameter, 1.0)
+        if hasattr(value, "shape"):
+            return
+        if value < least or (strict and value == least):
+            sign = ">" if strict else ">="
+            raise RuntimeError(
+                f"{name} expects {parameter} {sign} {least}, but found {parameter}={value}"
+            )
+
+    return check
+
+
+spread = positive("normal", "std", strict=False)
+
+
+def known_size(size: Any, *_: Any, **__: Any) -> None:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
+
+
+def finite_range(self: Given, **bounds: Any) -> None:
+    low, high = bounds.get("from", 0.0), bounds.get("to", 1.0)
+    if is_float(self.dtype) and high - low > float(jnp.finfo(self.dtype).max):
+        raise RuntimeError(
+            "uniform_ expects to-from to be no more than the largest number of the dtype, but "
+            f"found to={high} and from={low}"
+        )
+
+
+def is_probability(p: Any) -> Any:
+    return (p >= 0) & (p <= 1)
+
+
+NO_PROBABILITY = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+
+
+def dropout_probability(arguments: Arguments) -> None:
+    if not 0 <= arguments["p"] <= 1:
+        raise RuntimeError(
+            f"dropout probability has to be between 0 and 1, but got {arguments['p']}"
+        )
+
+
+def representable(self: Given, **bounds: Any) -> None:
+    if self.dtype == np.bool_ or is_complex(self.dtype):
+        return
+    low, high = bounds.get("from", 0), bounds.get("to")
+    limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
+    if low < limit.min or (high is not None and high - 1 > limit.max):
+        raise RuntimeError(f"from or to - 1 is out of bounds for torch.{self.dtype}")
+
+
+def holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
+    check_holds(n, dtype)
+
+
+def distribution(self: Given, **_: Any) -> None:
+    if self.ndim and self.shape[-1] > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+    text = "probability tensor contains either `inf`, `nan` or element < 0"
+    self.require(lambda p: (p >= 0) & (p < np.inf), lambda _: RuntimeError(text))
+    values = self.values() if self.ndim in (1, 2) else None
+    if values is not None and not (values.sum(-1) > 0).all():
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+def none_below(x: Any) -> Any:
+    return ~(x < 0)
+
+
+NO_RATE = "invalid Poisson rate, expected rate to be non-negative"

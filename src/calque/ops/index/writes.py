@@ -1,0 +1,21 @@
+"""Writes into a copy of an array, where a key points."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+_DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
+
+
+def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
+    """`self` with values added, multiplied, maximized or minimized in where a key points."""
+    if self.dtype == jnp.bool_ and how in ("add", "multiply"):
+        counted = accumulate_at(self.astype(jnp.int32), key, values.astype(jnp.int32), how)
+        return counted != 0
+    return getattr(self.at[key], how)(values, **_DROP)
+
+
+def replace_at(self: Array, key: Any, values: Any) -> Array:
+    """`self` with values written where a key points."""
+    return self.at[key].set(values, **_DROP)

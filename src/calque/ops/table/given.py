@@ -1,0 +1,108 @@
+"""Tensors as checks of values see them, and the checks that several operators share.
+
+A check is called with the arguments of a call as PyTorch has them, but for the tensors, which are
+`Given`. The device implements it: eagerly values are looked at where the host can read them without
+a copy; in a trace a requirement becomes a check of the program, where somebody asks for such.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Given(Protocol):
+    """A tensor among the arguments of a call."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        ...
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its dtype is one of real floating-point numbers."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Its dtype, numpy's."""
+        ...
+
+    def values(self) -> np.ndarray | None:
+        """The values; None where there are none, in a trace, and where reading takes a copy."""
+        ...
+
+    def require(
+        self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False
+    ) -> None:
+        """Raise where a value is not good.
+
+        Args:
+            good: for an array, booleans of its shape.
+            error: what is raised for a value that is not.
+            wait: whether the host waits for values that it cannot read at once.
+        """
+        ...
+
+    def require_within(self, least: int, limit: int, error: Callable[[int], Exception]) -> None:
+        """Raise where an integer is less than `least`, or not less than `limit`."""
+        ...
+
+
+def each(
+    parameter: str, good: Callable[[Any], Any], kind: type[Exception], text: str
+) -> Callable[..., None]:
+    """A check that every value of a parameter is good."""
+
+    def check(**given: Any) -> None:
+        given[parameter].require(good, lambda _: kind(text))
+
+    return check
+
+
+def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Callable[..., None]:
+    """A check that an index is one of a dimension's.
+
+    Args:
+        kind, text: what is raised; the text names `{bad}`, `{dim}` and `{size}`.
+        negative: whether -1 is the last one.
+    """
+
+    def check(self: Given, dim: int, index: Given, **_: Any) -> None:
+        if not -self.ndim <= dim < self.ndim or index.is_float:
+            return
+        size = self.shape[dim]
+        least = -size if negative else 0
+        index.require_within(
+            least, size, lambda bad: kind(text.format(bad=bad, dim=dim, size=size))
+        )
+
+    return check
+
+
+def within_all(self: Given, index: Given, **_: Any) -> None:
+    """Check that an index is one of all elements."""
+    if index.is_float:
+        return
+    index.require_within(
+        -self.size,
+        self.size,
+        lambda bad: IndexError(
+            f"out of range: tried to access index {bad} on a tensor of {self.size} elements."
+        ),
+    )
+
+
+IN_SELF = "index out of range in self"
+INDEX = "index {bad} is out of bounds for dimension {dim} with size {size}"

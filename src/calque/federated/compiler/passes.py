@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from calque.errors import Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
+from calque.federated.compiler.layout import Layout, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reducer, collected
 from calque.federated.types import StructType, Type
@@ -36,33 +37,6 @@ class Check:
 
     what: str
     origin: Origin | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How clients are laid out.
-
-    Attributes:
-        clients: how many there are.
-        chunk: how many are computed at once on a device.
-        mesh, axis: the devices that share the clients; None for one device.
-    """
-
-    clients: int
-    chunk: int
-    mesh: Mesh | None
-    axis: str
-
-    @property
-    def devices(self) -> int:
-        """How many devices share the clients."""
-        return 1 if self.mesh is None else self.mesh.shape[self.axis]
-
-    @property
-    def padded(self) -> int:
-        """The number of clients, rounded up to full chunks on every device."""
-        whole = self.chunk * self.devices
-        return -(-self.clients // whole) * whole
 
 
 def run_pass(
@@ -87,7 +61,7 @@ def run_pass(
         check the number of the first client that fails it, or a larger one than there are.
     """
     split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
-    inputs = jax.tree.map(lambda leaf: _padded(leaf, layout), split)
+    inputs = jax.tree.map(lambda leaf: padded(leaf, layout), split)
     numbers = jnp.arange(layout.padded, dtype=jnp.int32)
     one = _Pass(stage, clients, layout, locate)
     if layout.mesh is None:
@@ -233,15 +207,6 @@ def has_nan(found: Any) -> Any:
     """Whether a float of what a client computes is NaN; None if there are no floats."""
     leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None
-
-
-def _padded(leaf: Any, layout: Layout) -> Any:
-    """The values of all clients, and copies of the first for the clients that fill the chunks."""
-    missing = layout.padded - layout.clients
-    if not missing:
-        return leaf
-    first = jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))
-    return jnp.concatenate([leaf, first])
 
 
 def _split(held: Any, kind: Type) -> list[Any]:

@@ -1,7 +1,7 @@
 """A computation as one jitted function of JAX."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,7 +12,16 @@ from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
 from calque.federated.compiler.arguments import count_clients, hold
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.passes import Check, Layout, has_nan, run_pass
+from calque.federated.compiler.agreement import require_same
+from calque.federated.compiler.layout import (
+    Layout,
+    of_clients,
+    of_this_process,
+    replicated,
+    several_processes,
+    spread,
+)
+from calque.federated.compiler.passes import Check, has_nan, run_pass
 from calque.federated.compiler.planning import Plan, lives_on_clients, plan
 from calque.federated.errors import type_error
 from calque.federated.local import precision, wide
@@ -74,9 +83,13 @@ class Program:
         self.normal = normal
         self.plan: Plan = plan(normal)
         self.type = program.type
+        if options.mesh is not None:
+            options = replace(options, mesh=_automatic(options.mesh))
         self.options = options
         self._wide = _needs_wide(normal)
         self._checks: list[Check] = []
+        self._several = several_processes(options.mesh)
+        self._agreed: set[int] = set()
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
     def __call__(self, argument: Any) -> Any:
@@ -87,16 +100,20 @@ class Program:
         """
         with self._precision():
             held, data, clients = self._held(argument)
-            result, _, suspicious = self._jitted(held, data, clients, False)
+            result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
                 # Where it comes from, a program finds out that looks at each client.
-                self._raise_for(self._jitted(held, data, clients, True)[1], clients)
+                self._raise_for(self._run_jitted(held, data, clients, True)[1], clients)
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
         """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
+
+    def _run_jitted(self, held: Any, data: Any, clients: int, locate: bool) -> Any:
+        found = self._jitted(held, data, clients, locate)
+        return of_this_process(found) if self._several and _is_concrete(found) else found
 
     def _precision(self) -> Any:
         return jax.enable_x64(True) if self._wide else precision()
@@ -126,7 +143,17 @@ class Program:
                 f"the arguments are of {' and '.join(map(str, sorted(counts)))} clients",
                 "All that is placed at CLIENTS is for the same number of them.",
             )
-        return held, data, next(iter(counts), -1)
+        clients = next(iter(counts), -1)
+        if self.options.mesh is None or clients < 0:
+            return held, data, clients
+        if self._several and clients not in self._agreed and _is_concrete((held, data)):
+            require_same((held, data), clients)
+            self._agreed.add(clients)
+        layout = self._layout(clients)
+        if parameter is not None:
+            held = spread(held, parameter, layout)
+        data = {d.uri: spread(data[d.uri], d.type, layout) for d in self.plan.data}
+        return held, data, clients
 
     def _run(
         self, argument: Any, data: dict[str, Any], clients: int, locate: bool
@@ -146,7 +173,7 @@ class Program:
         checks: list[tuple[Check, Any]] = []
         nan: list[Any] = []
         for stage in self.plan.stages:
-            whole = {**server, **{name: held for name, (held, _) in differing.items()}}
+            whole = {**server, **_cut(differing, clients)}
             for name, call in stage.server:
                 whole[name] = server[name] = evaluate(call, whole)
             if stage.clients or stage.aggregations:
@@ -157,8 +184,9 @@ class Program:
                 nan += [flag for flag in map(has_nan, (results, kept)) if flag is not None]
                 differing.update({name: (kept[name], types[name]) for name in kept})
                 checks += found
-        whole = {**server, **{name: held for name, (held, _) in differing.items()}}
-        result = evaluate(self.plan.result, whole)
+        result = evaluate(self.plan.result, {**server, **_cut(differing, clients)})
+        if self._several and self.options.mesh is not None:
+            result = replicated(result, self.options.mesh)
         if not self.options.check:
             return result, (), ()
         if locate:
@@ -176,9 +204,6 @@ class Program:
         mesh, axis = self.options.mesh, self.options.axis
         if mesh is not None and axis is None:
             axis = str(mesh.axis_names[0])
-        if mesh is not None:  # what a pass does to arrays is for the compiler to spread
-            automatic = (AxisType.Auto,) * len(mesh.axis_names)
-            mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=automatic)
         devices = 1 if mesh is None else mesh.shape[axis]
         chunk = self.options.chunk
         if chunk is None:
@@ -195,6 +220,20 @@ class Program:
                     f"{place}client {client} {check.what}.\nLook at what this client holds; "
                     "computation.configured(check=False) does not look for such clients."
                 )
+
+
+def _automatic(mesh: Mesh) -> Mesh:
+    """A mesh on which the compiler spreads what a pass does to arrays."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:
+    """The values of all clients by name, without what fills up the devices."""
+    return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
+
+
+def _is_concrete(tree: Any) -> bool:
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _needs_wide(program: BuildingBlock) -> bool:

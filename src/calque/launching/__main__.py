@@ -15,14 +15,25 @@ def main() -> None:
     join()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except Exception as error:
+    except SystemExit as error:
+        if error.code:
+            if not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+            _leave(error.code if isinstance(error.code, int) else 1)
+        raise
+    except BaseException as error:
         step = error.__traceback__
         while step is not None and step.tb_frame.f_code.co_filename != sys.argv[0]:
             step = step.tb_next
-        sys.excepthook(type(error), error, step or error.__traceback__)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # an orderly exit waits for the others, and they for this process
+        sys.excepthook(type(error), error.with_traceback(step or error.__traceback__), step)
+        _leave(1)
+
+
+def _leave(status: int) -> None:
+    """End this process at once: an orderly exit waits for the others, and they for this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

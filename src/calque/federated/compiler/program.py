@@ -10,9 +10,9 @@ from jax.sharding import AxisType, Mesh
 
 from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
+from calque.federated.compiler.agreement import require_same
 from calque.federated.compiler.arguments import count_clients, hold
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.agreement import require_same
 from calque.federated.compiler.layout import (
     Layout,
     of_clients,

@@ -28,15 +28,17 @@ _NONE = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Check:
-    """A check that every client must pass in a pass.
+    """A check that every client must pass in a pass, or all of them together.
 
     Attributes:
         what: what is wrong with a client that does not.
         origin: the user's line.
+        of_all: whether it is all of them together that do not.
     """
 
     what: str
     origin: Origin | None
+    of_all: bool = False
 
 
 def run_pass(
@@ -138,6 +140,13 @@ class _Pass:
             axis = self.layout.axis
             results = {name: r.across(results[name], axis) for name, r in reducers.items()}
             failed = [jax.lax.pmin(first, axis) for first in failed]
+        calls = dict(self.stage.aggregations)
+        for name, reducer in reducers.items():
+            refused = reducer.refused(results[name])
+            if refused is not None:
+                what = f"{refused[0]} in {_spoken(calls[name])}"
+                self.checks.append(Check(what, calls[name].origin, of_all=True))
+                failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
         results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
         return results, kept, failed
 
@@ -199,7 +208,7 @@ def _is_collect(call: Call) -> bool:
 
 def _spoken(call: Call) -> str:
     if isinstance(call.function, Intrinsic):
-        return call.function.uri
+        return call.function.uri.replace("_weighted_", "_")
     return str(call.function)
 
 

@@ -92,8 +92,12 @@ class Program:
         self._agreed: set[int] = set()
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
-    def __call__(self, argument: Any) -> Any:
+    def __call__(self, argument: Any, numbers: Any = None) -> Any:
         """The result for an argument, in the containers of its type.
+
+        Args:
+            argument: the packed argument.
+            numbers: what clients are called in errors; by default their places.
 
         Raises:
             ClientError: a client's value is NaN, or what it holds is of another type.
@@ -103,7 +107,7 @@ class Program:
             result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
                 # Where it comes from, a program finds out that looks at each client.
-                self._raise_for(self._run_jitted(held, data, clients, True)[1], clients)
+                self._raise_for(self._run_jitted(held, data, clients, True)[1], clients, numbers)
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
@@ -192,7 +196,7 @@ class Program:
         if locate:
             self._checks = [check for check, _ in checks]
         failed = [first for _, first in checks]
-        suspicious = [*nan, *(first < clients for first in failed)]
+        suspicious = [*nan, *(first < max(clients, 1) for first in failed)]
         return result, failed, jnp.stack(suspicious).any() if suspicious else False
 
     def _layout(self, clients: int) -> Layout:
@@ -211,15 +215,18 @@ class Program:
         most = max(-(-clients // devices), 1)
         return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
 
-    def _raise_for(self, failed: list[Any], clients: int) -> None:
-        """Raise for the first check that a client has failed."""
+    def _raise_for(self, failed: list[Any], clients: int, numbers: Any) -> None:
+        """Raise for the first check that a client, or all of them together, have failed."""
         for check, client in zip(self._checks, map(int, failed), strict=True):
-            if client < clients:
-                place = f"{check.origin}: " if check.origin else ""
-                raise ClientError(
-                    f"{place}client {client} {check.what}.\nLook at what this client holds; "
-                    "computation.configured(check=False) does not look for such clients."
-                )
+            if client >= max(clients, check.of_all):
+                continue
+            place = f"{check.origin}: " if check.origin else ""
+            who = "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
+            remedy = "Look at what clients hold" if check.of_all else "Look at what this client holds"
+            raise ClientError(
+                f"{place}{who}{check.what}.\n{remedy}; "
+                "computation.configured(check=False) does not look for such clients."
+            )
 
 
 def _automatic(mesh: Mesh) -> Mesh:

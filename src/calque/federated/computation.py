@@ -61,6 +61,11 @@ class Computation:
         return bind(Call(self.building_block, to_block(packed, self.type_signature.parameter)))
 
     @with_user_frames
+    def for_clients(self, numbers: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As a call with arrays, but errors name clients by these numbers, not by their places."""
+        return self._program(self._packing.pack(args, kwargs), numbers)
+
+    @with_user_frames
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it."""
         return self._program.lower(self._packing.pack(args, kwargs))

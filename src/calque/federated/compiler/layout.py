@@ -92,10 +92,10 @@ def spread(held: Any, kind: Type, layout: Layout) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
 
     def shared(leaf: Any) -> Any:
-        return leaf if _stays(leaf) else _placed(padded(_host(leaf, mesh), layout), over)
+        return leaf if _stays(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
 
     def copied(leaf: Any) -> Any:
-        return leaf if _stays(leaf) else _placed(_host(leaf, mesh), whole)
+        return leaf if _stays(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
     return over_parts(held, kind, shared, copied)
 
@@ -132,7 +132,7 @@ def _host(leaf: Any, mesh: Mesh) -> Any:
     return np.asarray(leaf) if several_processes(mesh) else leaf
 
 
-def _placed(leaf: Any, sharding: NamedSharding) -> Any:
-    if not several_processes(sharding.mesh):
+def _placed(leaf: Any, sharding: NamedSharding, mesh: Mesh) -> Any:
+    if not several_processes(mesh):
         return jax.device_put(leaf, sharding)
     return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])

@@ -221,8 +221,12 @@ class Program:
             if client >= max(clients, check.of_all):
                 continue
             place = f"{check.origin}: " if check.origin else ""
-            who = "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
-            remedy = "Look at what clients hold" if check.of_all else "Look at what this client holds"
+            who = (
+                "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
+            )
+            remedy = (
+                "Look at what clients hold" if check.of_all else "Look at what this client holds"
+            )
             raise ClientError(
                 f"{place}{who}{check.what}.\n{remedy}; "
                 "computation.configured(check=False) does not look for such clients."

@@ -72,7 +72,9 @@ def _with_block(total: Any, rest: Any, block: Any) -> tuple[Any, Any]:
     if not jnp.issubdtype(total.dtype, jnp.inexact):
         return total + block, rest
     found, lost = _added(total, block)
-    return _added(found, rest + lost)  # so that the rest stays small, and its own rounding no matter
+    return _added(
+        found, rest + lost
+    )  # so that the rest stays small, and its own rounding no matter
 
 
 def _folded(values: Any) -> Any:

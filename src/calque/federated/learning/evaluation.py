@@ -1,16 +1,19 @@
 """How good a model is on the clients' examples."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from calque.errors import with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
 from calque.federated.learning.models import Model
-from calque.federated.learning.process import State, element_type, labelled
+from calque.federated.learning.setup import Loss, Options, checked
+from calque.federated.learning.staging import element_type, labelled
+from calque.federated.learning.state import State
 from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
@@ -32,12 +35,14 @@ class Evaluation:
     0.5
     """
 
+    @with_user_frames
     def __init__(
         self,
         module: torch.nn.Module,
-        loss: Callable[[Any, Any], torch.Tensor] | None = None,
-        **options: Any,
+        loss: Loss | None = None,
+        **options: Unpack[Options],
     ) -> None:
+        checked(options, Options)
         self._model = Model(module, loss)
         self._options = options
         self._known: dict[Type, Computation] = {}
@@ -53,8 +58,14 @@ class Evaluation:
         Returns:
             `loss`, `examples`, and `accuracy` where the module's output has scores of classes for
             the integer that `y` is.
+
+        Raises:
+            ClientError: a client's data are of another type, or its loss is NaN.
+            ValueError: there are no examples.
         """
         staged = labelled(data)
+        if not isinstance(staged.length, jax.core.Tracer) and not np.asarray(staged.length).any():
+            raise ValueError("no client has examples to evaluate on.\nChoose others.")
         element = element_type(staged.elements)
         if element not in self._known:
             made = _evaluation(self._model, element)

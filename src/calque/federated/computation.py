@@ -67,7 +67,13 @@ class Computation:
 
     @with_user_frames
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it."""
+        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it.
+
+        Without arguments it is the program for the types of the parameters, for as many clients as
+        `configured(clients=...)` says; all sizes have to be known.
+        """
+        if not args and not kwargs:
+            return self._program.lower_types()
         return self._program.lower(self._packing.pack(args, kwargs))
 
     @with_user_frames

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
 from calque.federated.compiler.agreement import require_same
-from calque.federated.compiler.arguments import count_clients, hold
+from calque.federated.compiler.arguments import count_clients, hold, shapes
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import (
     Layout,
@@ -114,6 +114,15 @@ class Program:
         """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
+
+    def lower_types(self) -> Any:
+        """The program for arguments of the types, whatever their values."""
+        clients = -1 if self.options.clients is None else self.options.clients
+        kinds = {one.uri: one.type for one in self.plan.data}
+        with self._precision():
+            held = None if self.type.parameter is None else shapes(self.type.parameter, clients)
+            data = {uri: shapes(kind, clients) for uri, kind in kinds.items()}
+            return self._jitted.lower(held, data, clients, False)
 
     def _run_jitted(self, held: Any, data: Any, clients: int, locate: bool) -> Any:
         found = self._jitted(held, data, clients, locate)

@@ -30,7 +30,7 @@ process = learning.scaffold(module, clients=4, batch_size=4, shuffle=True)
 with learning.Checkpoints(sys.argv[1]) as checkpoints:
     state = checkpoints.latest(process.initialize())
     print("begins at", int(state.round), flush=True)
-    while int(state.round) < 40:
+    while int(state.round) < 80:
         print("round", int(state.round), flush=True)
         chosen = learning.sample_clients(4, 2, round=int(state.round))
         state, _ = process.next(state, jax.tree.map(lambda a: a[chosen], staged), clients=chosen)
@@ -54,10 +54,10 @@ def test_ten_kills_lose_and_double_no_round(tmp_path: Path) -> None:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         begun.append(int(next(lines).split()[-1]))
-        first = next(lines, None)
-        if first is None or kills == 12:
+        seen = [next(lines, None) for _ in range(draw.choice([1, 2, 3, 6]))]
+        if None in seen or kills == 12:
             break
-        time.sleep(draw.uniform(0, 0.4))
+        time.sleep(draw.choice([draw.uniform(0, 0.05), draw.uniform(0, 0.5)]))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -68,7 +68,7 @@ def test_ten_kills_lose_and_double_no_round(tmp_path: Path) -> None:
     assert process.wait() == 0
     assert kills >= 10
     assert begun == sorted(begun)  # no round that was saved is lost
-    assert begun[-1] > 0
+    assert begun[-1] >= 10
 
     whole = run(tmp_path / "whole", tmp_path / "whole.npz")
     assert whole.stdout is not None

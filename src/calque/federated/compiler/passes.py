@@ -19,7 +19,7 @@ from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import Layout, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
-from calque.federated.compiler.reducers import COUNT, REDUCERS, Reducer, collected
+from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, collected
 from calque.federated.types import StructType, Type
 
 _NONE = np.iinfo(np.int32).max
@@ -81,8 +81,10 @@ def run_pass(
         results, kept, failed = spread(inputs, server, numbers)
     kept = jax.tree.map(lambda leaf: leaf[: layout.clients], kept)
     for name, call in stage.aggregations:
-        if _is_collect(call):
+        if _is(call, "federated_collect"):
             results[name] = collected(kept.pop(name), layout.clients)
+        elif one.keeps(call):
+            results[name] = Reduce(call, server).of_all(kept.pop(name))
     return results, kept, list(zip(one.checks, failed, strict=True))
 
 
@@ -102,12 +104,15 @@ class _Pass:
         self.locate = locate
         self.checks: list[Check] = []
 
+    def keeps(self, call: Call) -> bool:
+        """Whether an aggregation needs the values of all clients, in their order."""
+        in_order = self.layout.mesh is not None and _is(call, "federated_reduce")
+        return in_order or _is(call, "federated_collect")
+
     def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
         """The results of aggregations, what is kept, and who fails a check, on one device."""
         shared = {**server, COUNT: max(self.layout.clients, 1)}
-        reducers = {
-            n: _reducer(c, shared) for n, c in self.stage.aggregations if not _is_collect(c)
-        }
+        reducers = {n: _reducer(c, shared) for n, c in self.stage.aggregations if not self.keeps(c)}
         chunk = self.layout.chunk
 
         def of_one(value: Any) -> Any:
@@ -169,18 +174,22 @@ class _Pass:
         flags: list[Any] = []
         for name, call in self.stage.clients:
             environment[name] = evaluate(call, environment)
-            if isinstance(call.function, Intrinsic) and call.function.uri == "federated_select":
+            if _is(call, "federated_select"):
                 keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
                 flags.append(((keys < 0) | (keys >= limit)).any())
                 self.checks.append(Check("has a key that is not below max_key", call.origin))
         given = {name: r.of_client(environment) for name, r in reducers.items()}
         kept = {name: environment[name] for name in self.stage.kept}
         for name, call in self.stage.aggregations:
-            if _is_collect(call):
-                kept[name] = evaluate(call.argument, environment)  # type: ignore[arg-type]
+            if self.keeps(call):
+                argument = call.argument
+                if _is(call, "federated_reduce"):
+                    argument = argument.children()[0]  # type: ignore[union-attr]
+                kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
-            shown = name in kept or reducers[name].shows_nan
+            reduced = _is(calls[name], "federated_reduce")  # whose function may hide NaN
+            shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
                 flags.append(flag)
@@ -202,8 +211,8 @@ def _reducer(call: Call, shared: dict[str, Any]) -> Reducer:
     return REDUCERS[call.function.uri](call, shared)
 
 
-def _is_collect(call: Call) -> bool:
-    return isinstance(call.function, Intrinsic) and call.function.uri == "federated_collect"
+def _is(call: Call, uri: str) -> bool:
+    return isinstance(call.function, Intrinsic) and call.function.uri == uri
 
 
 def _spoken(call: Call) -> str:

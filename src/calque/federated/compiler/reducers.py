@@ -187,12 +187,10 @@ class Reduce(Reducer):
 
         return jax.lax.scan(step, running, (mask, values))[0]
 
-    def across(self, running: Any, axis: str) -> Any:
-        raise type_error(
-            "federated_reduce goes through the clients one after the other, which several devices "
-            "cannot do at once",
-            "Use federated_aggregate, which merges what the devices have accumulated.",
-        )
+    def of_all(self, stacked: Any) -> Any:
+        """The result for the values of all clients, which several devices have kept."""
+        clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
+        return self.add(self.zero, stacked, clients, None)
 
 
 class Aggregate(Reduce):

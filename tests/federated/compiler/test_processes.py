@@ -7,8 +7,9 @@ from typing import Any
 
 ROUND = """
 import sys
-import jax, numpy as np
+import jax, numpy as np, torch
 from calque import federated as fed
+from calque.federated import learning
 
 mesh = jax.make_mesh((jax.device_count(),), ("clients",))
 
@@ -28,6 +29,21 @@ for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(one), strict=True):
     assert a.is_fully_addressable
 if jax.process_index() == 0:  # no other process is asked for this
     print("the sum is", float(found["off"].sum()) + 0.0)
+
+own = [{"x": x[i], "y": np.arange(3, dtype=np.int32)[: n]} for i, n in enumerate((3, 1, 2, 3))]
+own = [{"x": one["x"][: len(one["y"]), None], "y": one["y"]} for one in own]
+torch.manual_seed(0)
+module = torch.nn.Linear(1, 3)
+wanted = learning.fed_avg(module, batch_size=2)
+process = learning.fed_avg(module, batch_size=2, mesh=mesh)
+first = 2 * jax.process_index()
+staged = learning.stage_own(own[first : first + 2], mesh)
+assert not staged.elements["x"].is_fully_addressable
+state, metrics = process.next(process.initialize(), staged)
+same, _ = wanted.next(wanted.initialize(), own)
+for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
 x[4, 1] = np.nan
 try:
     both.configured(mesh=mesh)(x, weight)

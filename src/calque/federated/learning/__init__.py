@@ -12,15 +12,16 @@ from calque.federated.learning.optimizers import Optimizer, sgd
 from calque.federated.learning.partitioning import dirichlet, sample_clients
 from calque.federated.learning.privacy import epsilon
 from calque.federated.learning.process import IterativeProcess
-from calque.federated.learning.running import plot_curves, run
+from calque.federated.learning.running import History, plot_curves, run
 from calque.federated.learning.setup import Settings
-from calque.federated.learning.staging import stage
+from calque.federated.learning.staging import stage, stage_own
 from calque.federated.learning.state import Algorithm, Sent, State
 
 __all__ = [
     "Algorithm",
     "Checkpoints",
     "Evaluation",
+    "History",
     "IterativeProcess",
     "Model",
     "Optimizer",
@@ -43,4 +44,5 @@ __all__ = [
     "scaffold",
     "sgd",
     "stage",
+    "stage_own",
 ]

@@ -3,6 +3,9 @@
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
@@ -46,6 +49,48 @@ def stage(data: Any) -> Sequence:
     element = element_type(data[0], leading=1)
     kind = SequenceType(element)
     return to_python(hold(list(data), at_clients(kind), "the data"), kind)
+
+
+@with_user_frames
+def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
+    """As `stage`, but each process of a mesh passes the examples of its own clients only.
+
+    No process holds the data of all. The clients of the first process come first. To be used with
+    processes and evaluations on the same mesh, all clients in each round.
+
+    Args:
+        data: as of `stage`: as many clients in each process, a multiple of its devices.
+        mesh: of all processes.
+        axis: the axis that the clients are spread over; the first by default.
+
+    Raises:
+        ClientError: the processes have other numbers of clients, or their devices cannot share
+            them.
+    """
+    staged = stage(data)
+    axis = axis or str(mesh.axis_names[0])
+    own = np.array(
+        [
+            len(staged.length),
+            jax.tree.leaves(staged.elements)[0].shape[1],
+            mesh.shape[axis] // jax.process_count(),
+        ]
+    )
+    found = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, 3)
+    counts, capacities, devices = found.T
+    if len(set(counts.tolist())) > 1 or counts[0] % max(devices[0], 1):
+        raise ClientError(
+            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\n"
+            "Give each process as many clients, a multiple of its devices."
+        )
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+
+    def spread(leaf: Any) -> Any:
+        missing = [(0, 0), (0, capacities.max() - leaf.shape[1]), *[(0, 0)] * (leaf.ndim - 2)]
+        return jax.make_array_from_process_local_data(sharding, np.pad(np.asarray(leaf), missing))
+
+    lengths = multihost_utils.process_allgather(np.asarray(staged.length))
+    return Sequence(jax.tree.map(spread, staged.elements), np.asarray(lengths).reshape(-1))
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:

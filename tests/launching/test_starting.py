@@ -1,5 +1,6 @@
 """Processes are started together, told where they stand, and ended together."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,17 @@ def test_a_process_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> No
     error = done.stderr[: done.stderr.index("ValueError: a mistake")]
     assert "runpy" not in error
     assert "line 7" in error
+
+
+def test_all_processes_end_with_the_launch(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "calque", "launch", "-n", "2", "--devices", "1", str(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launched:
+        assert launched.stdout is not None
+        started = [int(launched.stdout.readline()) for _ in range(2)]
+        launched.terminate()
+        assert launched.wait(timeout=60) == 130
+    for process in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)

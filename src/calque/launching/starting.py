@@ -68,7 +68,8 @@ class Job:
 def start(job: Job) -> int:
     """Run a program in several processes; gives the exit status of the first that fails, or 0.
 
-    When a process fails, the error names it, and the others are ended: they would wait for it.
+    When a process fails, the error names it, and the others are ended: they would wait for it. When
+    this one is interrupted or asked to end, all are.
     """
     coordinator = job.coordinator or f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "calque.launching", *job.command]
@@ -82,6 +83,8 @@ def start(job: Job) -> int:
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         return _watched(running)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     finally:
         _end(everyone)
         signal.signal(signal.SIGTERM, before)

@@ -47,10 +47,11 @@ def test_the_command_line_says_what_cannot_be(capsys: pytest.CaptureFixture[str]
 
 
 ONE_FAILS = """
-import sys
+import os, sys
 import jax
 
-print("of", jax.process_count(), "with", jax.device_count(), sys.argv[1:], flush=True)
+line = f"of {jax.process_count()} with {jax.device_count()} {sys.argv[1:]}\\n"
+os.write(1, line.encode())  # at once, for the other process writes, too
 if jax.process_index() == 1:
     raise ValueError("a mistake")
 while True:
@@ -66,12 +67,12 @@ def test_a_process_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> No
     assert "process 1 has failed with status 1" in done.stderr
     error = done.stderr[: done.stderr.index("ValueError: a mistake")]
     assert "runpy" not in error
-    assert "line 7" in error
+    assert "line 8" in error
 
 
 def test_all_processes_end_with_the_launch(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    program.write_text("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)\n")
     command = [sys.executable, "-m", "calque", "launch", "-n", "2", "--devices", "1", str(program)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launched:
         assert launched.stdout is not None

@@ -21,7 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks import common
+from calque import federated
 from calque.federated import learning
+from calque.federated.learning.models import Model
+from calque.federated.learning.training import Batches, train
 
 EXAMPLES, BATCH, RATE = 100, 20, 0.1
 
@@ -39,23 +42,34 @@ def examples(clients: int) -> tuple[np.ndarray, np.ndarray]:
     return x, rng.integers(0, 10, (clients, EXAMPLES)).astype(np.int32)
 
 
+def trained_by_torch(
+    model: nn.Module, start: list[np.ndarray], x: torch.Tensor, y: torch.Tensor
+) -> list[np.ndarray]:
+    """What a client has after its steps."""
+    with torch.no_grad():
+        for p, value in zip(model.parameters(), start, strict=True):
+            p.copy_(torch.from_numpy(value))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for first in range(0, EXAMPLES, BATCH):
+        batch = slice(first, first + BATCH)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[batch]), y[batch]).backward()
+        optimizer.step()
+    return [p.detach().numpy().copy() for p in model.parameters()]
+
+
 def torch_round(model: nn.Module, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
     """As anyone would write it: one client after the other, eagerly."""
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    start = [p.detach().numpy().copy() for p in model.parameters()]
     xs, ys = torch.tensor(x), torch.tensor(y).long()
 
-    def step() -> dict[str, torch.Tensor]:
-        mean = {name: torch.zeros_like(p) for name, p in start.items()}
+    def step() -> list[np.ndarray]:
+        mean = [np.zeros_like(p) for p in start]
         for features, labels in zip(xs, ys, strict=True):
-            model.load_state_dict(start)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            for first in range(0, EXAMPLES, BATCH):
-                batch = slice(first, first + BATCH)
-                optimizer.zero_grad()
-                F.cross_entropy(model(features[batch]), labels[batch]).backward()
-                optimizer.step()
-            for name, p in model.named_parameters():
-                mean[name] += p.detach() / len(xs)
+            for total, new in zip(
+                mean, trained_by_torch(model, start, features, labels), strict=True
+            ):
+                total += new / len(xs)
         return mean
 
     return step
@@ -120,16 +134,29 @@ def candidates(clients: int, chunks: tuple[int, ...] = (1, 10)) -> dict[str, Cal
         made[f"calque, chunks of {chunk}"] = step
     if clients <= 100:
         by_torch = torch_round(model, x, y)
-        made["torch"] = lambda: by_torch()["0.weight"]
+        made["torch"] = lambda: by_torch()[0]
     return made
 
 
 def temporaries(clients: int, chunk: int) -> int:
-    """Bytes that a round needs beside its arguments and results."""
-    x, y = examples(clients)
-    staged = learning.stage([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
-    process = learning.fed_avg(module(), client_optimizer=RATE, batch_size=BATCH, chunk=chunk)
-    lowered = process.lower(process.initialize(), staged)
+    """Bytes that a round needs beside its arguments and results; nothing is computed."""
+    held = federated.to_type({"x": (np.float32, [EXAMPLES, 784]), "y": (np.int32, [EXAMPLES])})
+    model = Model(module())
+    parameters = federated.to_type(model.parameters)
+
+    @federated.local(parameters, held, framework="jax")
+    def work(parameters: Any, data: Any) -> Any:
+        whole = federated.Sequence(data, jnp.int32(EXAMPLES))
+        key = jax.random.key_data(jax.random.key(0))
+        batches = Batches(BATCH)
+        return train(model, parameters, {}, whole, key, learning.sgd(RATE), batches).parameters
+
+    @federated.computation(federated.at_server(parameters), federated.at_clients(held))
+    def round_(parameters: Any, data: Any) -> Any:
+        sent = federated.federated_broadcast(parameters)
+        return federated.federated_mean(federated.federated_map(work, (sent, data)))
+
+    lowered = round_.configured(clients=clients, chunk=chunk).lower()
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
 
@@ -143,12 +170,14 @@ def main() -> None:
             ratio = f"{seconds / times['scan']:.2f}"
             rows.append([f"{clients} clients, {name}", common.milliseconds(seconds), ratio])
     common.table("A round of FedAvg", ["", "ms", "of hand-written scan"], rows)
-    sizes = (10, 100) if quick else (100, 1000, 2000)
-    memory = [
-        [f"{clients} clients", *(f"{temporaries(clients, chunk) / 2**20:.1f}" for chunk in (1, 10))]
-        for clients in sizes
-    ]
-    common.table("Temporaries of a round, MiB", ["", "chunks of 1", "chunks of 10"], memory)
+    sizes = (10, 100) if quick else (1_000, 10_000)
+    memory = []
+    for clients in sizes:
+        found = [temporaries(clients, chunk) / 2**20 for chunk in (1, 10)]
+        data = clients * EXAMPLES * 785 * 4 / 2**20
+        memory.append([f"{clients} clients", f"{data:.0f}", *(f"{one:.1f}" for one in found)])
+    heading = ["", "the data", "chunks of 1", "chunks of 10"]
+    common.table("Temporaries of a round beside the data, MiB", heading, memory)
 
 
 if __name__ == "__main__":

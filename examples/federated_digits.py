@@ -10,18 +10,12 @@ XLA program.
 import argparse
 from pathlib import Path
 
-import jax
-import matplotlib
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from tqdm import tqdm
 
 from calque.federated import learning
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 CLIENTS, PARTICIPANTS, TEST = 100, 20, 297
 
@@ -42,30 +36,19 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def accuracies(name: str, process: learning.IterativeProcess, options: argparse.Namespace) -> list:
-    """The accuracy on the test examples after each round."""
+def curve(process: learning.IterativeProcess, options: argparse.Namespace) -> learning.History:
+    """The metrics of all rounds, among them the accuracy on the test examples."""
     clients, test = load(options.concentration)
-    staged = learning.stage(clients)
-    evaluate = learning.Evaluation(make_model())
-    state, found = process.initialize(), []
-    for number in tqdm(range(options.rounds), desc=name, leave=False):
-        chosen = learning.sample_clients(CLIENTS, PARTICIPANTS, round=number)
-        data = jax.tree.map(lambda leaf, rows=chosen: leaf[rows], staged)
-        state, _ = process.next(state, data, clients=chosen)
-        found.append(float(evaluate(state, [test])["accuracy"]))
-    return found
-
-
-def plot(curves: dict[str, list[float]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure, axes = plt.subplots(figsize=(7, 4))
-    for name, values in curves.items():
-        axes.plot(range(1, len(values) + 1), values, label=name)
-    axes.set(xlabel="round", ylabel="accuracy on test digits", ylim=(0, 1))
-    axes.set_title(f"{PARTICIPANTS} of {CLIENTS} clients in a round")
-    axes.legend(loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    evaluation = learning.Evaluation(make_model())
+    _, history = learning.run(
+        process,
+        clients,
+        options.rounds,
+        participants=PARTICIPANTS,
+        evaluate=lambda state: evaluation(state, [test]),
+        every=1,
+    )
+    return history
 
 
 def main() -> None:
@@ -83,11 +66,12 @@ def main() -> None:
         "FedProx": learning.fed_prox(model, proximal=1.0, client_optimizer=0.1, **common),
         "SCAFFOLD": learning.scaffold(model, clients=CLIENTS, client_learning_rate=0.1, **common),
     }
-    curves = {name: accuracies(name, process, options) for name, process in processes.items()}
-    for name, values in curves.items():
+    curves = {name: curve(process, options) for name, process in processes.items()}
+    for name, history in curves.items():
+        values = [row["test_accuracy"] for row in history]
         last = np.mean(values[-10:])
         print(f"{name:9} {values[-1]:.3f} after {len(values)} rounds, {last:.3f} over the last ten")
-    plot(curves, options.output / "federated_digits.png")
+    learning.plot_curves(curves, options.output / "federated_digits.png")
     print(f"curves: {options.output / 'federated_digits.png'}")
 
 

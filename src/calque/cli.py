@@ -1,4 +1,4 @@
-"""The command line: `calque ops` (or `python -m calque ops`)."""
+"""The command line: `calque ops`, `calque launch` (or `python -m calque ops`)."""
 
 import argparse
 import dataclasses
@@ -7,8 +7,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from calque.coverage import MODES, Status, statuses
+from calque.launching import Job, start
 
 _COLUMNS = ("eager", "jit", "grad")
 
@@ -17,6 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; gives the exit status."""
     parser = argparse.ArgumentParser(prog="calque", description="PyTorch programs on XLA.")
     verbs = parser.add_subparsers(dest="verb", required=True)
+    _add_ops(verbs)
+    _add_launch(verbs)
+    options = parser.parse_args(arguments)
+    return options.run(options)
+
+
+def _add_ops(verbs: Any) -> None:
     ops = verbs.add_parser(
         "ops",
         help="which operators the device serves, and how",
@@ -27,7 +36,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ops.add_argument("--served", choices=("rule", "decomposition", "CPU"))
     ops.add_argument("--gaps", action="store_true", help="only those with a known difference")
     ops.add_argument("--json", action="store_true", help="everything that is known, as JSON")
-    options = parser.parse_args(arguments)
+    ops.set_defaults(run=_ops)
+
+
+def _add_launch(verbs: Any) -> None:
+    launch = verbs.add_parser(
+        "launch",
+        help="run a program in several processes",
+        description="Run a program in several processes that have joined each other: JAX has the "
+        "devices of all. When one fails, it is named, and the others are ended.",
+    )
+    launch.add_argument("-n", "--processes", type=int, default=1, help="on this machine")
+    launch.add_argument("--devices", type=int, help="CPU devices of each process")
+    launch.add_argument("--nodes", type=int, default=1, help="machines that run as many processes")
+    launch.add_argument("--node", type=int, default=0, help="the number of this machine, from 0")
+    launch.add_argument("--coordinator", help="host:port, a free port of the first machine")
+    launch.add_argument("program", help="the path of a Python program")
+    launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    launch.set_defaults(run=_launch)
+
+
+def _launch(options: argparse.Namespace) -> int:
+    try:
+        job = Job(
+            [options.program, *options.arguments],
+            options.processes,
+            options.devices,
+            options.nodes,
+            options.node,
+            options.coordinator,
+        )
+    except ValueError as error:
+        print(f"calque launch: {error}", file=sys.stderr)
+        return 2
+    return start(job)
+
+
+def _ops(options: argparse.Namespace) -> int:
     chosen = [
         status
         for status in statuses()

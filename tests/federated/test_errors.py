@@ -101,6 +101,21 @@ def shapes_in_a_model() -> None:
 
 
 @mistake
+def a_cpu_tensor_in_a_local_function() -> None:
+    scale = torch.ones(3)
+
+    @fed.local("float32[3]")
+    def scaled(x: Any) -> Any:
+        return x * scale  # here
+
+
+@mistake
+def weights_that_add_up_to_zero() -> None:
+    mean = fed.computation("{float32}@CLIENTS", "{float32}@CLIENTS")(fed.federated_mean)
+    mean([1.0, 2.0], [0.0, 0.0])  # here
+
+
+@mistake
 def an_error_of_the_users() -> None:
     @fed.computation("int32")
     def divided(x: Any) -> Any:
@@ -186,3 +201,9 @@ def test_arguments_of_different_numbers_of_clients_are_refused() -> None:
     comp = fed.computation(lambda x, y: (x, y), "{int32}@CLIENTS", "{int32}@CLIENTS")
     with pytest.raises(TypeError, match="of 2 and 3 clients"):
         comp([1, 2], [1, 2, 3])
+
+
+def test_a_cpu_tensor_in_a_local_function_is_explained() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        MISTAKES["a_cpu_tensor_in_a_local_function"]()
+    assert "has to be there, too: .to('jax')" in "".join(caught.value.__notes__)

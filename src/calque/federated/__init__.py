@@ -9,33 +9,14 @@ Array(23., dtype=float32)
 """
 
 from calque.errors import ClientError, FederatedTypeError
-from calque.federated import learning
+from calque.federated import intrinsics, learning
 from calque.federated.computation import (
     Computation,
     PolymorphicComputation,
     computation,
     local,
 )
-from calque.federated.intrinsics import (
-    data,
-    federated_aggregate,
-    federated_broadcast,
-    federated_collect,
-    federated_eval,
-    federated_map,
-    federated_max,
-    federated_mean,
-    federated_min,
-    federated_reduce,
-    federated_secure_sum,
-    federated_select,
-    federated_sum,
-    federated_value,
-    federated_zip,
-    sequence_map,
-    sequence_reduce,
-    sequence_sum,
-)
+from calque.federated.intrinsics import *  # noqa: F403  (the operators are named there)
 from calque.federated.representation import Sequence
 from calque.federated.tracing import Value, type_of
 from calque.federated.types import (
@@ -72,26 +53,9 @@ __all__ = [
     "at_clients",
     "at_server",
     "computation",
-    "data",
-    "federated_aggregate",
-    "federated_broadcast",
-    "federated_collect",
-    "federated_eval",
-    "federated_map",
-    "federated_max",
-    "federated_mean",
-    "federated_min",
-    "federated_reduce",
-    "federated_secure_sum",
-    "federated_select",
-    "federated_sum",
-    "federated_value",
-    "federated_zip",
     "learning",
     "local",
-    "sequence_map",
-    "sequence_reduce",
-    "sequence_sum",
     "to_type",
     "type_of",
 ]
+__all__ += intrinsics.__all__

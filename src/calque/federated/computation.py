@@ -61,8 +61,19 @@ class Computation:
         return bind(Call(self.building_block, to_block(packed, self.type_signature.parameter)))
 
     @with_user_frames
+    def for_clients(self, numbers: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As a call with arrays, but errors name clients by these numbers, not by their places."""
+        return self._program(self._packing.pack(args, kwargs), numbers)
+
+    @with_user_frames
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it."""
+        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it.
+
+        Without arguments it is the program for the types of the parameters, for as many clients as
+        `configured(clients=...)` says; all sizes have to be known.
+        """
+        if not args and not kwargs:
+            return self._program.lower_types()
         return self._program.lower(self._packing.pack(args, kwargs))
 
     @with_user_frames

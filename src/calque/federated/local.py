@@ -92,8 +92,13 @@ class LocalFunction:
         try:
             with precision(self.packing.type):
                 jax.eval_shape(traced, *shapes)
-        except TraceError as error:
-            if "random operator" not in str(error):
+        except RuntimeError as error:
+            if "on the same device" in str(error):
+                error.add_note(
+                    "The arguments of a local function are on the device 'jax'; a tensor that it "
+                    "closes over has to be there, too: .to('jax')."
+                )
+            if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
             raise type_error(
                 f"a random operator of PyTorch runs in the local function {self.name!r}, which "

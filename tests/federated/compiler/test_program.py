@@ -257,3 +257,16 @@ def test_what_is_32_bits_stays_so_beside_what_is_64() -> None:
     half, whole = halves([1, 3], 0.1)
     assert (half.dtype, half.tolist()) == (jnp.float32, [0.5, 1.5])
     assert float(whole) == 0.1
+
+
+def test_the_program_of_a_type_needs_no_arguments() -> None:
+    comp = fed.computation(
+        lambda x, y: fed.federated_sum(x * y), "{float32[3]}@CLIENTS", "{int32}@CLIENTS"
+    )
+    text = comp.configured(clients=4).lower().as_text()
+    assert text == comp.lower(np.ones((4, 3), np.float32), np.ones(4, np.int32)).as_text()
+    with pytest.raises(TypeError, match="for how many clients"):
+        comp.lower()
+    unknown = fed.computation(fed.sequence_sum, "int32*@SERVER")
+    with pytest.raises(TypeError, match="that only arguments say"):
+        unknown.lower()

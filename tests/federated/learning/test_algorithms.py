@@ -1,6 +1,8 @@
 """Each algorithm against a plain PyTorch loop over clients and batches, as it was published."""
 
 import copy
+import itertools
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -329,9 +331,11 @@ def test_an_unknown_weighting_is_refused(make: Any) -> None:
         make(make_model(), weighting="example")
 
 
-def test_an_optimizer_is_a_rate_or_one_of_optax() -> None:
+def test_an_optimizer_is_a_rate_or_what_makes_one() -> None:
     learning.fed_avg(make_model(), client_optimizer=np.float32(0.1))
-    with pytest.raises(TypeError, match="not SGD"):
+    with pytest.raises(TypeError, match="not str"):
+        learning.fed_avg(make_model(), client_optimizer="adam")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="given as what makes it: lambda p: torch.optim.SGD"):
         learning.fed_avg(
             make_model(), client_optimizer=torch.optim.SGD(make_model().parameters(), 0.1)
         )
@@ -348,3 +352,76 @@ def test_numbers_of_clients_are_checked(clients: list[int]) -> None:
     process = learning.scaffold(make_model(), clients=4, **COMMON)
     with pytest.raises(ValueError, match="numbers of clients"):
         process.next(process.initialize(), make_data(), clients=clients)
+
+
+def test_a_fraction_of_the_clients_drops_out_as_if_it_had_not_been_asked() -> None:
+    data = make_data((5, 4, 8, 3, 6, 7, 2, 9))
+    process = learning.fed_avg(make_model(), **COMMON, failing=0.25)
+    before = process.initialize(seed=3)
+    state, metrics = process.next(before, data)
+    assert int(metrics["clients"]) == 6
+    whole = learning.fed_avg(make_model(), **COMMON)
+    found = []
+    for lost in itertools.combinations(range(8), 2):
+        kept = [client for client in range(8) if client not in lost]
+        other, _ = whole.next(before, [data[client] for client in kept], clients=kept)
+        same = [
+            np.array_equal(a, b)
+            for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(state), strict=True)
+        ]
+        found += [lost] if all(same) else []
+    assert len(found) == 1
+
+
+def test_who_drops_out_differs_from_round_to_round() -> None:
+    data = make_data((4,) * 6)
+    process = learning.scaffold(make_model(), clients=6, batch_size=4, failing=0.5)
+    state, lost = process.initialize(), []
+    for _ in range(4):
+        before = jax.tree.leaves(state.memory)[0]
+        state, _ = process.next(state, data)
+        after = jax.tree.leaves(state.memory)[0]
+        same = (np.asarray(before) == np.asarray(after)).reshape(6, -1).all(1)
+        lost.append(tuple(np.flatnonzero(same)))
+    assert all(len(one) == 3 for one in lost)
+    assert len(set(lost)) > 1
+
+
+@pytest.mark.parametrize("failing", [-0.1, 1.0])
+def test_a_fraction_of_clients_is_one(failing: float) -> None:
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        learning.fed_avg(make_model(), failing=failing)
+
+
+def test_errors_name_clients_by_their_numbers() -> None:
+    data = make_data()
+    data[2]["x"][0, 0] = np.nan
+    process = learning.fed_avg(make_model(), **COMMON)
+    with pytest.raises(ClientError, match="client 17 gives NaN"):
+        process.next(process.initialize(), data, clients=[4, 3, 17, 9])
+
+
+def test_evaluation_asks_for_examples_and_known_options() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword arguments: chunks"):
+        learning.Evaluation(make_model(), chunks=2)  # type: ignore[call-arg]
+    state = learning.fed_avg(make_model()).initialize()
+    with pytest.raises(ValueError, match="no client has examples"):
+        learning.Evaluation(make_model())(state, make_data((0, 0)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: learning.fed_avg(make_model(), batch_sizes=3),  # here
+        lambda: learning.scaffold(make_model(), clients=2, weighting="uniform"),  # here
+        lambda: learning.mime_lite(make_model(), weighting="all"),  # here
+        lambda: learning.Evaluation(make_model(), chunks=3),  # here
+        lambda: learning.fed_sgd(make_model(), server_optimizer="sgd"),  # here
+    ],
+)
+def test_errors_of_constructors_show_the_users_line(wrong: Callable[[], Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        wrong()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert {frame.filename for frame in frames} == {__file__}
+    assert "# here" in str(frames[-1].line)

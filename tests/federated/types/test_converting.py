@@ -1,5 +1,6 @@
 """Types from dtypes, arrays, pytrees, dataclasses and modules, and back."""
 
+import collections
 import dataclasses
 from typing import NamedTuple
 
@@ -11,7 +12,16 @@ import pytest
 import torch
 
 from calque.errors import FederatedTypeError
-from calque.federated.types import Struct, parse_type, rebuild, to_shapes, to_type, type_of_value
+from calque.federated.types import (
+    Struct,
+    at_clients,
+    at_server,
+    parse_type,
+    rebuild,
+    to_shapes,
+    to_type,
+    type_of_value,
+)
 
 
 @dataclasses.dataclass
@@ -145,3 +155,27 @@ def test_fields_with_and_without_names_make_a_struct() -> None:
     doubled = jax.tree.map(lambda v: 2 * v, made)
     assert (doubled.a, doubled[1]) == (2, 4)
     assert not hasattr(made, "b")
+
+
+class Annotated(NamedTuple):
+    first: int
+    second: "float32[2]"
+
+
+class Inherited(Annotated):
+    pass
+
+
+def test_named_tuples_describe_types_by_their_annotations() -> None:
+    kind = to_type(Annotated)
+    assert str(kind) == "<first=int32,second=float32[2]>"
+    assert rebuild(kind, [1, 2]) == Annotated(1, 2)
+    assert str(to_type(Inherited)) == str(kind)
+    bare = collections.namedtuple("bare", "a b")
+    with pytest.raises(FederatedTypeError, match="'a' of bare has no annotation"):
+        to_type(bare)
+
+
+def test_placed_types_are_made_of_what_describes_types() -> None:
+    assert str(at_clients(np.float32)) == "{float32}@CLIENTS"
+    assert str(at_server({"a": (int, [2])})) == "<a=int32[2]>@SERVER"

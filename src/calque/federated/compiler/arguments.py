@@ -16,7 +16,7 @@ import torch
 from calque.device.backend.interop import to_jax
 from calque.errors import ClientError
 from calque.federated.errors import type_error
-from calque.federated.representation import Sequence
+from calque.federated.representation import Sequence, shapes_of
 from calque.federated.types import (
     CLIENTS,
     FederatedType,
@@ -27,6 +27,7 @@ from calque.federated.types import (
     is_assignable,
     is_numeric_leaf,
     type_of_value,
+    walk,
 )
 
 _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
@@ -71,6 +72,34 @@ def count_clients(held: Any, kind: Type) -> set[int]:
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
         return {leaf.shape[0] for leaf in jax.tree.leaves(held)}
     return set()
+
+
+def shapes(kind: Type, clients: int) -> Any:
+    """The shapes of a held argument of a type, whatever it is.
+
+    Raises:
+        FederatedTypeError: a size is not known, or how many clients there are.
+    """
+    if isinstance(kind, StructType):
+        return tuple(shapes(part, clients) for part in kind)
+    if not isinstance(kind, FederatedType):
+        return _known_shapes(kind, ())
+    if kind.placement is not CLIENTS or kind.all_equal:
+        return _known_shapes(kind.member, ())
+    if clients < 0:
+        raise type_error(
+            f"nothing says for how many clients {kind} is",
+            "Pass arguments, or say it: computation.configured(clients=10).",
+        )
+    return _known_shapes(kind.member, (clients,))
+
+
+def _known_shapes(kind: Type, leading: tuple[int, ...]) -> Any:
+    sizes = (part for part in walk(kind) if isinstance(part, TensorType | SequenceType))
+    odd = next((p for p in sizes if isinstance(p, SequenceType) or not p.is_fully_defined), None)
+    if odd is not None:
+        raise type_error(f"{odd} has sizes that only arguments say", "Pass arguments.")
+    return shapes_of(kind, 0, leading)
 
 
 def _of_clients(value: Any, member: Type, path: str) -> Any:

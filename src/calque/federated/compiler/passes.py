@@ -12,13 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from calque.errors import Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
+from calque.federated.compiler.layout import Layout, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
-from calque.federated.compiler.reducers import COUNT, REDUCERS, Reducer, collected
+from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, collected
 from calque.federated.types import StructType, Type
 
 _NONE = np.iinfo(np.int32).max
@@ -27,42 +28,17 @@ _NONE = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Check:
-    """A check that every client must pass in a pass.
+    """A check that every client must pass in a pass, or all of them together.
 
     Attributes:
         what: what is wrong with a client that does not.
         origin: the user's line.
+        of_all: whether it is all of them together that do not.
     """
 
     what: str
     origin: Origin | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How clients are laid out.
-
-    Attributes:
-        clients: how many there are.
-        chunk: how many are computed at once on a device.
-        mesh, axis: the devices that share the clients; None for one device.
-    """
-
-    clients: int
-    chunk: int
-    mesh: Mesh | None
-    axis: str
-
-    @property
-    def devices(self) -> int:
-        """How many devices share the clients."""
-        return 1 if self.mesh is None else self.mesh.shape[self.axis]
-
-    @property
-    def padded(self) -> int:
-        """The number of clients, rounded up to full chunks on every device."""
-        whole = self.chunk * self.devices
-        return -(-self.clients // whole) * whole
+    of_all: bool = False
 
 
 def run_pass(
@@ -87,7 +63,7 @@ def run_pass(
         check the number of the first client that fails it, or a larger one than there are.
     """
     split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
-    inputs = jax.tree.map(lambda leaf: _padded(leaf, layout), split)
+    inputs = jax.tree.map(lambda leaf: padded(leaf, layout), split)
     numbers = jnp.arange(layout.padded, dtype=jnp.int32)
     one = _Pass(stage, clients, layout, locate)
     if layout.mesh is None:
@@ -105,8 +81,10 @@ def run_pass(
         results, kept, failed = spread(inputs, server, numbers)
     kept = jax.tree.map(lambda leaf: leaf[: layout.clients], kept)
     for name, call in stage.aggregations:
-        if _is_collect(call):
+        if _is(call, "federated_collect"):
             results[name] = collected(kept.pop(name), layout.clients)
+        elif one.keeps(call):
+            results[name] = Reduce(call, server).of_all(kept.pop(name))
     return results, kept, list(zip(one.checks, failed, strict=True))
 
 
@@ -126,12 +104,15 @@ class _Pass:
         self.locate = locate
         self.checks: list[Check] = []
 
+    def keeps(self, call: Call) -> bool:
+        """Whether an aggregation needs the values of all clients, in their order."""
+        in_order = self.layout.mesh is not None and _is(call, "federated_reduce")
+        return in_order or _is(call, "federated_collect")
+
     def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
         """The results of aggregations, what is kept, and who fails a check, on one device."""
         shared = {**server, COUNT: max(self.layout.clients, 1)}
-        reducers = {
-            n: _reducer(c, shared) for n, c in self.stage.aggregations if not _is_collect(c)
-        }
+        reducers = {n: _reducer(c, shared) for n, c in self.stage.aggregations if not self.keeps(c)}
         chunk = self.layout.chunk
 
         def of_one(value: Any) -> Any:
@@ -164,6 +145,13 @@ class _Pass:
             axis = self.layout.axis
             results = {name: r.across(results[name], axis) for name, r in reducers.items()}
             failed = [jax.lax.pmin(first, axis) for first in failed]
+        calls = dict(self.stage.aggregations)
+        for name, reducer in reducers.items():
+            refused = reducer.refused(results[name])
+            if refused is not None:
+                what = f"{refused[0]} in {_spoken(calls[name])}"
+                self.checks.append(Check(what, calls[name].origin, of_all=True))
+                failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
         results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
         return results, kept, failed
 
@@ -186,18 +174,22 @@ class _Pass:
         flags: list[Any] = []
         for name, call in self.stage.clients:
             environment[name] = evaluate(call, environment)
-            if isinstance(call.function, Intrinsic) and call.function.uri == "federated_select":
+            if _is(call, "federated_select"):
                 keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
                 flags.append(((keys < 0) | (keys >= limit)).any())
                 self.checks.append(Check("has a key that is not below max_key", call.origin))
         given = {name: r.of_client(environment) for name, r in reducers.items()}
         kept = {name: environment[name] for name in self.stage.kept}
         for name, call in self.stage.aggregations:
-            if _is_collect(call):
-                kept[name] = evaluate(call.argument, environment)  # type: ignore[arg-type]
+            if self.keeps(call):
+                argument = call.argument
+                if _is(call, "federated_reduce"):
+                    argument = argument.children()[0]  # type: ignore[union-attr]
+                kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
-            shown = name in kept or reducers[name].shows_nan
+            reduced = _is(calls[name], "federated_reduce")  # whose function may hide NaN
+            shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
                 flags.append(flag)
@@ -219,13 +211,13 @@ def _reducer(call: Call, shared: dict[str, Any]) -> Reducer:
     return REDUCERS[call.function.uri](call, shared)
 
 
-def _is_collect(call: Call) -> bool:
-    return isinstance(call.function, Intrinsic) and call.function.uri == "federated_collect"
+def _is(call: Call, uri: str) -> bool:
+    return isinstance(call.function, Intrinsic) and call.function.uri == uri
 
 
 def _spoken(call: Call) -> str:
     if isinstance(call.function, Intrinsic):
-        return call.function.uri
+        return call.function.uri.replace("_weighted_", "_")
     return str(call.function)
 
 
@@ -233,15 +225,6 @@ def has_nan(found: Any) -> Any:
     """Whether a float of what a client computes is NaN; None if there are no floats."""
     leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None
-
-
-def _padded(leaf: Any, layout: Layout) -> Any:
-    """The values of all clients, and copies of the first for the clients that fill the chunks."""
-    missing = layout.padded - layout.clients
-    if not missing:
-        return leaf
-    first = jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))
-    return jnp.concatenate([leaf, first])
 
 
 def _split(held: Any, kind: Type) -> list[Any]:

@@ -1,7 +1,7 @@
 """A computation as one jitted function of JAX."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -10,9 +10,18 @@ from jax.sharding import AxisType, Mesh
 
 from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
-from calque.federated.compiler.arguments import count_clients, hold
+from calque.federated.compiler.agreement import require_same
+from calque.federated.compiler.arguments import count_clients, hold, shapes
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.passes import Check, Layout, has_nan, run_pass
+from calque.federated.compiler.layout import (
+    Layout,
+    of_clients,
+    of_this_process,
+    replicated,
+    several_processes,
+    spread,
+)
+from calque.federated.compiler.passes import Check, has_nan, run_pass
 from calque.federated.compiler.planning import Plan, lives_on_clients, plan
 from calque.federated.errors import type_error
 from calque.federated.local import precision, wide
@@ -74,29 +83,50 @@ class Program:
         self.normal = normal
         self.plan: Plan = plan(normal)
         self.type = program.type
+        if options.mesh is not None:
+            options = replace(options, mesh=_automatic(options.mesh))
         self.options = options
         self._wide = _needs_wide(normal)
         self._checks: list[Check] = []
+        self._several = several_processes(options.mesh)
+        self._agreed: set[int] = set()
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
-    def __call__(self, argument: Any) -> Any:
+    def __call__(self, argument: Any, numbers: Any = None) -> Any:
         """The result for an argument, in the containers of its type.
+
+        Args:
+            argument: the packed argument.
+            numbers: what clients are called in errors; by default their places.
 
         Raises:
             ClientError: a client's value is NaN, or what it holds is of another type.
         """
         with self._precision():
             held, data, clients = self._held(argument)
-            result, _, suspicious = self._jitted(held, data, clients, False)
+            result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
                 # Where it comes from, a program finds out that looks at each client.
-                self._raise_for(self._jitted(held, data, clients, True)[1], clients)
+                self._raise_for(self._run_jitted(held, data, clients, True)[1], clients, numbers)
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
         """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
+
+    def lower_types(self) -> Any:
+        """The program for arguments of the types, whatever their values."""
+        clients = -1 if self.options.clients is None else self.options.clients
+        kinds = {one.uri: one.type for one in self.plan.data}
+        with self._precision():
+            held = None if self.type.parameter is None else shapes(self.type.parameter, clients)
+            data = {uri: shapes(kind, clients) for uri, kind in kinds.items()}
+            return self._jitted.lower(held, data, clients, False)
+
+    def _run_jitted(self, held: Any, data: Any, clients: int, locate: bool) -> Any:
+        found = self._jitted(held, data, clients, locate)
+        return of_this_process(found) if self._several and _is_concrete(found) else found
 
     def _precision(self) -> Any:
         return jax.enable_x64(True) if self._wide else precision()
@@ -126,7 +156,17 @@ class Program:
                 f"the arguments are of {' and '.join(map(str, sorted(counts)))} clients",
                 "All that is placed at CLIENTS is for the same number of them.",
             )
-        return held, data, next(iter(counts), -1)
+        clients = next(iter(counts), -1)
+        if self.options.mesh is None or clients < 0:
+            return held, data, clients
+        if self._several and clients not in self._agreed and _is_concrete((held, data)):
+            require_same((held, data), clients)
+            self._agreed.add(clients)
+        layout = self._layout(clients)
+        if parameter is not None:
+            held = spread(held, parameter, layout)
+        data = {d.uri: spread(data[d.uri], d.type, layout) for d in self.plan.data}
+        return held, data, clients
 
     def _run(
         self, argument: Any, data: dict[str, Any], clients: int, locate: bool
@@ -146,7 +186,7 @@ class Program:
         checks: list[tuple[Check, Any]] = []
         nan: list[Any] = []
         for stage in self.plan.stages:
-            whole = {**server, **{name: held for name, (held, _) in differing.items()}}
+            whole = {**server, **_cut(differing, clients)}
             for name, call in stage.server:
                 whole[name] = server[name] = evaluate(call, whole)
             if stage.clients or stage.aggregations:
@@ -157,14 +197,15 @@ class Program:
                 nan += [flag for flag in map(has_nan, (results, kept)) if flag is not None]
                 differing.update({name: (kept[name], types[name]) for name in kept})
                 checks += found
-        whole = {**server, **{name: held for name, (held, _) in differing.items()}}
-        result = evaluate(self.plan.result, whole)
+        result = evaluate(self.plan.result, {**server, **_cut(differing, clients)})
+        if self._several and self.options.mesh is not None:
+            result = replicated(result, self.options.mesh)
         if not self.options.check:
             return result, (), ()
         if locate:
             self._checks = [check for check, _ in checks]
         failed = [first for _, first in checks]
-        suspicious = [*nan, *(first < clients for first in failed)]
+        suspicious = [*nan, *(first < max(clients, 1) for first in failed)]
         return result, failed, jnp.stack(suspicious).any() if suspicious else False
 
     def _layout(self, clients: int) -> Layout:
@@ -176,9 +217,6 @@ class Program:
         mesh, axis = self.options.mesh, self.options.axis
         if mesh is not None and axis is None:
             axis = str(mesh.axis_names[0])
-        if mesh is not None:  # what a pass does to arrays is for the compiler to spread
-            automatic = (AxisType.Auto,) * len(mesh.axis_names)
-            mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=automatic)
         devices = 1 if mesh is None else mesh.shape[axis]
         chunk = self.options.chunk
         if chunk is None:
@@ -186,15 +224,36 @@ class Program:
         most = max(-(-clients // devices), 1)
         return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
 
-    def _raise_for(self, failed: list[Any], clients: int) -> None:
-        """Raise for the first check that a client has failed."""
+    def _raise_for(self, failed: list[Any], clients: int, numbers: Any) -> None:
+        """Raise for the first check that a client, or all of them together, have failed."""
         for check, client in zip(self._checks, map(int, failed), strict=True):
-            if client < clients:
-                place = f"{check.origin}: " if check.origin else ""
-                raise ClientError(
-                    f"{place}client {client} {check.what}.\nLook at what this client holds; "
-                    "computation.configured(check=False) does not look for such clients."
-                )
+            if client >= max(clients, check.of_all):
+                continue
+            place = f"{check.origin}: " if check.origin else ""
+            who = (
+                "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
+            )
+            remedy = (
+                "Look at what clients hold" if check.of_all else "Look at what this client holds"
+            )
+            raise ClientError(
+                f"{place}{who}{check.what}.\n{remedy}; "
+                "computation.configured(check=False) does not look for such clients."
+            )
+
+
+def _automatic(mesh: Mesh) -> Mesh:
+    """A mesh on which the compiler spreads what a pass does to arrays."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:
+    """The values of all clients by name, without what fills up the devices."""
+    return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
+
+
+def _is_concrete(tree: Any) -> bool:
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _needs_wide(program: BuildingBlock) -> bool:

@@ -12,20 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.federated.building_blocks import Call, Intrinsic, Literal, Struct
+from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
-
-_WIDE = {np.dtype("float16"): jnp.float32, np.dtype(jnp.bfloat16): jnp.float32}
-"""What running sums of halves are kept in."""
-
 
 COUNT = "#clients"
 """The name that environments have for the number of clients."""
 
 
 class Reducer:
-    """An aggregation of one stage; the base adds.
+    """An aggregation of one stage.
 
     Args:
         call: a call of the intrinsic.
@@ -53,17 +50,15 @@ class Reducer:
 
     def start(self, one: Any) -> Any:
         """The running result before any client; `one` has the shapes of a contribution."""
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, _WIDE.get(s.dtype, s.dtype)), one)
+        raise NotImplementedError
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         """The running result with a chunk of clients in it."""
-        return jax.tree.map(
-            lambda r, v: r + _masked(v, mask, 0).sum(0, dtype=r.dtype), running, values
-        )
+        raise NotImplementedError
 
     def across(self, running: Any, axis: str) -> Any:
         """The running result of all devices along a mesh axis."""
-        return jax.tree.map(lambda r: jax.lax.psum(r, axis), running)
+        raise NotImplementedError
 
     def finish(self, running: Any, clients: int) -> Any:
         """The result."""
@@ -73,24 +68,41 @@ class Reducer:
         """Whether a client's contribution cannot be used, for another reason than NaN."""
         return None
 
+    def refused(self, running: Any) -> tuple[str, Any] | None:
+        """What may be wrong with the clients together, and whether it is."""
+        return None
+
 
 class Sum(Reducer):
     """The sum over the clients; halves are added up in float32."""
 
     def start(self, one: Any) -> Any:
-        self._dtypes = jax.tree.map(lambda s: s.dtype, one)
-        return super().start(one)
+        leaves, self._spec = jax.tree.flatten(one)
+        self._dtypes = [leaf.dtype for leaf in leaves]
+        return sums.nothing(leaves)
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        leaves = [masked(leaf, mask, 0) for leaf in jax.tree.leaves(values)]
+        return sums.with_chunk(running, leaves)
+
+    def across(self, running: Any, axis: str) -> Any:
+        return sums.across(running, axis)
 
     def finish(self, running: Any, clients: int) -> Any:
-        return jax.tree.map(lambda r, dtype: r.astype(dtype), running, self._dtypes)
+        totals = (self.scaled(total, clients) for total in sums.results(running))
+        found = [t.astype(dtype) for t, dtype in zip(totals, self._dtypes, strict=True)]
+        return jax.tree.unflatten(self._spec, found)
+
+    def scaled(self, total: Any, clients: int) -> Any:
+        """What is made of a sum."""
+        return total
 
 
 class Mean(Sum):
     """The mean over the clients, each of the same weight."""
 
-    def finish(self, running: Any, clients: int) -> Any:
-        means = jax.tree.map(lambda r: r / np.array(clients, r.dtype), running)
-        return super().finish(means, clients)
+    def scaled(self, total: Any, clients: int) -> Any:
+        return total / np.array(clients, total.dtype)
 
 
 class WeightedMean(Sum):
@@ -101,16 +113,22 @@ class WeightedMean(Sum):
         if not jnp.issubdtype(weight.dtype, jnp.floating):  # whose sum could overflow
             wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(value))
             weight = weight.astype(jnp.float64 if wide else jnp.float32)
-        products = jax.tree.map(lambda v: v.astype(_WIDE.get(v.dtype, v.dtype)) * weight, value)
-        products = jax.tree.map(lambda p, v: p.astype(_WIDE.get(v.dtype, v.dtype)), products, value)
         self._value_dtypes = jax.tree.map(lambda v: v.dtype, value)
-        return products, weight
+
+        def product(leaf: Any) -> Any:
+            wide = leaf.astype(sums.WIDE.get(leaf.dtype, leaf.dtype))
+            return (wide * weight).astype(wide.dtype)
+
+        return jax.tree.map(product, value), weight
 
     def finish(self, running: Any, clients: int) -> Any:
-        sums, total = running
+        products, total = super().finish(running, clients)
         return jax.tree.map(
-            lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), sums, self._value_dtypes
+            lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), products, self._value_dtypes
         )
+
+    def refused(self, running: Any) -> tuple[str, Any] | None:
+        return "the weights of all clients add up to zero", sums.results(running)[-1] == 0
 
 
 class Extreme(Reducer):
@@ -130,7 +148,7 @@ class Extreme(Reducer):
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         def joined(r: Any, v: Any) -> Any:
-            kept = _masked(v, mask, self._worst(v.dtype))
+            kept = masked(v, mask, self._worst(v.dtype))
             best = kept.min(0) if self.least else kept.max(0)
             return (jnp.minimum if self.least else jnp.maximum)(r, best)
 
@@ -169,12 +187,10 @@ class Reduce(Reducer):
 
         return jax.lax.scan(step, running, (mask, values))[0]
 
-    def across(self, running: Any, axis: str) -> Any:
-        raise type_error(
-            "federated_reduce goes through the clients one after the other, which several devices "
-            "cannot do at once",
-            "Use federated_aggregate, which merges what the devices have accumulated.",
-        )
+    def of_all(self, stacked: Any) -> Any:
+        """The result for the values of all clients, which several devices have kept."""
+        clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
+        return self.add(self.zero, stacked, clients, None)
 
 
 class Aggregate(Reduce):
@@ -216,7 +232,7 @@ class SecureSum(Reducer):
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         count = self.environment[COUNT]
         leaves, spec = jax.tree.flatten(values)
-        sums = []
+        hidden_sums = []
         for index, (total, leaf) in enumerate(zip(jax.tree.leaves(running), leaves, strict=True)):
             key = jax.random.fold_in(jax.random.key(self.bits), index)
 
@@ -227,8 +243,11 @@ class SecureSum(Reducer):
 
             hidden = leaf.astype(total.dtype) + jax.vmap(shared)(clients)
             hidden = hidden - jax.vmap(shared)((clients + 1) % count)
-            sums.append(total + _masked(hidden, mask, 0).sum(0, dtype=total.dtype))
-        return jax.tree.unflatten(spec, sums)
+            hidden_sums.append(total + masked(hidden, mask, 0).sum(0, dtype=total.dtype))
+        return jax.tree.unflatten(spec, hidden_sums)
+
+    def across(self, running: Any, axis: str) -> Any:
+        return jax.tree.map(lambda total: jax.lax.psum(total, axis), running)
 
     def finish(self, running: Any, clients: int) -> Any:
         def back(total: Any, dtype: Any) -> Any:
@@ -278,7 +297,7 @@ def collected(stacked: Any, clients: int) -> Sequence:
     return Sequence(stacked, jnp.asarray(clients, jnp.int32))
 
 
-def _masked(values: Any, mask: Any, instead: Any) -> Any:
+def masked(values: Any, mask: Any, instead: Any) -> Any:
     """Values of a chunk, with those that are padding replaced."""
     shaped = mask.reshape(-1, *[1] * (values.ndim - 1))
     return jnp.where(shaped, values, jnp.asarray(instead, values.dtype))

@@ -138,7 +138,8 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
     Args:
         value: `{T}@CLIENTS`, `T` of floats or complex numbers.
         weight: `{W}@CLIENTS`, `W` a real number; without it, all clients weigh the same. Weights
-            that add up to zero give NaN.
+            that add up to zero are an error when it runs; with `check=False`, and where JAX traces
+            the computation, they give NaN.
     """
     if weight is None:
         return _aggregated("federated_mean", value, "fcV", "floats")
@@ -206,7 +207,10 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
 
 @with_user_frames
 def federated_reduce(value: Any, zero: Any, op: Any) -> Value:
-    """`op(op(zero, first), second), …` over the clients, in their order; on one device.
+    """`op(op(zero, first), second), …` over the clients, in their order.
+
+    Where several devices share the clients, all values are kept for it: `federated_aggregate` does
+    not need that.
 
     Args:
         value: `{T}@CLIENTS`.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from calque.federated.learning.process import State
+from calque.federated.learning.state import State
 
 
 class Checkpoints:

@@ -4,7 +4,7 @@ import torch
 
 from calque.device.backend.interop import to_torch
 from calque.errors import with_user_frames
-from calque.federated.learning.process import State
+from calque.federated.learning.state import State
 
 
 @with_user_frames

@@ -1,9 +1,16 @@
-"""Optimizers in the form of optax: `init(params)` and `update(gradients, state, params)`."""
+"""What clients and the server step by: learning rates, optimizers of optax, and of PyTorch."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import torch
+
+from calque.federated.learning.models import tree_add
+from calque.federated.learning.torch_optimizers import Make, TorchOptimizer
 
 
 class Optimizer(Protocol):
@@ -16,6 +23,10 @@ class Optimizer(Protocol):
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
         """What to add to the parameters for these gradients, and the new state."""
         ...
+
+
+Steps = float | Optimizer | Make
+"""What algorithms take for an optimizer; see `as_optimizer`."""
 
 
 class Sgd(NamedTuple):
@@ -43,3 +54,44 @@ def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
     {'w': -0.2}
     """
     return Sgd(learning_rate, momentum)
+
+
+def as_optimizer(given: Steps) -> Optimizer:
+    """The optimizer that is meant.
+
+    Args:
+        given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
+            defaults, or a function that makes one for parameters, such as
+            `lambda p: torch.optim.AdamW(p, lr=1e-3)` or a `functools.partial`.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(given, int | float | np.floating) and not isinstance(given, bool):
+        return sgd(float(given))
+    if hasattr(given, "init") and hasattr(given, "update"):
+        return given  # type: ignore[return-value]
+    if isinstance(given, torch.optim.Optimizer):
+        raise TypeError(
+            f"an optimizer of PyTorch is given as what makes it: lambda p: "
+            f"torch.optim.{type(given).__name__}(p, ...)"
+        )
+    if callable(given) and not (inspect.isclass(given) and not _is_torchs(given)):
+        return TorchOptimizer(given)
+    raise TypeError(
+        "an optimizer is a learning rate, one of optax, or what makes one of torch.optim, not "
+        f"{getattr(given, '__name__', type(given).__name__)}"
+    )
+
+
+def step(optimizer: Optimizer, gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    """The parameters after a step of an optimizer, and its new state."""
+    exact: Callable[..., Any] | None = getattr(optimizer, "step", None)
+    if exact is not None:
+        return exact(gradients, state, params)
+    updates, state = optimizer.update(gradients, state, params)
+    return tree_add(params, updates), state
+
+
+def _is_torchs(kind: type) -> bool:
+    return issubclass(kind, torch.optim.Optimizer)

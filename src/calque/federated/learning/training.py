@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from calque.federated.learning.models import Model, Parameters, tree_add
 from calque.federated.learning.optimizers import Optimizer
+from calque.federated.learning.optimizers import step as stepped
 from calque.federated.representation import Sequence
 
 
@@ -99,8 +100,8 @@ def train(
             (loss, buffers), gradients = _gradients(model, whole, buffers, examples, mask, rng)
             if hook is not None:
                 gradients = hook(gradients, free)
-            updates, state = optimizer.update(gradients, state, free)
-            return tree_add(free, updates), buffers, state, total + loss, steps + 1
+            free, state = stepped(optimizer, gradients, state, free)
+            return free, buffers, state, total + loss, steps + 1
 
         return jax.lax.cond(end <= data.length, taken, lambda carry: carry, carry), None
 

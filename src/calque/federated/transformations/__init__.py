@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from calque.errors import InternalError
 from calque.federated.building_blocks import BuildingBlock, free_references, verify
+from calque.federated.transformations.currying import uncurry
 from calque.federated.transformations.fusing import fuse_maps
 from calque.federated.transformations.inlining import inline
 from calque.federated.transformations.sharing import dedupe, remove_unused
@@ -56,4 +57,5 @@ __all__ = [
     "inline",
     "remove_unused",
     "transform",
+    "uncurry",
 ]

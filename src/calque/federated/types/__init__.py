@@ -2,6 +2,8 @@
 
 from calque.federated.types.converting import (
     Struct,
+    at_clients,
+    at_server,
     is_numeric_leaf,
     of_annotation,
     rebuild,
@@ -22,8 +24,6 @@ from calque.federated.types.kinds import (
     StructType,
     TensorType,
     Type,
-    at_clients,
-    at_server,
     walk,
 )
 from calque.federated.types.parsing import parse_type

@@ -13,7 +13,15 @@ import torch
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import FederatedTypeError
 from calque.federated.errors import type_error
-from calque.federated.types.kinds import DTYPES, StructType, TensorType, Type
+from calque.federated.types.kinds import (
+    CLIENTS,
+    DTYPES,
+    SERVER,
+    FederatedType,
+    StructType,
+    TensorType,
+    Type,
+)
 from calque.federated.types.parsing import parse_type
 
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
@@ -26,7 +34,8 @@ def to_type(spec: Any) -> Type:
         spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
             (int32), `float` (float32) or `complex` (complex64); a pair of a dtype and a list of
             sizes; an array, a tensor or a `jax.ShapeDtypeStruct`; a module (its `state_dict`); a
-            dataclass or an instance of one; or a dict, list, tuple or named tuple of all these.
+            dataclass or a named tuple with annotations, or an instance of one; or a dict, list or
+            tuple of all these.
 
     Raises:
         FederatedTypeError: it describes no type.
@@ -53,6 +62,8 @@ def to_type(spec: Any) -> Type:
         return _of_dataclass(spec)
     if isinstance(spec, Mapping):
         return _struct(spec.items(), dict)
+    if isinstance(spec, type) and issubclass(spec, tuple) and hasattr(spec, "_fields"):
+        return _of_annotations(spec, typing.cast(Any, spec)._fields)
     if isinstance(spec, tuple) and hasattr(spec, "_fields"):
         return _struct(zip(spec._fields, spec), type(spec))
     if isinstance(spec, list | tuple):
@@ -61,6 +72,20 @@ def to_type(spec: Any) -> Type:
         f"{spec!r} describes no type",
         "Use the notation ('float32[2]'), a dtype, or a dict, list or tuple of them.",
     )
+
+
+def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
+    """The type of a value on every client; takes what `to_type` takes.
+
+    >>> print(at_clients((np.float32, [3])))
+    {float32[3]}@CLIENTS
+    """
+    return FederatedType(to_type(member), CLIENTS, all_equal)
+
+
+def at_server(member: Any) -> FederatedType:
+    """The type of a value on the server; takes what `to_type` takes."""
+    return FederatedType(to_type(member), SERVER)
 
 
 def is_numeric_leaf(value: Any) -> bool:
@@ -178,6 +203,7 @@ def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
     Raises:
         FederatedTypeError: it describes no type.
     """
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # as named tuples keep text
     if not isinstance(annotation, str):
         return to_type(annotation)
     try:
@@ -222,8 +248,24 @@ def _dtype(spec: Any) -> np.dtype:
 
 
 def _of_dataclass(spec: Any) -> StructType:
-    fields = dataclasses.fields(spec)
+    names = [field.name for field in dataclasses.fields(spec)]
     if isinstance(spec, type):
-        home = vars(sys.modules[spec.__module__])
-        return _struct(((f.name, of_annotation(f.type, home)) for f in fields), spec)
-    return _struct(((f.name, getattr(spec, f.name)) for f in fields), type(spec))
+        return _of_annotations(spec, names)
+    return _struct(((name, getattr(spec, name)) for name in names), type(spec))
+
+
+def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:
+    """The type that the annotations of a class say."""
+    home = vars(sys.modules[spec.__module__])
+    said = {
+        n: a
+        for one in reversed(spec.__mro__)
+        for n, a in vars(one).get("__annotations__", {}).items()
+    }
+    missing = [name for name in names if name not in said]
+    if missing:
+        raise type_error(
+            f"the field {missing[0]!r} of {spec.__name__} has no annotation",
+            "Annotate it, or describe an instance.",
+        )
+    return _struct(((name, of_annotation(said[name], home)) for name in names), spec)

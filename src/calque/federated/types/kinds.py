@@ -289,16 +289,6 @@ def walk(kind: Type) -> Iterator[Type]:
         yield from walk(part)
 
 
-def at_clients(member: Type, all_equal: bool = False) -> FederatedType:
-    """The type of a value on every client."""
-    return FederatedType(member, CLIENTS, all_equal)
-
-
-def at_server(member: Type) -> FederatedType:
-    """The type of a value on the server."""
-    return FederatedType(member, SERVER)
-
-
 def _only_data(whole: str, member: Type) -> None:
     if not isinstance(member, Type):
         raise type_error(f"{member!r} is no type", "Use federated.to_type to make one.")

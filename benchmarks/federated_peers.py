@@ -1,0 +1,134 @@
+"""The round of `benchmarks.federated` in DrJAX and Flower, each in an environment of its own.
+
+    python -m benchmarks.federated_peers [--quick]
+
+An environment is made once, in the user's cache; what is not installed there is taken from the one
+that this runs in, so that JAX and PyTorch are the same. Where a package cannot be installed, it
+says so. Each is measured against the hand-written scan in the same process. Of Flower, it is the
+strategy FedAvg and its messages that are measured, around a loop of PyTorch in this process; not
+the transport.
+"""
+
+from benchmarks import one_core  # noqa: F401  (first)
+
+# isort: split
+import importlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from benchmarks import common
+from benchmarks.federated import candidates, examples, module, trained, trained_by_torch
+
+PEERS = ("drjax", "flwr")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "calque" / "peers"
+
+
+def drjax_round(clients: int) -> Callable[[], Any]:
+    """All clients at once, mapped and averaged by DrJAX."""
+    drjax: Any = importlib.import_module("drjax")
+    x, y = map(jnp.asarray, examples(clients))
+    layers = [layer for layer in module() if isinstance(layer, torch.nn.Linear)]
+    params = [
+        (jnp.asarray(layer.weight.detach().numpy()), jnp.asarray(layer.bias.detach().numpy()))
+        for layer in layers
+    ]
+
+    @jax.jit
+    @drjax.program(partition_size=clients)
+    def round_(params: Any, x: Any, y: Any) -> Any:
+        sent = drjax.broadcast(params)
+        return drjax.reduce_mean(drjax.map_fn(trained, (sent, x, y)))
+
+    return lambda: np.asarray(jax.block_until_ready(round_(params, x, y))[0][0])
+
+
+def flwr_round(clients: int) -> Callable[[], Any]:
+    """One client after the other by PyTorch, through Flower's messages and its FedAvg."""
+    flwr: Any = importlib.import_module("flwr.common")
+    strategies: Any = importlib.import_module("flwr.server.strategy")
+    x, y = examples(clients)
+    xs, ys = torch.tensor(x), torch.tensor(y).long()
+    model = module()
+    start = [p.detach().numpy().copy() for p in model.parameters()]
+    strategy = strategies.FedAvg()
+    ok = flwr.Status(flwr.Code.OK, "")
+
+    def step() -> Any:
+        sent = flwr.ndarrays_to_parameters(start)
+        results = []
+        for features, labels in zip(xs, ys, strict=True):
+            new = trained_by_torch(model, flwr.parameters_to_ndarrays(sent), features, labels)
+            results.append(
+                (None, flwr.FitRes(ok, flwr.ndarrays_to_parameters(new), len(labels), {}))
+            )
+        joined, _ = strategy.aggregate_fit(1, results, [])
+        return flwr.parameters_to_ndarrays(joined)[0]
+
+    return step
+
+
+def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
+    """Seconds of a round, by the peer and by hand; both give the same model."""
+    peer = {"drjax": drjax_round, "flwr": flwr_round}[name](clients)
+    by_hand = candidates(clients, chunks=())["scan"]
+    np.testing.assert_allclose(peer(), by_hand(), rtol=1e-4, atol=1e-5)
+    return common.interleave({name: peer, "scan": by_hand}, rounds=rounds, calls=1)
+
+
+def environment(name: str) -> Path:
+    """The Python of a peer's environment, which is made if there is none.
+
+    Raises:
+        subprocess.CalledProcessError: it cannot be installed.
+    """
+    python = CACHE / name / "bin" / "python"
+    done = CACHE / name / "installed"
+    if done.exists():
+        return python
+    quiet = {"check": True, "capture_output": True, "text": True}
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(CACHE / name)], **quiet)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = CACHE / name / "lib" / version / "site-packages"
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([str(python), "-m", "pip", "install", "-q", name], timeout=600, **quiet)
+    done.touch()
+    return python
+
+
+def main() -> None:
+    if len(sys.argv) == 4:
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+        return
+    quick = common.quick(__doc__)
+    rows = []
+    for name in PEERS:
+        try:
+            python = environment(name)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{name} is left out, for it cannot be installed: {error}")
+            continue
+        for clients in (10,) if quick else (100,):
+            command = [str(python), "-m", "benchmarks.federated_peers", name, str(clients)]
+            done = subprocess.run([*command, "2" if quick else "7"], capture_output=True, text=True)
+            if done.returncode:
+                print(f"{name} is left out, for it fails: {done.stderr.splitlines()[-1]}")
+                continue
+            times = json.loads(done.stdout.splitlines()[-1])
+            ratio = f"{times[name] / times['scan']:.2f}"
+            rows.append([f"{clients} clients, {name}", common.milliseconds(times[name]), ratio])
+    common.table("A round of FedAvg by others", ["", "ms", "of hand-written scan"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Several processes run one program, and must have been given the same arguments."""
+
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from calque.federated.errors import type_error
+
+
+def require_same(argument: Any, clients: int) -> None:
+    """Compare an argument with what the other processes were given; waits for all of them.
+
+    Arrays that are spread over the processes are not looked at.
+
+    Raises:
+        FederatedTypeError: it differs, here or elsewhere; names the processes that differ.
+    """
+    digest = zlib.crc32(str(clients).encode())
+    for leaf in jax.tree.leaves(argument):
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            continue
+        array = np.ascontiguousarray(leaf)
+        digest = zlib.crc32(f"{array.dtype}{array.shape}".encode(), digest)
+        digest = zlib.crc32(array.view(np.uint8).reshape(-1).data, digest)
+    found = np.asarray(multihost_utils.process_allgather(np.array(digest, np.uint32)))
+    if (found == found[0]).all():
+        return
+    odd = ", ".join(str(process) for process in np.flatnonzero(found != found[0]))
+    raise type_error(
+        f"a computation on several processes has other arguments in process {odd} than in "
+        "process 0",
+        "Give all processes the same: the same seeds, files and numbers of clients.",
+    )

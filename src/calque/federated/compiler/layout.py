@@ -1,0 +1,138 @@
+"""How clients are laid out over chunks and devices, and values put there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from calque.federated.compiler.planning import lives_on_clients
+from calque.federated.types import StructType, Type
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How clients are laid out.
+
+    Attributes:
+        clients: how many there are.
+        chunk: how many are computed at once on a device.
+        mesh, axis: the devices that share the clients; None for one device.
+    """
+
+    clients: int
+    chunk: int
+    mesh: Mesh | None
+    axis: str
+
+    @property
+    def devices(self) -> int:
+        """How many devices share the clients."""
+        return 1 if self.mesh is None else self.mesh.shape[self.axis]
+
+    @property
+    def padded(self) -> int:
+        """The number of clients, rounded up to full chunks on every device."""
+        whole = self.chunk * self.devices
+        return -(-self.clients // whole) * whole
+
+
+def over_parts(
+    held: Any, kind: Type, differing: Callable[[Any], Any], same: Callable[[Any], Any]
+) -> Any:
+    """A held value with one function applied to arrays that differ from client to client.
+
+    Args:
+        held: the value.
+        kind: its type, which says where each part lives.
+        differing: takes arrays with the clients as leading axis.
+        same: takes all others.
+    """
+    if isinstance(kind, StructType):
+        parts = zip(held, kind, strict=True)
+        return tuple(over_parts(h, t, differing, same) for h, t in parts)
+    return jax.tree.map(differing if lives_on_clients(kind) else same, held)
+
+
+def of_clients(held: Any, kind: Type, clients: int) -> Any:
+    """A held value without what fills up the devices."""
+
+    def cut(leaf: Any) -> Any:
+        return leaf if leaf.shape[0] == clients else leaf[:clients]
+
+    return over_parts(held, kind, cut, lambda leaf: leaf)
+
+
+def padded(leaf: Any, layout: Layout) -> Any:
+    """The values of all clients, and copies of the first for the clients that fill the chunks.
+
+    Values that have been spread over devices have them already.
+    """
+    missing = layout.padded - leaf.shape[0]
+    if not missing:
+        return leaf
+    numpy = np if isinstance(leaf, np.ndarray) else jnp
+    first = numpy.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))
+    return numpy.concatenate([leaf, first])
+
+
+def spread(held: Any, kind: Type, layout: Layout) -> Any:
+    """A held argument on the devices of a mesh: each has its own clients' values, and all others.
+
+    Every process of the mesh gives the same argument. Arrays that are spread over several processes
+    already, and what JAX traces, stay as they are.
+    """
+    mesh = layout.mesh
+    if mesh is None:
+        return held
+    over = NamedSharding(mesh, PartitionSpec(layout.axis))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def shared(leaf: Any) -> Any:
+        return leaf if _stays(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
+
+    def copied(leaf: Any) -> Any:
+        return leaf if _stays(leaf) else _placed(_host(leaf, mesh), whole, mesh)
+
+    return over_parts(held, kind, shared, copied)
+
+
+def several_processes(mesh: Mesh | None) -> bool:
+    """Whether some of a mesh's devices belong to another process."""
+    return mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
+
+
+def replicated(result: Any, mesh: Mesh) -> Any:
+    """What is computed, whole on every device; for what is traced."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, whole), result)
+
+
+def of_this_process(result: Any) -> Any:
+    """Replicated arrays as arrays of one of this process's devices, once they are there.
+
+    On them a process computes what it likes, without the others. And it waits: CPUs of several
+    processes wait for each other for ever when there are several programs on the way.
+    """
+    own = jax.tree.map(lambda leaf: leaf.addressable_data(0), result)
+    return jax.block_until_ready(own)
+
+
+def _stays(leaf: Any) -> bool:
+    if isinstance(leaf, jax.core.Tracer):
+        return True
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def _host(leaf: Any, mesh: Mesh) -> Any:
+    """An array where it can be given to other devices, in part or as it is."""
+    return np.asarray(leaf) if several_processes(mesh) else leaf
+
+
+def _placed(leaf: Any, sharding: NamedSharding, mesh: Mesh) -> Any:
+    if not several_processes(mesh):
+        return jax.device_put(leaf, sharding)
+    return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])

@@ -1,0 +1,98 @@
+"""Sums that keep what rounding loses, so that millions of clients are added up as exactly as ten.
+
+A running sum of floats is a total, how far off the total is, and the sum of the last few chunks.
+Those go into the total together, for what that costs is nothing beside several clients' work, and
+much beside one's. The result is off by a few units in the last place, however many values there
+were and in whatever chunks they came.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+WIDE = {np.dtype("float16"): jnp.float32, np.dtype(jnp.bfloat16): jnp.float32}
+"""What running sums of halves are kept in."""
+
+BLOCK = 8
+"""How many chunks are added up before they go into the total."""
+
+
+class Running(NamedTuple):
+    """The running sums of the tensors of a pytree.
+
+    Attributes:
+        totals, rests: pairs whose sums are the exact ones, so far as a dtype of twice the bits
+            could say.
+        blocks: the sums of the chunks that are not in the totals yet.
+        count: how many chunks there were.
+    """
+
+    totals: list[Any]
+    rests: list[Any]
+    blocks: list[Any]
+    count: Any
+
+
+def nothing(leaves: list[Any]) -> Running:
+    """The sums of no values; `leaves` have the shapes and dtypes of one."""
+    zeros = [jnp.zeros(leaf.shape, WIDE.get(leaf.dtype, leaf.dtype)) for leaf in leaves]
+    return Running(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
+
+
+def with_chunk(running: Running, leaves: list[Any]) -> Running:
+    """Running sums with values of shape `[chunk, ...]` in them."""
+    pairs = zip(running.blocks, leaves, strict=True)
+    blocks = [block + _folded(leaf.astype(block.dtype)) for block, leaf in pairs]
+    running = running._replace(blocks=blocks, count=running.count + 1)
+    return jax.lax.cond(running.count % BLOCK == 0, _settled, lambda same: same, running)
+
+
+def across(running: Running, axis: str) -> Running:
+    """The running sums of all devices along a mesh axis."""
+    return jax.tree.map(lambda part: jax.lax.psum(part, axis), _settled(running))
+
+
+def results(running: Running) -> list[Any]:
+    """What running sums come to."""
+    settled = _settled(running)
+    return [total + rest for total, rest in zip(settled.totals, settled.rests, strict=True)]
+
+
+def _settled(running: Running) -> Running:
+    """Running sums with the last chunks in the totals."""
+    parts = zip(running.totals, running.rests, running.blocks, strict=True)
+    sums = [_with_block(*part) for part in parts]
+    zeros = [jnp.zeros_like(block) for block in running.blocks]
+    return Running([total for total, _ in sums], [rest for _, rest in sums], zeros, running.count)
+
+
+def _with_block(total: Any, rest: Any, block: Any) -> tuple[Any, Any]:
+    if not jnp.issubdtype(total.dtype, jnp.inexact):
+        return total + block, rest
+    found, lost = _added(total, block)
+    return _added(
+        found, rest + lost
+    )  # so that the rest stays small, and its own rounding no matter
+
+
+def _folded(values: Any) -> Any:
+    """The sum over the first axis, halves added to halves."""
+    while (count := values.shape[0]) > 1:
+        half = count // 2
+        halves = values[:half] + values[half : 2 * half]
+        values = jnp.concatenate([halves, values[2 * half :]]) if count % 2 else halves
+    return values[0]
+
+
+def _added(a: Any, b: Any) -> tuple[Any, Any]:
+    """A rounded sum, and exactly what rounding has lost; XLA keeps the order of additions.
+
+    Knuth, The Art of Computer Programming, volume 2, 4.2.2, theorem B.
+    """
+    found = a + b
+    a, b, rounded = map(jax.lax.stop_gradient, (a, b, found))
+    part = rounded - a
+    lost = (a - (rounded - part)) + (b - part)
+    return found, jnp.where(jnp.isfinite(rounded), lost, 0)

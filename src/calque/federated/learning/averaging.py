@@ -1,0 +1,133 @@
+"""Algorithms whose server takes the clients' mean change for a gradient.
+
+Clients send changes in the direction of a gradient, `before - after`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Unpack
+
+import torch
+
+from calque.errors import with_user_frames
+from calque.federated.learning import aggregators
+from calque.federated.learning.aggregators import Aggregator
+from calque.federated.learning.models import Model, tree_add
+from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
+from calque.federated.learning.process import IterativeProcess
+from calque.federated.learning.setup import Loss, Settings, Setup
+from calque.federated.learning.state import Sent, State
+from calque.federated.learning.training import full_gradient
+from calque.federated.representation import Sequence
+
+
+@with_user_frames
+def fed_avg(
+    module: torch.nn.Module,
+    loss: Loss | None = None,
+    *,
+    client_optimizer: Steps = 0.1,
+    server_optimizer: Steps = 1.0,
+    aggregator: Aggregator | None = None,
+    proximal: float = 0.0,
+    **settings: Unpack[Settings],
+) -> IterativeProcess:
+    """Federated averaging (McMahan et al. 2017): clients train, the server averages.
+
+    With an optimizer on the server other than plain gradient descent it is FedOpt (Reddi et al.
+    2021), with `proximal` FedProx (Li et al. 2020).
+
+    Args:
+        module: the model; it is not changed.
+        loss: takes the module's output and `y`, gives one loss for each example; the cross-entropy
+            by default.
+        client_optimizer: a learning rate, an optimizer of optax, or what makes one of torch.optim:
+            `lambda p: torch.optim.Adam(p, lr=1e-3)`; begins anew each round.
+        server_optimizer: likewise; it is given the mean change of the clients as gradient.
+        aggregator: how changes are joined; see `aggregators`. The mean by default.
+        proximal: how strongly clients are held to the server's model.
+        **settings: see `Settings`: weighting, batch_size, epochs, shuffle, drop_remainder, failing,
+            and chunk, mesh, axis, check.
+
+    >>> import numpy as np, torch
+    >>> from calque.federated import learning
+    >>> process = learning.fed_avg(torch.nn.Linear(2, 2), batch_size=4)
+    >>> data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}]
+    >>> state, metrics = process.next(process.initialize(), data)
+    >>> int(state.round), int(metrics["examples"])
+    (1, 2)
+    """
+    setup = Setup(module, loss, settings)
+    by_client, by_server = as_optimizer(client_optimizer), as_optimizer(server_optimizer)
+
+    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+        def held(gradients: Any, parameters: Any) -> Any:
+            away = tree_add(parameters, setup.model.free(state.parameters), -1.0)
+            return tree_add(gradients, away, proximal)
+
+        hook = held if proximal else None
+        return setup.sent(*setup.trained(state, data, key, by_client, hook))
+
+    return setup.process(
+        client,
+        _stepping(setup.model, by_server),
+        aggregator=aggregator or aggregators.mean(),
+        optimizer=by_server.init,
+    )
+
+
+@with_user_frames
+def fed_prox(
+    module: torch.nn.Module, loss: Loss | None = None, *, proximal: float, **rest: Any
+) -> IterativeProcess:
+    """`fed_avg` with a proximal term (Li et al. 2020): clients stay near the server's model.
+
+    Args:
+        module, loss, **rest: as of `fed_avg`.
+        proximal: the weight of half the squared distance from the server's parameters.
+    """
+    return fed_avg(module, loss, proximal=proximal, **rest)
+
+
+@with_user_frames
+def fed_sgd(
+    module: torch.nn.Module,
+    loss: Loss | None = None,
+    *,
+    server_optimizer: Steps = 0.1,
+    aggregator: Aggregator | None = None,
+    **settings: Unpack[Settings],
+) -> IterativeProcess:
+    """Federated gradient descent: one step with the gradient over all examples of all clients.
+
+    Args:
+        module, loss, aggregator: as of `fed_avg`.
+        server_optimizer: a learning rate, or an optimizer as of `fed_avg`.
+        **settings: as of `fed_avg`, without epochs, shuffle and drop_remainder; batch_size is how
+            many examples a client computes at once, and no matter for the result.
+    """
+    setup = Setup(module, loss, settings, without=("epochs", "shuffle", "drop_remainder"))
+    by_server = as_optimizer(server_optimizer)
+
+    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+        start = (state.parameters, state.buffers)
+        gradients, mean = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        return Sent(gradients, (), state.buffers, setup.weight(data.length), mean, data.length)
+
+    return setup.process(
+        client,
+        _stepping(setup.model, by_server),
+        aggregator=aggregator or aggregators.mean(),
+        optimizer=by_server.init,
+    )
+
+
+def _stepping(model: Model, optimizer: Optimizer) -> Callable[[State, Any, Any, Any], State]:
+    """A server that takes the clients' mean change for a gradient."""
+
+    def server(state: State, change: Any, extra: Any, participants: Any) -> State:
+        free = model.free(state.parameters)
+        new, optimizer_state = step(optimizer, change, state.optimizer, free)
+        return replace(state, parameters={**state.parameters, **new}, optimizer=optimizer_state)
+
+    return server

@@ -1,0 +1,110 @@
+"""Algorithms that correct the drift of clients by what the server keeps beside the model."""
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from calque.errors import with_user_frames
+from calque.federated.learning import aggregators
+from calque.federated.learning.models import tree_add
+from calque.federated.learning.optimizers import sgd
+from calque.federated.learning.process import IterativeProcess
+from calque.federated.learning.setup import Loss, Settings, Setup, moved, zeros
+from calque.federated.learning.state import Sent, State
+from calque.federated.learning.training import full_gradient
+from calque.federated.representation import Sequence
+
+
+@with_user_frames
+def scaffold(
+    module: torch.nn.Module,
+    loss: Loss | None = None,
+    *,
+    clients: int,
+    client_learning_rate: float = 0.1,
+    server_learning_rate: float = 1.0,
+    **settings: Unpack[Settings],
+) -> IterativeProcess:
+    """SCAFFOLD (Karimireddy et al. 2020): control variates against the drift of clients.
+
+    Each client keeps a control variate of the model's size, updated by the second option of the
+    paper; `State.memory` has those of all clients.
+
+    Args:
+        module, loss: as of `fed_avg`.
+        clients: how many clients there are; `next` is told which of them take part.
+        client_learning_rate: of the steps of clients.
+        server_learning_rate: of the server's step.
+        **settings: as of `fed_avg`, without weighting: all clients weigh the same.
+    """
+    setup = Setup(module, loss, settings, without=("weighting",))
+    setup.weighting = "uniform"
+    by_client = sgd(client_learning_rate)
+
+    def client(state: State, data: Sequence, key: Any, control: Any) -> Sent:
+        drift = tree_add(state.extra, control, -1.0)
+        done, change = setup.trained(state, data, key, by_client, lambda g, _: tree_add(g, drift))
+        scale = 1.0 / (jnp.maximum(done.steps, 1) * client_learning_rate)
+
+        def correction(difference: Any, mean: Any) -> Any:
+            return jnp.where(done.steps > 0, difference * scale - mean, 0)
+
+        corrected = jax.tree.map(correction, change, state.extra)
+        return setup.sent(done, change, corrected, tree_add(control, corrected))
+
+    def server(state: State, change: Any, corrected: Any, participants: Any) -> State:
+        parameters = moved(state, change, -server_learning_rate)
+        control = tree_add(state.extra, corrected, participants / clients)
+        return replace(state, parameters=parameters, extra=control)
+
+    return setup.process(
+        client, server, aggregator=aggregators.mean(), extra=zeros, memory=zeros, clients=clients
+    )
+
+
+@with_user_frames
+def mime_lite(
+    module: torch.nn.Module,
+    loss: Loss | None = None,
+    *,
+    learning_rate: float = 0.1,
+    momentum: float = 0.9,
+    server_learning_rate: float = 1.0,
+    **settings: Unpack[Settings],
+) -> IterativeProcess:
+    """MimeLite with momentum (Karimireddy et al. 2021): clients use the server's momentum as it is.
+
+    A client steps by `(1 - momentum) * gradient + momentum * m`; the server's `m` then goes towards
+    the mean of the clients' full gradients at the server's parameters.
+
+    Args:
+        module, loss, **settings: as of `fed_avg`.
+        learning_rate: of the steps of clients.
+        momentum: from 0 on, below 1.
+        server_learning_rate: how much of the clients' mean change the server makes.
+    """
+    setup = Setup(module, loss, settings)
+    by_client = sgd(learning_rate)
+
+    def mixed(gradients: Any, velocity: Any) -> Any:
+        return jax.tree.map(lambda g, m: (1 - momentum) * g + momentum * m, gradients, velocity)
+
+    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+        done, change = setup.trained(
+            state, data, key, by_client, lambda g, _: mixed(g, state.extra)
+        )
+        start = (state.parameters, state.buffers)
+        whole, _ = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        return setup.sent(done, (change, whole))
+
+    def server(state: State, sent: Any, extra: Any, participants: Any) -> State:
+        change, whole = sent
+        parameters = moved(state, change, -server_learning_rate)
+        return replace(state, parameters=parameters, extra=mixed(whole, state.extra))
+
+    return setup.process(
+        client, server, aggregator=aggregators.mean(), extra=zeros, whole_gradient=True
+    )

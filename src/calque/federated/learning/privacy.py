@@ -1,0 +1,46 @@
+"""What privacy noise gives, by the package dp-accounting (the extra `privacy`)."""
+
+import importlib
+from typing import Any
+
+
+def epsilon(
+    noise_multiplier: float, rounds: int, *, clients: int, participants: int, delta: float
+) -> float:
+    """The ε of (ε, δ)-differential privacy of clients, after rounds with `aggregators.dp_gaussian`.
+
+    Neighbours are federations in which one client has other data. Each round is one Gaussian
+    mechanism on `participants` clients, drawn without replacement as `sample_clients` does; rounds
+    are composed by Rényi differential privacy (Mironov 2017; Wang et al. 2019). A client that is
+    replaced moves the sum by up to twice the norm, which is taken into account here.
+
+    Args:
+        noise_multiplier: as of `aggregators.dp_gaussian`.
+        rounds: how many there were.
+        clients: how many clients there are.
+        participants: how many of them take part in a round.
+        delta: the δ, well below `1 / clients`.
+
+    Raises:
+        ImportError: dp-accounting is not installed.
+        ValueError: a number is out of range.
+
+    Returns:
+        The ε; infinity without noise.
+    """
+    if not 0 < participants <= clients:
+        raise ValueError(f"{participants} of {clients} clients cannot take part")
+    if not 0 < delta < 1 or rounds < 0 or not noise_multiplier >= 0:
+        raise ValueError("a delta is between 0 and 1; rounds and noise are at least 0")
+    if rounds == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return float("inf")
+    accounting: Any = importlib.import_module("dp_accounting")
+    rdp: Any = importlib.import_module("dp_accounting.rdp")
+    noise = accounting.GaussianDpEvent(noise_multiplier / 2)
+    sampled = accounting.SampledWithoutReplacementDpEvent(clients, participants, noise)
+    event = noise if participants == clients else sampled
+    relation = accounting.NeighboringRelation.REPLACE_ONE
+    accountant = rdp.RdpAccountant(neighboring_relation=relation)
+    return float(accountant.compose(event, rounds).get_epsilon(delta))

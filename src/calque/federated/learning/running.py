@@ -1,0 +1,115 @@
+"""Many rounds, with a progress bar, and a picture of how they went."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from calque.errors import with_user_frames
+from calque.federated.learning.checkpoints import Checkpoints
+from calque.federated.learning.partitioning import sample_clients
+from calque.federated.learning.process import IterativeProcess
+from calque.federated.learning.staging import labelled
+from calque.federated.learning.state import State
+
+History = list[dict[str, float]]
+"""For each round, its number and its metrics."""
+
+
+@with_user_frames
+def run(
+    process: IterativeProcess,
+    data: Any,
+    rounds: int,
+    *,
+    participants: int | None = None,
+    seed: int = 0,
+    evaluate: Callable[[State], Mapping[str, Any]] | None = None,
+    every: int = 10,
+    checkpoints: Checkpoints | None = None,
+    progress: bool = True,
+) -> tuple[State, History]:
+    """Rounds from the beginning, or from the last checkpoint, up to a number.
+
+    Args:
+        process: an algorithm.
+        data: the examples of all clients, as of `IterativeProcess.next`.
+        rounds: how many rounds there are at the end.
+        participants: how many clients take part in a round, drawn by `sample_clients`; all, if
+            nobody says it.
+        seed: of the state, and of who takes part.
+        evaluate: takes the state; gives metrics, added to the round's as `test_…`.
+        every: after how many rounds it is called, and after the last.
+        checkpoints: where states are kept; the history is of the rounds since the last one there.
+        progress: whether a progress bar is shown (of several processes, by the first).
+
+    Returns:
+        The state, and the metrics of each round.
+
+    >>> import numpy as np, torch
+    >>> from calque.federated import learning
+    >>> data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}] * 3
+    >>> process = learning.fed_avg(torch.nn.Linear(2, 2))
+    >>> state, history = learning.run(process, data, 4, participants=2, progress=False)
+    >>> [int(row["round"]) for row in history], history[0]["clients"]
+    ([1, 2, 3, 4], 2.0)
+    """
+    staged = labelled(data)
+    clients = staged.length.shape[0]
+    state = process.initialize(seed)
+    if checkpoints is not None:
+        state = checkpoints.latest(state)
+    history: History = []
+    begun = int(state.round)
+    hidden = not progress or jax.process_index() > 0
+    with tqdm(total=rounds, initial=begun, desc="rounds", disable=hidden) as bar:
+        for number in range(begun, rounds):
+            chosen = sample_clients(clients, participants or clients, number, seed)
+            chosen = sorted(chosen.tolist())
+            some = jax.tree.map(lambda leaf, rows=chosen: leaf[np.array(rows)], staged)
+            state, metrics = process.next(state, some, clients=chosen)
+            if checkpoints is not None:
+                checkpoints.save(state)
+            row = {"round": float(number + 1), **_floats(metrics)}
+            if evaluate is not None and ((number + 1) % every == 0 or number + 1 == rounds):
+                row |= {f"test_{name}": v for name, v in _floats(evaluate(state)).items()}
+            history.append(row)
+            bar.set_postfix(loss=f"{row['loss']:.4f}", refresh=False)
+            bar.update()
+    return state, history
+
+
+def plot_curves(
+    histories: Mapping[str, History], path: str | Path, metric: str = "test_accuracy"
+) -> None:
+    """A picture of a metric over the rounds, one curve for each history (needs matplotlib).
+
+    Args:
+        histories: by the names of the curves, what `run` gives.
+        path: of the picture; its ending says the format.
+        metric: a key of the histories' rows; rounds without it are left out.
+
+    Raises:
+        KeyError: no round of a history has the metric.
+    """
+    figures: Any = importlib.import_module("matplotlib.figure")
+    figure = figures.Figure(figsize=(7, 4), layout="tight")
+    axes = figure.subplots()
+    for name, history in histories.items():
+        points = [(row["round"], row[metric]) for row in history if metric in row]
+        if not points:
+            raise KeyError(f"no round of {name!r} has {metric!r}")
+        axes.plot(*zip(*points, strict=True), label=name)
+    axes.set(xlabel="round", ylabel=metric.replace("_", " "))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}

@@ -1,0 +1,140 @@
+"""What the algorithms have in common: their settings, and what is made of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh
+
+from calque.federated.learning.models import Model, tree_add
+from calque.federated.learning.process import IterativeProcess
+from calque.federated.learning.state import Algorithm, Sent, State
+from calque.federated.learning.training import Batches, Hook, Trained, train
+from calque.federated.representation import Sequence
+
+Loss = Callable[[Any, Any], torch.Tensor]
+Weighting = Literal["examples", "uniform"]
+
+
+class Options(TypedDict, total=False):
+    """How computations are compiled, as of `Computation.configured`."""
+
+    chunk: int
+    mesh: Mesh
+    axis: str
+    check: bool
+
+
+class Settings(Options, total=False):
+    """What the algorithms take by keyword, beside what is their own.
+
+    Attributes:
+        weighting: whether clients weigh as much as they have examples, or all the same.
+        batch_size: how many examples a client computes at once; 32 by default.
+        epochs: how often a client goes through its examples; once by default.
+        shuffle: whether it does so in a new order each time.
+        drop_remainder: whether examples that fill no batch are left out.
+        failing: the fraction of a round's clients that drop out of it, drawn anew each round; what
+            they computed is as if they had not been asked. 0 by default.
+    """
+
+    weighting: Weighting
+    batch_size: int
+    epochs: int
+    shuffle: bool
+    drop_remainder: bool
+    failing: float
+
+
+def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = ()) -> None:
+    """Raise a `TypeError` for keywords that are no settings, as Python does."""
+    known = sorted(set(kind.__annotations__) - set(without))
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise TypeError(
+            f"unexpected keyword arguments: {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+
+
+class Setup:
+    """A module, how clients go through their examples, and how rounds are compiled.
+
+    Args:
+        module, loss: as of `Model`.
+        settings: see `Settings`.
+        without: names of settings that the algorithm does not have.
+
+    Raises:
+        TypeError: there is no such setting.
+        ValueError: a setting cannot be.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Loss | None,
+        settings: Mapping[str, Any],
+        without: tuple[str, ...] = (),
+    ) -> None:
+        checked(settings, Settings, without)
+        self.weighting = settings.get("weighting", "examples")
+        if self.weighting not in ("examples", "uniform"):
+            raise ValueError(
+                f"there is no weighting {self.weighting!r}.\nUse 'examples' or 'uniform'."
+            )
+        self.failing = settings.get("failing", 0.0)
+        if not 0 <= self.failing < 1:
+            raise ValueError(f"a fraction of clients is at least 0 and below 1, not {self.failing}")
+        self.model = Model(module, loss)
+        self.batches = Batches(
+            settings.get("batch_size", 32),
+            settings.get("epochs", 1),
+            settings.get("shuffle", False),
+            settings.get("drop_remainder", False),
+        )
+        self.options = {n: v for n, v in settings.items() if n in Options.__annotations__}
+
+    def trained(
+        self, state: State, data: Sequence, key: Any, optimizer: Any, hook: Hook | None = None
+    ) -> tuple[Trained, Any]:
+        """What a client has after its steps, and the change: `before - after`."""
+        start = (state.parameters, state.buffers)
+        done = train(self.model, *start, data, key, optimizer, self.batches, hook)
+        return done, tree_add(self.model.free(state.parameters), done.parameters, -1.0)
+
+    def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
+        """What a client sends that has taken steps."""
+        weight = self.weight(done.examples)
+        return Sent(change, extra, done.buffers, weight, done.loss, done.examples, memory)
+
+    def weight(self, examples: Any) -> Any:
+        """What a client of so many examples weighs."""
+        return examples if self.weighting == "examples" else jnp.ones((), jnp.float32)
+
+    def process(
+        self, client: Any, server: Any, *, whole_gradient: bool = False, **rest: Any
+    ) -> IterativeProcess:
+        """The rounds of an algorithm.
+
+        Args:
+            client, server, **rest: as of `Algorithm`.
+            whole_gradient: whether a client takes the gradient over all of its examples.
+        """
+        drops = self.batches.drop_remainder and not whole_gradient
+        whole = self.batches.size if self.model.mixes_examples and not drops else None
+        least = self.batches.size if self.batches.drop_remainder else 1
+        algorithm = Algorithm(self.model, client, server, least=least, whole_batches=whole, **rest)
+        return IterativeProcess(algorithm, self.options, self.failing)
+
+
+def zeros(parameters: Any) -> Any:
+    """Zeros of the shapes of parameters."""
+    return jax.tree.map(jnp.zeros_like, parameters)
+
+
+def moved(state: State, change: Any, scale: Any = 1.0) -> Any:
+    """The server's parameters, with a change of those that are trained."""
+    free = {name: state.parameters[name] for name in change}
+    return {**state.parameters, **tree_add(free, change, scale)}

@@ -1,0 +1,108 @@
+"""The examples of clients, checked and put on the device."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from calque.errors import ClientError, with_user_frames
+from calque.federated.compiler.arguments import hold
+from calque.federated.representation import Sequence, to_python
+from calque.federated.types import SequenceType, Type, at_clients, to_type
+
+
+def labelled(data: Any) -> Sequence:
+    """What `stage` makes of the clients' data; raises `ClientError` without `x` or `y`."""
+    staged = stage(data)
+    if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
+        raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+    return staged
+
+
+@with_user_frames
+def stage(data: Any) -> Sequence:
+    """The examples of all clients as arrays on the device, to be used in many rounds.
+
+    Args:
+        data: a list with, for each client, a dict of arrays with the examples first.
+
+    Returns:
+        A `federated.Sequence` whose arrays have the clients first, then the examples, padded to
+        the most that a client has.
+
+    >>> import numpy as np
+    >>> staged = stage([{"x": np.ones((2, 3), np.float32)}, {"x": np.ones((1, 3), np.float32)}])
+    >>> staged.elements["x"].shape, staged.length.tolist()
+    ((2, 2, 3), [2, 1])
+    """
+    if isinstance(data, Sequence):
+        return data
+    if not isinstance(data, list | tuple):
+        raise ClientError(
+            f"the data of all clients are a {type(data).__name__}.\n"
+            "Pass a list with the examples of each."
+        )
+    if not data:
+        raise ClientError("there are no clients.\nPass a list with the examples of each.")
+    element = element_type(data[0], leading=1)
+    kind = SequenceType(element)
+    return to_python(hold(list(data), at_clients(kind), "the data"), kind)
+
+
+@with_user_frames
+def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
+    """As `stage`, but each process of a mesh passes the examples of its own clients only.
+
+    No process holds the data of all. The clients of the first process come first. To be used with
+    processes and evaluations on the same mesh, all clients in each round.
+
+    Args:
+        data: as of `stage`: as many clients in each process, a multiple of its devices.
+        mesh: of all processes.
+        axis: the axis that the clients are spread over; the first by default.
+
+    Raises:
+        ClientError: the processes have other numbers of clients, or their devices cannot share
+            them.
+    """
+    staged = stage(data)
+    axis = axis or str(mesh.axis_names[0])
+    own = np.array(
+        [
+            len(staged.length),
+            jax.tree.leaves(staged.elements)[0].shape[1],
+            mesh.shape[axis] // jax.process_count(),
+        ]
+    )
+    found = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, 3)
+    counts, capacities, devices = found.T
+    if len(set(counts.tolist())) > 1 or counts[0] % max(devices[0], 1):
+        raise ClientError(
+            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\n"
+            "Give each process as many clients, a multiple of its devices."
+        )
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+
+    def spread(leaf: Any) -> Any:
+        missing = [(0, 0), (0, capacities.max() - leaf.shape[1]), *[(0, 0)] * (leaf.ndim - 2)]
+        return jax.make_array_from_process_local_data(sharding, np.pad(np.asarray(leaf), missing))
+
+    lengths = multihost_utils.process_allgather(np.asarray(staged.length))
+    return Sequence(jax.tree.map(spread, staged.elements), np.asarray(lengths).reshape(-1))
+
+
+def element_type(arrays: Any, leading: int = 2) -> Type:
+    """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it."""
+    if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(arrays)):
+        raise ClientError(
+            "the examples of client 0 are no arrays.\nPass a dict of arrays, x and y."
+        )
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[leading:], _narrow(a.dtype)), arrays)
+    return to_type(one)
+
+
+def _narrow(dtype: Any) -> Any:
+    name = str(dtype).removeprefix("torch.")
+    return {"float64": "float32", "int64": "int32"}.get(name, name)

@@ -1,0 +1,100 @@
+"""What the server keeps, what clients send, and what makes an algorithm of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from calque.federated.learning.aggregators import Aggregator
+from calque.federated.learning.models import Model
+from calque.federated.representation import Sequence
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """What the server keeps from round to round: a pytree of arrays, to be saved as one.
+
+    Attributes:
+        parameters, buffers: the model's, keyed as its `state_dict()`.
+        optimizer: the state of the server's optimizer.
+        extra: what else the algorithm keeps on the server.
+        memory: what the algorithm keeps for each client, with the clients as leading axis.
+        key: raw bits of the key that all randomness comes from.
+        round: how many rounds there were.
+    """
+
+    parameters: Any
+    buffers: Any
+    optimizer: Any
+    extra: Any
+    memory: Any
+    key: Any
+    round: Any
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to train; see `algorithms`.
+
+    Attributes:
+        model: what is trained.
+        client: takes the server's state (without `memory`), a client's examples, raw bits of a key,
+            and the client's memory; gives what `Sent` has.
+        server: takes the server's state, and the means of what clients sent; gives the new state.
+        aggregator: how the clients' `change` is joined.
+        optimizer: takes the parameters that are trained; gives the first state of the server's
+            optimizer.
+        extra: likewise, what the server keeps at first.
+        memory: likewise, zeros of the shapes of what is kept for each client.
+        clients: how many clients there are; needed where there is a memory.
+        least: how many examples some client must have, to be trained on.
+        whole_batches: the size of which each client's examples must be a multiple, if any.
+    """
+
+    model: Model
+    client: Callable[[State, Sequence, Any, Any], "Sent"]
+    server: Callable[[State, Any, Any, Any], State]
+    aggregator: Aggregator
+    optimizer: Callable[[Any], Any] = lambda parameters: ()
+    extra: Callable[[Any], Any] = lambda parameters: ()
+    memory: Callable[[Any], Any] | None = None
+    clients: int | None = None
+    least: int = 1
+    whole_batches: int | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sent:
+    """What a client sends after its work.
+
+    Attributes:
+        change: what `Algorithm.aggregator` joins, weighted by `weight`.
+        extra: the mean over the clients is taken, each of the same weight.
+        buffers: the mean is taken, weighted by `weight`.
+        weight: a number.
+        loss: the mean over the client's examples.
+        examples: how many there were.
+        memory: what is kept for the client.
+    """
+
+    change: Any
+    extra: Any
+    buffers: Any
+    weight: Any
+    loss: Any
+    examples: Any
+    memory: Any = field(default=())
+
+
+def packed(tree: Any) -> tuple[Any, ...]:
+    """The leaves of a pytree, as a struct without names: what is in a state may be any pytree."""
+    return tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def unpacked(leaves: Any, like: Any) -> Any:
+    """A pytree of leaves, in the form of another."""
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

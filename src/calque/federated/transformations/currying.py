@@ -1,0 +1,40 @@
+"""A function that gives a function, as one function of both arguments."""
+
+from calque.federated.building_blocks import (
+    Block,
+    BuildingBlock,
+    Lambda,
+    Reference,
+    Selection,
+    free_references,
+)
+from calque.federated.types import StructType
+
+
+def uncurry(block: BuildingBlock) -> BuildingBlock:
+    """`(x -> (y -> z))` as `(p -> (let x=p[0],y=p[1] in z))`; anything else as it is.
+
+    Of a function in a function in a function all become one, of a struct in a struct. The type is
+    another one, so that this is no rule of the normal form.
+
+    >>> from calque.federated import building_blocks as bb, to_type
+    >>> x, y = (bb.Reference(name, to_type("int32")) for name in "xy")
+    >>> pair = bb.Struct(((None, x), (None, y)))
+    >>> print(uncurry(bb.Lambda("x", x.type, bb.Lambda("y", y.type, pair))))
+    (x_y -> (let x=x_y[0],y=x_y[1] in <x,y>))
+    """
+    if not isinstance(block, Lambda) or block.parameter is None or block.parameter_type is None:
+        return block
+    body, before = block.result, ()
+    if isinstance(body, Block):
+        body, before = body.result, body.locals
+    inner = uncurry(body)
+    if not isinstance(inner, Lambda) or inner.parameter is None or inner.parameter_type is None:
+        return block
+    name = f"{block.parameter}_{inner.parameter}"
+    while name in free_references(block) or name in {n for n, _ in before}:
+        name += "_"
+    both = StructType(((None, block.parameter_type), (None, inner.parameter_type)))
+    first, second = (Selection(Reference(name, both), index) for index in (0, 1))
+    names = ((block.parameter, first), *before, (inner.parameter, second))
+    return Lambda(name, both, Block(names, inner.result))

@@ -1,0 +1,40 @@
+"""One process of `calque launch`: joins the others, then runs the program as Python would."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from calque.launching.joining import join
+
+
+def main() -> None:
+    """Run the program that the command line names."""
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    join()
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as error:
+        if error.code:
+            if not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+            _leave(error.code if isinstance(error.code, int) else 1)
+        raise
+    except BaseException as error:
+        step = error.__traceback__
+        while step is not None and step.tb_frame.f_code.co_filename != sys.argv[0]:
+            step = step.tb_next
+        sys.excepthook(type(error), error.with_traceback(step or error.__traceback__), step)
+        _leave(1)
+
+
+def _leave(status: int) -> None:
+    """End this process at once: an orderly exit waits for the others, and they for this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The processes of one machine: started, watched, and ended when one of them fails."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GRACE_SECONDS = 20.0
+"""How long the others may take to end by themselves when a process has failed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program of several processes.
+
+    Attributes:
+        command: the path of a Python program, and its arguments.
+        processes: how many run on this machine.
+        devices: how many devices each process has, on CPUs; None leaves the platform as it is.
+        nodes: how many machines run as many.
+        node: the number of this machine.
+        coordinator: the address of the first machine, with a port that is free there; None for a
+            program of one machine.
+    """
+
+    command: Sequence[str]
+    processes: int = 1
+    devices: int | None = None
+    nodes: int = 1
+    node: int = 0
+    coordinator: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or (self.devices is not None and self.devices < 1):
+            raise ValueError("there is at least one process, and each has at least one device")
+        if not 0 <= self.node < self.nodes:
+            raise ValueError(f"machine {self.node} is none of {self.nodes}: they count from 0")
+        if self.nodes > 1 and self.coordinator is None:
+            raise ValueError("several machines need a coordinator: the address of the first")
+        if self.coordinator is not None and not self.coordinator.rpartition(":")[2].isdigit():
+            raise ValueError(f"a coordinator is such as host:1234, not {self.coordinator}")
+
+    def environment(self, local: int, coordinator: str) -> dict[str, str]:
+        """The environment of one of the machine's processes."""
+        host, _, port = coordinator.rpartition(":")
+        made = {
+            "PYTHONHASHSEED": "0",  # so that the order of sets is the same in all
+            **os.environ,
+            "RANK": str(self.node * self.processes + local),
+            "WORLD_SIZE": str(self.nodes * self.processes),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(self.processes),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+        }
+        if self.devices is not None:
+            flags = made.get("XLA_FLAGS", "").split()
+            kept = [flag for flag in flags if "force_host_platform_device_count" not in flag]
+            forced = f"--xla_force_host_platform_device_count={self.devices}"
+            made |= {"XLA_FLAGS": " ".join([*kept, forced]), "JAX_PLATFORMS": "cpu"}
+        return made
+
+
+def start(job: Job) -> int:
+    """Run a program in several processes; gives the exit status of the first that fails, or 0.
+
+    When a process fails, the error names it, and the others are ended: they would wait for it. When
+    this one is interrupted or asked to end, all are.
+    """
+    coordinator = job.coordinator or f"127.0.0.1:{_free_port()}"
+    command = [sys.executable, "-m", "calque.launching", *job.command]
+    running = {
+        job.node * job.processes + local: subprocess.Popen(
+            command, env=job.environment(local, coordinator)
+        )
+        for local in range(job.processes)
+    }
+    everyone = dict(running)
+    before = signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        return _watched(running)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        _end(everyone)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
+    """Wait until all have ended, or one has failed and the others had time to say why."""
+    status, deadline = 0, None
+    while running and (deadline is None or time.monotonic() < deadline):
+        for rank, process in list(running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del running[rank]
+            if code and not status:
+                status = code if code > 0 else 128 - code
+                deadline = time.monotonic() + GRACE_SECONDS
+                print(f"calque launch: process {rank} {_spoken(code)}", file=sys.stderr, flush=True)
+        time.sleep(0.05)
+    for rank in running:
+        print(f"calque launch: process {rank} is ended", file=sys.stderr, flush=True)
+    return status
+
+
+def _end(processes: dict[int, subprocess.Popen[bytes]]) -> None:
+    for process in processes.values():
+        if process.poll() is None:
+            process.kill()
+    for process in processes.values():
+        process.wait()
+
+
+def _spoken(code: int) -> str:
+    if code > 0:
+        return f"has failed with status {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]

@@ -1,0 +1,75 @@
+"""Several processes share the clients, and give what one does."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROUND = """
+import sys
+import jax, numpy as np, torch
+from calque import federated as fed
+from calque.federated import learning
+
+mesh = jax.make_mesh((jax.device_count(),), ("clients",))
+
+@fed.computation("{float32[3]}@CLIENTS", "{float32}@CLIENTS")
+def both(x, weight):
+    mean = fed.federated_mean(x, weight)
+    off = x - fed.federated_broadcast(mean)
+    return {"mean": mean, "off": off, "all": fed.federated_collect(x), "most": fed.federated_max(x)}
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(11, 3)).astype(np.float32)
+weight = rng.uniform(size=11).astype(np.float32)
+found = both.configured(mesh=mesh)(x, weight)
+one = both(x, weight)
+for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(one), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert a.is_fully_addressable
+if jax.process_index() == 0:  # no other process is asked for this
+    print("the sum is", float(found["off"].sum()) + 0.0)
+
+own = [{"x": x[i], "y": np.arange(3, dtype=np.int32)[: n]} for i, n in enumerate((3, 1, 2, 3))]
+own = [{"x": one["x"][: len(one["y"]), None], "y": one["y"]} for one in own]
+torch.manual_seed(0)
+module = torch.nn.Linear(1, 3)
+wanted = learning.fed_avg(module, batch_size=2)
+process = learning.fed_avg(module, batch_size=2, mesh=mesh)
+first = 2 * jax.process_index()
+staged = learning.stage_own(own[first : first + 2], mesh)
+assert not staged.elements["x"].is_fully_addressable
+state, metrics = process.next(process.initialize(), staged)
+same, _ = wanted.next(wanted.initialize(), own)
+for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+x[4, 1] = np.nan
+try:
+    both.configured(mesh=mesh)(x, weight)
+except fed.ClientError as error:
+    assert "client 4" in str(error), error
+else:
+    raise AssertionError("no error")
+try:
+    both.configured(mesh=mesh)(x + jax.process_index(), weight)
+except fed.FederatedTypeError as error:
+    assert "other arguments in process 1" in str(error), error
+else:
+    raise AssertionError("no error")
+print("equal", flush=True)
+"""
+
+
+def launch(program: Path, options: list[Any], *arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "calque", "launch", *options, program, *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280)
+
+
+def test_two_processes_give_what_one_does(tmp_path: Path) -> None:
+    program = tmp_path / "round.py"
+    program.write_text(ROUND)
+    done = launch(program, ["-n", 2, "--devices", 2])
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("equal") == 2
+    assert done.stdout.count("the sum is") == 1

@@ -1,0 +1,59 @@
+"""Many rounds: who takes part, what is noted, and where they begin."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from calque.federated import learning
+
+
+def parts() -> tuple[learning.IterativeProcess, list[dict[str, np.ndarray]], torch.nn.Module]:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    data = [
+        {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)}
+        for n in (5, 3, 8, 4)
+    ]
+    module = torch.nn.Linear(4, 3)
+    return learning.scaffold(module, clients=4, batch_size=4), data, module
+
+
+def test_rounds_are_those_of_a_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    process, data, module = parts()
+    evaluation = learning.Evaluation(module)
+    found, history = learning.run(
+        process, data, 5, participants=2, seed=7, evaluate=lambda s: evaluation(s, data), every=2
+    )
+    state = process.initialize(7)
+    for number in range(5):
+        chosen = sorted(learning.sample_clients(4, 2, number, 7).tolist())
+        state, _ = process.next(state, [data[c] for c in chosen], clients=chosen)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert [row["round"] for row in history] == [1, 2, 3, 4, 5]
+    assert ["test_accuracy" in row for row in history] == [False, True, False, True, True]
+    assert "rounds: 100%" in capsys.readouterr().err
+
+
+def test_rounds_go_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    process, data, _ = parts()
+    whole, _ = learning.run(process, data, 4, progress=False)
+    with learning.Checkpoints(tmp_path) as checkpoints:
+        learning.run(process, data, 2, checkpoints=checkpoints, progress=False)
+        found, history = learning.run(process, data, 4, checkpoints=checkpoints, progress=False)
+    assert [row["round"] for row in history] == [3, 4]
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_curves_are_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    history = [{"round": 1.0, "loss": 2.0}, {"round": 2.0, "loss": 1.0, "test_accuracy": 0.5}]
+    learning.plot_curves({"one": history}, tmp_path / "new" / "loss.svg", "loss")
+    assert "<svg" in (tmp_path / "new" / "loss.svg").read_text()
+    with pytest.raises(KeyError, match="no round of 'one' has 'test_loss'"):
+        learning.plot_curves({"one": history}, tmp_path / "other.png", "test_loss")

@@ -1,9 +1,8 @@
 """`calque.record(...)`."""
 
 import contextlib
-import fnmatch
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from calque.errors import tidy
 from calque.tracing.core.patching import Patches
 from calque.tracing.record.ends import given_to, mapped, result_of
 from calque.tracing.record.holding import entered, hold, new_objects_apart
+from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
 from calque.tracing.symbolic.leaves import Leaves
@@ -24,6 +24,7 @@ def record(
     *args: Any,
     strict: bool = False,
     keep: str | Sequence[str] = (),
+    edits: Mapping[str, Callable[[Any], Any]] | None = None,
     **kwargs: Any,
 ) -> Recording:
     """Run a program once, on real data, and note what it does as it was written.
@@ -37,7 +38,11 @@ def record(
         strict: raise where the program reads the value of a tensor into Python, instead of checking
             the value when a graph of the recording runs.
         keep: patterns (as in `fnmatch`) of the paths of modules whose results are kept, in
-            `Recording.kept`. Nothing else of the run is.
+            `Recording.kept` and, after `backward()`, `Recording.gradients`. `"*.attn:softmax"` are
+            the results of the function `softmax` in such modules. Nothing else of the run is kept.
+        edits: for such patterns, a function of what was given, which gives what the program goes
+            on with, of the same shape and dtype; None leaves it. What is recorded is the edited
+            program.
         **kwargs: as `args`, by name.
 
     Returns:
@@ -47,6 +52,7 @@ def record(
     Raises:
         TraceError: the program does what no recording can hold, such as drawing a random number of
             Python's, or, where `strict`, reads a value.
+        ValueError: a pattern matches nothing; names the nearest.
         Exception: whatever the program raises; the exception has the attribute `recording`, what
             was recorded until then.
 
@@ -56,12 +62,11 @@ def record(
     >>> print([node.name for node in recording.graph(level="module").graph.nodes])
     ['input_1', '_0', '_1', 'output']
     """
-    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+    keeper = Keeper((keep,) if isinstance(keep, str) else keep, edits or {})
     root, method, function = _parts(program)
     watch = Watch(root, method, (args, kwargs), lambda code, names: None)
-    recorder = Recorder(
-        root, strict, lambda path: any(fnmatch.fnmatchcase(path, each) for each in patterns)
-    )
+    recorder = Recorder(root, strict, keeper)
+    keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
     tape = Tape(root, method, _name(function), function, recorder)
@@ -79,6 +84,7 @@ def record(
             recorder.ended = True
             _end(tape, recorder, watch, result, can_tell())
         recording.result = result
+        keeper.check_seen()
     except Exception as error:
         error.recording = recording  # type: ignore[attr-defined]
         tidy(error)

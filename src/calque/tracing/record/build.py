@@ -13,6 +13,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
 from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import Answer, expect_answer, expect_one
@@ -23,6 +24,7 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.leaving import collapsible
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assignments import Owner
@@ -55,14 +57,19 @@ class Builder(NamingTracer):
     Args:
         tape: the recording (`Tape`).
         is_leaf: says of a module and its path whether a call of it is one node.
+        keeper: edits what some calls give.
     """
 
     graph_type: type[Graph] = TracedGraph
     records_origins = False
     decorated = False
 
-    def __init__(self, tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> None:
+    def __init__(
+        self, tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool], keeper: Keeper
+    ) -> None:
         super().__init__()
+        self._keeper = keeper
+        self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
         self._parts: list[Node] = []
@@ -223,13 +230,19 @@ class Builder(NamingTracer):
             if module is not None and module in leaves.within:
                 continue
             if isinstance(event, Begin):
+                self._known_at[event.call] = len(self._env)
                 if event.call not in leaves.calls:
                     opened.setdefault(event.call.module, event.call)
             elif isinstance(event, End):
                 if event.call in leaves.calls:
                     self._add_module(event.call)
+                self._edit(event.call.path, event.call, self._known_at[event.call])
             else:
+                known = len(self._env)
                 self._add_call(event)
+                if self._keeper.sees_functions:
+                    path = event.module.path if event.module is not None else ""
+                    self._edit(f"{path}:{event.name}", event, known)
         for module, call in opened.items():
             if reads_training(type(module)) and not call.is_changed and self._is_named(call):
                 self.assumed.modes[call.path] = call.training
@@ -278,6 +291,28 @@ class Builder(NamingTracer):
             length = self.create_node("call_function", len, (node,), {})
             self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
         self._define(call.result, node)
+
+    def _edit(self, name: str, call: Call | ModuleCall, known: int) -> None:
+        """Put something else in the place of what a call gives.
+
+        Args:
+            known: how many values were known before the call.
+        """
+        edits = self._keeper.edits_of(name) if self._keeper.patterns else ()
+        values = values_in(call.result) if edits else []
+        if not set(values).isdisjoint([*self._env][:known]):
+            raise SymbolicTraceError(
+                f"{call.origin()}: {name} gives back a tensor that it was given, so that a graph "
+                "cannot tell who uses which.\nEdit the call that made it, or record the edited "
+                "program: calque.record(..., edits=...)."
+            )
+        for edit in edits:
+            constant = self.get_fresh_qualname("_edit")
+            self.keep(constant, edit)
+            kept = self.create_node("get_attr", constant, (), {})
+            arguments = kept, self.create_arg(call.result)
+            node = self.create_node("call_function", edited, arguments, {})
+            self._define(call.result, node)
 
     def _expect(self, node: Node, answer: Any, what: str, call: Call) -> None:
         name = self.get_fresh_qualname("_answer")

@@ -24,6 +24,7 @@ from calque.tracing.record.arguments import Arguments
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
+from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.values import Value, Values
 from calque.tracing.record.witness import tell
 from calque.tracing.symbolic.assumptions import Assumptions
@@ -42,10 +43,11 @@ class Local(threading.local):
         is_main: whether the thread is the one that records.
         is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
             values; reset by whoever asks.
+        is_editing: whether an edit of the user's runs, whose calls are recorded and not edited.
         objects: those that were met among arguments and that no graph can hold.
     """
 
-    is_dynamic = False
+    is_dynamic = is_editing = False
     call: Call | None = None
     module: ModuleCall | None = None
     is_main = False
@@ -65,27 +67,27 @@ class Recorder:
     Args:
         root: the program.
         strict: refuse what reads values of tensors.
-        keeps: says of a module's path whether to keep what its calls give.
+        keeper: keeps and edits what some calls give.
 
     Attributes:
         events: what happened, in order.
         problems: why a graph of it would be wrong, in words.
         escapes: what was read into Python.
         asked: what the program asked of the looks of its tensors.
-        kept: what the calls of some modules gave, by path.
+        keeper: as given.
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
     """
 
     path = None  # the trace decides nothing by itself: the run is real
 
-    def __init__(self, root: Any, strict: bool, keeps: Callable[[str], bool]) -> None:
+    def __init__(self, root: Any, strict: bool, keeper: Keeper) -> None:
         self.tracer = self
         self.events: list[Event] = []
         self.problems: list[str] = []
         self.escapes: list[Escape] = []
         self.asked: set[str] = set()
-        self.kept: dict[str, list[Any]] = {}
+        self.keeper = keeper
         self.assumed = Assumptions()
         self.leaves = Leaves({})
         self.scope = Scope("", None)
@@ -96,12 +98,17 @@ class Recorder:
         self.local = Local()
         self.refusal: Exception | None = None
         self.refused_at: Any = None
-        self._strict, self._keeps = strict, keeps
+        self._strict = strict
         self._paths: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
         self._caught: list[tuple[Call, Exception]] = []
         if isinstance(root, torch.nn.Module):
             self._paths = {id(module): name for name, module in root.named_modules()}
+
+    @property
+    def paths(self) -> list[str]:
+        """Those of the modules of the program; just "" for a function."""
+        return list(self._paths.values()) or [""]
 
     # What `calque.trace` asks of a tracer whose program changes modules
 
@@ -206,6 +213,29 @@ class Recorder:
             local.call = None
         with torch._C.DisableTorchFunction():
             self._ran(call, args, result, is_dynamic)
+        if self.keeper.sees_functions:
+            path = call.module.path if call.module is not None else ""
+            return self._kept(f"{path}:{call.name}", result)
+        return result
+
+    def _kept(self, name: str, result: Any) -> Any:
+        """What the program is given in the place of a result, which may be kept."""
+        keeper, local = self.keeper, self.local
+        if not keeper.patterns or local.is_editing:
+            return result
+        local.is_editing = True
+        try:
+            for edit in keeper.edits_of(name):
+                result = edit(result)
+        finally:
+            local.is_editing = False
+        if keeper.wants(name):
+            local.call = Call(keeper.keep, (), {}, local.module, None)  # none of the program's
+            try:
+                with torch._C.DisableTorchFunction():
+                    keeper.keep(name, result)
+            finally:
+                local.call = None
         return result
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -352,9 +382,7 @@ class Recorder:
             call.result = self.arguments.of(result)
         call.is_open |= bool(local.taken())
         self.events.append(End(call))
-        if self._keeps(path):
-            self.kept.setdefault(path, []).append(result)
-        return result
+        return self._kept(path, result)
 
     def end(self) -> None:
         """The program has returned: calls that raised were caught by it."""

@@ -68,6 +68,7 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
     Raises:
         TraceError: it differs.
     """
+    _expect_a_tensor(value, name)
     for what, expected in looks.items():
         found = LOOKS[what](value)
         if found != (tuple(expected) if isinstance(expected, list) else expected):
@@ -75,6 +76,35 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
                 f"traced with {name}.{what} = {expected}, called with {found}; the program has "
                 f"read it.\nTrace again with an example of that {what}."
             )
+
+
+def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
+    if not isinstance(value, torch.Tensor):
+        raise SymbolicTraceError(
+            f"{where}traced with a tensor for {name}, called with {value!r}.\n"
+            f"Trace again without {name}; a graph follows what the program did with a tensor."
+        )
+
+
+@recorded
+def expect_given(value: Any, name: str, is_parameter: bool | None, where: str) -> None:
+    """The input `name` is a tensor, as it was when the program was recorded.
+
+    Args:
+        is_parameter: whether it was a `Parameter`; None where the program did not ask.
+        where: the line of the program.
+
+    Raises:
+        TraceError: it is none, or only one of the two is a `Parameter`.
+    """
+    _expect_a_tensor(value, name, f"{where}: ")
+    if is_parameter is not None and isinstance(value, torch.nn.Parameter) != is_parameter:
+        kinds = ("a plain tensor", "a Parameter")
+        raise SymbolicTraceError(
+            f"{where}: recorded with {kinds[is_parameter]} for {name}, called with "
+            f"{kinds[not is_parameter]}; the program asks for the class.\n"
+            "Record again with an example of that class."
+        )
 
 
 def expect_setting(name: str, args: tuple, answer: Any) -> None:
@@ -205,5 +235,8 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 
 
 CHECKS = frozenset(
-    (expect_value, expect_tensor, expect_length, expect_mode, expect_setting, raise_when)
+    (
+        *(expect_value, expect_tensor, expect_given, expect_length, expect_mode),
+        *(expect_setting, raise_when),
+    )
 )

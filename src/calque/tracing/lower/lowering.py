@@ -32,6 +32,7 @@ from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import AUTOGRAD, HOST, expect_answer, expect_one
 from calque.tracing.graph.purity import has_effect
+from calque.tracing.lower import composites
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs
 from calque.tracing.proxies.modules import hold_modules
@@ -85,7 +86,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     table = FUNCTIONAL if functional else {}
     traced = torch.func.functionalize(run, remove="mutations") if functional else run
     try:
-        with _alone(), fx_traceback.preserve_node_meta(), _quiet():
+        with _alone(), composites.held(functional), fx_traceback.preserve_node_meta(), _quiet():
             found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *state.values, *inputs.tensors
             )
@@ -110,8 +111,11 @@ def _batch_norm(
     return tuple(results)
 
 
-# Operators that write without saying so in their schema.
-FUNCTIONAL = {torch.ops.aten.native_batch_norm.default: _batch_norm}
+# Operators that write without saying so in their schema, or draw in another order than they ran.
+FUNCTIONAL = {
+    torch.ops.aten.native_batch_norm.default: _batch_norm,
+    torch.ops.aten.bernoulli.p: composites.bernoulli,
+}
 
 
 _lock = threading.RLock()
@@ -311,11 +315,12 @@ class _Replay(torch.fx.Interpreter):
                 f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
                 "Lower a program that takes it once, such as lambda x: model(x, x)."
             )
-        if target is checks.assign:
-            return None  # operators do not assign attributes
+        if target in (checks.assign, checks.expect_given):
+            return None  # operators do not assign attributes; `Assembly` keeps the check
         if target is expect_answer and args[2] in AUTOGRAD:
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
+        target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
 from calque.tracing.core.patching import Patches
@@ -64,8 +65,8 @@ def record(
     """
     keeper = Keeper((keep,) if isinstance(keep, str) else keep, edits or {})
     root, method, function = _parts(program)
-    watch = Watch(root, method, (args, kwargs), lambda code, names: None)
     recorder = Recorder(root, strict, keeper)
+    watch = Watch(root, method, (args, kwargs), lambda code, names: None)
     keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
@@ -127,6 +128,10 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
+    tensors = (leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor))
+    tape.parameters = {
+        recorder.values.of(tensor) for tensor in tensors if isinstance(tensor, torch.nn.Parameter)
+    }
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(
             f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
@@ -144,6 +149,7 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
     """Look at what the program has left, and give the recording its result."""
     recorder.end()
     tape.result = result_of(recorder, result)
+    tape.asks_for_parameters = watch.names("Parameter")
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):

@@ -46,7 +46,9 @@ class Arguments:
             return slice(self.of(given.start), self.of(given.stop), self.of(given.step))
         if isinstance(given, tuple):
             if hasattr(kind, "_fields"):
-                return kind(*map(self.of, given))
+                if not kind.__new__.__module__.startswith("namedtuple_"):
+                    self._recorder.local.objects.append(given)  # made of tensors only, by itself
+                return kind._make(map(self.of, given))  # type: ignore[attr-defined]
             return kind([self.of(part) for part in given])
         return self._object(given)
 

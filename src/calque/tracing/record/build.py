@@ -1,5 +1,6 @@
 """The graph of a recording: its events, at the depth that is asked for, as nodes."""
 
+import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable
@@ -69,6 +70,7 @@ class Builder(NamingTracer):
     ) -> None:
         super().__init__()
         self._keeper = keeper
+        self._taken: list[tuple[Node, str, Value]] = []
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
@@ -92,6 +94,7 @@ class Builder(NamingTracer):
         self._origin = origin_of_code(self.graph._co_fields)
         self._add_inputs()
         self._add_events()
+        self._add_guards()
         self._origin = origin_of_code(self.graph._co_fields)
         self._enter_module(None)
         self._add_assignments()
@@ -166,7 +169,7 @@ class Builder(NamingTracer):
             bare = name.lstrip("*")
             if bare in tape.arguments:
                 self._placeholders()[-1].meta.setdefault("val", abstract[bare])
-                paired(tape.arguments[bare], made, self._take)
+                paired(tape.arguments[bare], made, functools.partial(self._take, bare))
             elif bare != name:
                 self._placeholders()[-1].meta["val"] = {} if name.startswith("**") else ()
         for check, arguments in self.deferred:
@@ -177,12 +180,27 @@ class Builder(NamingTracer):
             self.create_node("call_function", check, lowered, {})
         for first, second in tape.twins:
             nodes = self._env[first], self._env[second]
-            names = " and ".join(str(node.target) for node in nodes)
+            names = " and ".join(node.name for node in nodes)
             self.create_node("call_function", expect_one, (*nodes, names), {})
         order_inputs(self.graph, tape.code)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         for node in self._placeholders()[:1] if tape.asked else ():
             self.assumed.ask(node, *tape.asked)
+
+    def _add_guards(self) -> None:
+        """Check that inputs are tensors that may be left out, or that nothing else would miss."""
+        last = self.assumed.last_input
+        origin = origin_of_code(self.graph._co_fields)
+        if last is None:
+            return
+        with self.graph.inserting_before(last.next):
+            for node, name, value in self._taken:
+                parameter = self._tape.signature.parameters[name]
+                may_miss = parameter.default is not parameter.empty
+                asks = self._tape.asks_for_parameters
+                if may_miss or asks or all(user.target in checks.CHECKS for user in node.users):
+                    was = value in self._tape.parameters if asks else None
+                    self.graph.call_function(checks.expect_given, (node, name, was, str(origin)))
 
     def _placeholders(self) -> list[Node]:
         return self.graph.find_nodes(op="placeholder")
@@ -190,9 +208,10 @@ class Builder(NamingTracer):
     def _abstract(self, leaf: Any) -> Any:
         return self.abstract.like(leaf) if type(leaf) is Value else leaf
 
-    def _take(self, value: Any, made: Any) -> None:
+    def _take(self, name: str, value: Any, made: Any) -> None:
         if type(value) is Value:
             self._env[value] = made.node
+            self._taken.append((made.node, name, value))
 
     def _result(self, result: Any) -> Argument:
         if isinstance(result, Made):

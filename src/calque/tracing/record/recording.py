@@ -30,6 +30,8 @@ class Tape:
         signature, code, names: of the method or the function; the parameters with their stars.
         arguments: what each parameter was given, with values in the place of tensors.
         twins: the values of tensors that were given twice.
+        parameters: the values of `Parameter`s among the arguments.
+        asks_for_parameters: whether the program may ask which those are.
         events, result: what the program did and what it gave.
         assignments: module, attribute and value of what it has assigned.
         asked, assumed: what the graph has to check.
@@ -44,6 +46,8 @@ class Tape:
         self.names = _names(self.code, isinstance(root, torch.nn.Module))
         self.arguments: dict[str, Any] = {}
         self.twins: list[tuple[Value, Value]] = []
+        self.parameters: set[Value | None] = set()
+        self.asks_for_parameters = False
         self.events: list[Event] = recorder.events
         self.result: Any = None
         self.assignments: list[tuple[torch.nn.Module, str, Any]] = []

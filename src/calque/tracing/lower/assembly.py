@@ -84,6 +84,7 @@ class Assembly:
             if check.args[0] in twins:
                 self._graph.node_copy(check, twins.__getitem__)
         for node, (placeholder, value) in zip(made, pairs):
+            node.meta["val"] = value
             self._take(node, value, str(placeholder.target), rest)
 
     def _take(self, node: Node, value: Any, name: str, rest: Iterator[Node]) -> None:

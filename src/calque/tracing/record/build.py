@@ -59,6 +59,7 @@ class Builder(NamingTracer):
         tape: the recording (`Tape`).
         is_leaf: says of a module and its path whether a call of it is one node.
         keeper: edits what some calls give.
+        whole: whether the program itself may be such a module.
     """
 
     graph_type: type[Graph] = TracedGraph
@@ -66,9 +67,14 @@ class Builder(NamingTracer):
     decorated = False
 
     def __init__(
-        self, tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool], keeper: Keeper
+        self,
+        tape: Any,
+        is_leaf: Callable[[torch.nn.Module, str], bool],
+        keeper: Keeper,
+        whole: bool = False,
     ) -> None:
         super().__init__()
+        self._whole = whole
         self._keeper = keeper
         self._taken: list[tuple[Node, str, Value]] = []
         self._known_at: dict[ModuleCall, int] = {}
@@ -242,7 +248,7 @@ class Builder(NamingTracer):
     # Events
 
     def _add_events(self) -> None:
-        leaves = collapsible(self._tape, self._is_leaf)
+        leaves = collapsible(self._tape, self._is_leaf, self._whole)
         opened: dict[torch.nn.Module, ModuleCall] = {}
         for event in self._tape.events:
             module = event.module if isinstance(event, Call) else event.call.parent
@@ -287,7 +293,11 @@ class Builder(NamingTracer):
     def _add_module(self, call: ModuleCall) -> None:
         self._enter_module(call)
         self._origin = call.origin()
-        path = self.path_of_module(call.module)
+        if call.module is self.root:
+            path = self.get_fresh_qualname("_program")
+            self.keep(path, self.root)
+        else:
+            path = self.path_of_module(call.module)
         node = self.create_node(
             "call_module", path, self.create_arg(call.args), self.create_arg(call.kwargs)
         )

@@ -121,6 +121,7 @@ class Recording:
         *,
         leaf: Callable[[torch.nn.Module, str], bool] | None = None,
         edits: Mapping[str, Callable[[Any], Any]] | None = None,
+        whole: bool = False,
     ) -> GraphModule:
         """The program as a graph that can be run on other inputs.
 
@@ -132,6 +133,8 @@ class Recording:
                 the level says. A call that one node cannot stand for is opened all the same.
             edits: for patterns as those of `calque.record`, a function of what such a call gives,
                 which gives what all that follows uses in its place, of the same shape and dtype.
+            whole: whether the program itself may be one node, where it is such a module; it is
+                opened otherwise.
 
         Returns:
             A `torch.fx.GraphModule` that shares the parameters of the program. Its nodes have
@@ -155,7 +158,7 @@ class Recording:
             return lower(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
-        graph = Builder(self._tape, is_leaf, keeper).build()
+        graph = Builder(self._tape, is_leaf, keeper, whole).build()
         keeper.check_seen()
         return graph
 

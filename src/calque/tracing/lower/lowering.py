@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -117,6 +118,8 @@ FUNCTIONAL = {
     torch.ops.aten.bernoulli.p: composites.bernoulli,
 }
 
+
+_OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
 
 _lock = threading.RLock()
 
@@ -302,6 +305,17 @@ class _Replay(torch.fx.Interpreter):
         """A member of the graph: the tensor that stands for it in this run."""
         return self._held[target] if target in self._held else _resolve(self.module, target)
 
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A method of a tensor."""
+        if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
+            return args[0].detach()
+        if target in _OF_AUTOGRAD:
+            raise SymbolicTraceError(
+                f"{target} computes gradients within the program, and operators know of none.\n"
+                "Use the graph as it is, or write the gradient with torch.func.grad."
+            )
+        return super().call_method(target, args, kwargs)
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
         if target is checks.manual_seed:
@@ -342,6 +356,11 @@ class _Replay(torch.fx.Interpreter):
         """The error, with the line of the program that it comes from."""
         if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
             error = _depends_on_values(str(error.func))
+        if isinstance(error, UnsupportedOperatorException):
+            error = SymbolicTraceError(
+                f"{error.func} has no abstract values, so that its operators cannot be found.\n"
+                "Use the graph as it is, without lowering."
+            )
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")

@@ -24,9 +24,16 @@ def recorded(function: F) -> F:
         for arg in args:
             if isinstance(arg, torch.fx.Proxy):
                 return arg.tracer.create_proxy("call_function", call, args, {})
+        trace: Any = current_trace() if function.__name__ in _REPEATED else None
+        if hasattr(trace, "repeat"):
+            return trace.repeat(call, function, args)
         return function(*args)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+# What a recording of a graph's run would not see otherwise.
+_REPEATED = frozenset(("fresh", "manual_seed", "assign", "expect_given"))
 
 
 @recorded

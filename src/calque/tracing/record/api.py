@@ -10,7 +10,9 @@ from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
 from calque.tracing.core.patching import Patches
+from calque.tracing.graph import checks
 from calque.tracing.record.ends import given_to, mapped, result_of
+from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
@@ -154,9 +156,12 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):
         owners[id(module._buffers)] = owners[id(module._parameters)] = module
+    assigned = _assigned_by_graphs(tape)
     for change in changes:
         key = change.key
         owner = owners.get(key[0])
+        if (id(owner), key[1]) in assigned:
+            continue
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
@@ -174,6 +179,14 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
+    """The modules, by id, and their attributes, that graphs within the program have assigned."""
+    calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
+    owners = ((call.args[0], call.args[1]) for call in calls)
+    is_module = lambda owner: isinstance(owner, torch.nn.Module)
+    return {(id(o if is_module(o) else o.module), name) for o, name in owners}
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
 from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
-from calque.tracing.graph.checks import fresh
+from calque.tracing.graph.checks import expect_setting, fresh
 from calque.tracing.record import escapes
 from calque.tracing.record.arguments import Arguments
 from calque.tracing.record.contexts import RecordedContexts
@@ -129,10 +129,21 @@ class Recorder:
         return value
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """A graph within the program has a check of its own, which runs now."""
+        """A graph within the program has a check of its own, which runs now and in the graph."""
+        owner = self.local.module.path if self.local.module is not None else ""
+        full = ".".join(part for part in (owner, path) if part)
+        if full in self._paths.values():
+            self.assumed.modes[full] = training
         return False
 
-    keep_setting = keep_mode
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """As `keep_mode`, of a setting of PyTorch's."""
+        self.create_node("call_function", expect_setting, (name, args, answer), {})
+        return False
+
+    def repeat(self, call: Callable[..., Any], function: Callable[..., Any], args: tuple) -> Any:
+        """A graph within the program does what no mode sees."""
+        return function(*args) if self.contexts is None else self.run(call, args, {})
 
     @property
     def contexts(self) -> RecordedContexts | None:

@@ -184,9 +184,11 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
 def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
     """The modules, by id, and their attributes, that graphs within the program have assigned."""
     calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
-    owners = ((call.args[0], call.args[1]) for call in calls)
-    is_module = lambda owner: isinstance(owner, torch.nn.Module)
-    return {(id(o if is_module(o) else o.module), name) for o, name in owners}
+    owners = [(call.args[0], call.args[1]) for call in calls]
+    return {
+        (id(owner if isinstance(owner, torch.nn.Module) else owner.module), name)
+        for owner, name in owners
+    }
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:

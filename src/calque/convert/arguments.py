@@ -5,7 +5,7 @@ In a file, an argument is `{"value": "x"}` for the input x, a list, `{"tuple": [
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,16 +17,20 @@ _ATOMS = (bool, int, float, str, type(None))
 _DEPTH = 50
 
 
-def written(placeholders: Iterable[Node], names: Iterable[str]) -> list[Any] | None:
-    """What a file says of the arguments; None where they hold what no file can, or have stars.
+def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | None:
+    """What a file says of the arguments; None where they hold what no file can.
+
+    Starred parameters are left out where nothing was given for them.
 
     Args:
         placeholders: the inputs of the graph, whose `val` are the arguments of its example.
         names: of the tensors in them, in order.
     """
-    rest, placeholders = iter(names), list(placeholders)
-    if any(str(node.target).startswith("*") for node in placeholders):
+    rest = iter(names)
+    starred = [node for node in placeholders if str(node.target).startswith("*")]
+    if any(node.meta.get("val") for node in starred):
         return None
+    placeholders = [node for node in placeholders if node not in starred]
     try:
         return [[str(n.target), _written(n.meta["val"], rest)] for n in placeholders]
     except (KeyError, TypeError):

@@ -165,3 +165,14 @@ def _is_filled(cell: Any) -> bool:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def holds_tensors(result: Any) -> bool:
+    """Whether there are tensors in what a function of PyTorch gave."""
+    if type(result) in ATOMIC:
+        return False
+    if isinstance(result, torch.Tensor):
+        return True
+    if isinstance(result, dict):
+        return any(map(holds_tensors, result.values()))
+    return isinstance(result, (tuple, list)) and any(map(holds_tensors, result))

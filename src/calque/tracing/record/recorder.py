@@ -5,14 +5,13 @@ its handler it is off, so that the outermost call is the only one. The program r
 itself: the arguments are handed on as they are, and so is what comes back.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from calque.state import ATOMIC, call_watched, unwatched
+from calque.state import call_watched, unwatched
 from calque.tracing.abstract.questions import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import program_frame
@@ -20,11 +19,12 @@ from calque.tracing.core.scope import Scope
 from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
 from calque.tracing.graph.checks import expect_setting, fresh
 from calque.tracing.record import escapes
-from calque.tracing.record.arguments import Arguments
+from calque.tracing.record.arguments import Arguments, holds_tensors
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
 from calque.tracing.record.keeping import Keeper
+from calque.tracing.record.local import Local
 from calque.tracing.record.values import Value, Values
 from calque.tracing.record.witness import tell
 from calque.tracing.symbolic.assumptions import Assumptions
@@ -32,33 +32,6 @@ from calque.tracing.symbolic.leaves import Leaves
 
 _in_functorch = torch._C._functorch.peek_interpreter_stack
 _LIFTED = torch.ops.aten.lift_fresh.default
-
-
-class Local(threading.local):
-    """What a recorder knows of each thread.
-
-    Attributes:
-        call: the call of PyTorch that runs.
-        module: the call of a module that runs.
-        is_main: whether the thread is the one that records.
-        is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
-            values; reset by whoever asks.
-        is_editing: whether an edit of the user's runs, whose calls are recorded and not edited.
-        objects: those that were met among arguments and that no graph can hold.
-    """
-
-    is_dynamic = is_editing = False
-    call: Call | None = None
-    module: ModuleCall | None = None
-    is_main = False
-
-    def __init__(self) -> None:
-        self.objects: list[Any] = []
-
-    def taken(self) -> list[Any]:
-        """The objects, which are forgotten."""
-        objects, self.objects = self.objects, []
-        return objects
 
 
 class Recorder:
@@ -295,7 +268,7 @@ class Recorder:
         if result is None and call.target is not getattr:
             self.events.append(call)
             return
-        if _holds_tensors(result):
+        if holds_tensors(result):
             call.result = self.arguments.defined(result, dynamic)
             self.events.append(call)
             if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
@@ -422,14 +395,3 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def _name(frame: Any) -> str:
     return frame.f_code.co_name
-
-
-def _holds_tensors(result: Any) -> bool:
-    """Whether there are tensors in what a function of PyTorch gave."""
-    if type(result) in ATOMIC:
-        return False
-    if isinstance(result, torch.Tensor):
-        return True
-    if isinstance(result, dict):
-        return any(map(_holds_tensors, result.values()))
-    return isinstance(result, (tuple, list)) and any(map(_holds_tensors, result))

@@ -117,10 +117,14 @@ def ways(model: nn.Module, x: Tensor) -> dict[str, Callable[[], object]]:
         "torch.export": lambda: torch.export.export(model, (x,)),
     }
     if importlib.util.find_spec("torchlens") is not None:
-        import torchlens
-
-        found["torchlens"] = lambda: torchlens.log_forward_pass(model, x)
+        found["torchlens"] = lambda: _torchlens(model, x)
     return found
+
+
+def _torchlens(model: nn.Module, x: Tensor) -> object:
+    import torchlens  # pyright: ignore[reportMissingImports]
+
+    return torchlens.trace(model, x)
 
 
 def works(way: Callable[[], object]) -> bool:
@@ -154,7 +158,14 @@ def main() -> None:
     # First what makes no graphs: each graph module is a class of its own, of which Python has to
     # think whenever a name of nn.Module is replaced, here and by torch.fx.
     first = ratios_of(names, lambda way: way in ("plain", "calque.record"), rounds)
-    rest = ratios_of(names, lambda way: way != "calque.record", rounds)
+    others = ("calque.record", "torchlens")
+    rest = ratios_of(names, lambda way: way not in others, rounds)
+    # Last what leaves PyTorch's functions replaced, which makes the plain call slower too.
+    last = ratios_of(names, lambda way: way in ("plain", "torchlens"), rounds)
+    for name in names if importlib.util.find_spec("torchlens") is not None else ():
+        if "torchlens" in last[name]:
+            slower = last[name]["plain"] / first[name]["plain"]
+            rest[name]["torchlens"] = last[name]["torchlens"] * slower
     columns = ["calque.record", *dict.fromkeys(w for r in rest.values() for w in r if w != "plain")]
     rows, logs = [], {way: [] for way in columns}
     for name in names:

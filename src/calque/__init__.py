@@ -9,6 +9,7 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from calque import ops as _ops  # the rules must exist before they are bound
+from calque.comparing import diff
 from calque.device.backend.interop import to_jax, to_torch
 from calque.device.backend.registration import register as _register
 from calque.device.kernels.custom import op
@@ -47,6 +48,7 @@ __all__ = [
     "TraceError",
     "UnsupportedOpError",
     "convert",
+    "diff",
     "export",
     "federated",
     "from_jax",

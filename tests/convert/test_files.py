@@ -71,6 +71,53 @@ def test_arrays_of_other_shapes_are_refused(tmp_path: Path) -> None:
         loaded(1, 2)
 
 
+class Nested(nn.Module):
+    def forward(self, given: dict[str, Any], scale: tuple[Tensor, float], flag: bool = True) -> Any:
+        y = given["x"][0] * scale[0] * scale[1] + given["b"]
+        return {"y": y if flag else -y}
+
+
+def test_a_program_of_containers_is_called_as_it_was(tmp_path: Path) -> None:
+    def arguments() -> tuple[Any, Any]:
+        return {"x": [torch.randn(2)], "b": torch.randn(2)}, (torch.randn(2), 0.5)
+
+    model = Nested()
+    save(calque.record(model, *arguments()), tmp_path)
+    loaded = load(tmp_path)
+    args = arguments()
+    given, scale = jax.tree.map(lambda t: t.numpy() if isinstance(t, Tensor) else t, args)
+    swapped = {"b": given["b"], "x": given["x"]}
+    expected = model(*args)["y"].numpy()
+    for found in (
+        loaded(given, scale),
+        loaded(swapped, scale=scale, flag=True),
+        loaded(scale=scale, given=given),
+        loaded(given["x"][0], given["b"], scale[0]),
+    ):
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"given is no dict of \['x', 'b'\]"):
+        loaded({"x": given["x"]}, scale)
+    with pytest.raises(TypeError, match=r"given\['x'\] is no list of 1 parts"):
+        loaded({**given, "x": []}, scale)
+    with pytest.raises(TypeError, match=r"saved with scale\[1\]=0.5, called with scale\[1\]=2.0"):
+        loaded(given, (scale[0], 2.0))
+    with pytest.raises(TypeError, match="saved with flag=True, called with flag=False"):
+        loaded(given, scale, False)
+    with pytest.raises(TypeError, match="the argument scale is missing"):
+        loaded(given)
+    with pytest.raises(TypeError, match=r"cannot take \['other'\]"):
+        loaded(given, scale, other=1)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_of_the_cpu_run_on_jax(kind: Any, tmp_path: Path) -> None:
+    model, x = kind(4, 6, num_layers=2, bidirectional=True).eval(), torch.randn(3, 2, 4)
+    save(calque.record(model, torch.randn(3, 2, 4)), tmp_path)
+    found, expected = load(tmp_path)(x.numpy()), model(x)
+    for a, b in zip(leaves(found), tensors(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_programs_that_write_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="writes to a tensor"):
         save(calque.record(nn.BatchNorm1d(3), torch.randn(4, 3)), tmp_path)
@@ -126,6 +173,11 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "another dtype": (lambda p: p["inputs"][0].update(dtype="float33"), "no shape and dtype"),
     "too few arguments": (lambda p: p["operators"][0].update(args=[]), "cannot be run"),
     "another weight": (lambda p: p["weights"].update(more={"shape": [1], "dtype": "bool"}), "more"),
+    "arguments of another input": (
+        lambda p: p.update(arguments=[["x", {"value": "z"}]]),
+        "not made of the inputs",
+    ),
+    "arguments that are none": (lambda p: p.update(arguments=[["x", {"a": 1}]]), "no value"),
     "another digest": (lambda p: p.update(weights_sha256="0"), "not the file"),
 }
 
@@ -158,10 +210,19 @@ def test_missing_and_truncated_files_are_refused(saved: Path, tmp_path: Path) ->
             load(copied(saved, tmp_path, json.dumps(told), weights[:length]))
 
 
-def test_no_damage_gives_another_error(saved: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "bytes_", "seed"),
+    [
+        (120, 60, 0),
+        *(pytest.param(400, 200, seed, marks=pytest.mark.conformance) for seed in range(1, 5)),
+    ],
+)
+def test_no_damage_gives_another_error(
+    values: int, bytes_: int, seed: int, saved: Path, tmp_path: Path
+) -> None:
     """Values anywhere in the program are replaced, and bytes anywhere in the text."""
     text = (saved / PROGRAM).read_text()
-    rng = random.Random(0)
+    rng = random.Random(seed)
     strange = [
         None,
         -1,
@@ -176,7 +237,7 @@ def test_no_damage_gives_another_error(saved: Path, tmp_path: Path) -> None:
         True,
         2**70,
     ]
-    for _ in range(120):
+    for _ in range(values):
         told = json.loads(text)
         place: Any = told
         while True:
@@ -187,7 +248,7 @@ def test_no_damage_gives_another_error(saved: Path, tmp_path: Path) -> None:
             place = inner
         place[key] = rng.choice(strange)
         refused_or_fine(copied(saved, tmp_path, json.dumps(told)))
-    for _ in range(60):
+    for _ in range(bytes_):
         data = bytearray(text.encode())
         data[rng.randrange(len(data))] = rng.randrange(256)
         refused_or_fine(copied(saved, tmp_path, bytes(data)))

@@ -211,3 +211,48 @@ def test_results_in_nested_tuples_have_shapes() -> None:
     converted = converters.convert(recording)
     assert converted.nodes == [[(2, 1, 4), (1, 1, 4), (1, 1, 4)]]
     assert converted.outputs.shape == (1, 1, 4)
+
+
+def test_the_program_itself_is_claimed_as_a_whole() -> None:
+    converters = Converters()
+
+    @converters.module(nn.Linear)
+    def linear(call: Call) -> Any:
+        return call.path, call.op, call.weights["weight"].shape, call.inputs[0].name
+
+    recording = calque.record(nn.Linear(3, 2), torch.ones(1, 3))
+    assert converters.coverage(recording).is_complete
+    assert converters.convert(recording).nodes == [("", "torch.nn.Linear", (2, 3), "input")]
+
+
+def test_a_composite_module_is_claimed_whole_or_opened() -> None:
+    converters = registry()
+    recording = calque.record(Small(), torch.ones(1, 3, 4, 4))
+    opened = converters.convert(recording).nodes
+
+    @converters.module(Small)
+    def small(call: Call) -> Any:
+        return "small", call.outputs[0].shape, sorted(call.weights)
+
+    whole = converters.convert(recording)
+    assert whole.nodes == [("small", (1, 4, 2, 2), ["body.0.bias", "body.0.weight"])]
+    assert len(opened) > 3
+    assert whole.outputs.shape == (1, 4, 2, 2)
+
+
+def test_a_program_of_which_a_part_is_used_elsewhere_is_opened() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.inner(x)
+            return self.last * 2
+
+    converters = Converters()
+    converters.module(Keeps)(lambda call: "whole")
+    converters.module(nn.Linear)(lambda call: "linear")
+    nodes = converters.convert(calque.record(Keeps(), torch.ones(1, 2))).nodes
+    assert "whole" not in nodes
+    assert nodes[0] == "linear"

@@ -2,7 +2,9 @@
 
 import csv
 import io
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -57,3 +59,11 @@ def test_attention_is_counted_and_a_layer_may_give_none() -> None:
     assert [(row.kind, row.output) for row in table.rows] == [("MultiheadAttention", "2x5x8")]
     projections, products = 2 * 5 * 8 * 8 * 4, 2 * 5 * 5 * 8 * 2
     assert table.total("macs") == projections + products
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_layers_are_counted_step_by_step(kind: Any, gates: int) -> None:
+    steps, batch, inner, outer = 5, 2, 4, 6
+    recording = calque.record(kind(inner, outer), torch.randn(steps, batch, inner))
+    expected = steps * batch * gates * outer * (inner + outer)
+    assert layer_table(recording).total("macs") == expected

@@ -29,6 +29,12 @@ def _export(program: Any, *args: Any) -> Traced:
     return torch.export.export(module, args).module()
 
 
+def _compiled(program: Any) -> Traced:
+    """What dynamo captures, as one graph, run by PyTorch itself."""
+    torch._dynamo.reset()
+    return torch.compile(program, fullgraph=True, backend="eager")
+
+
 def _make_fx(program: Any, *args: Any) -> Traced:
     fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [fakes.from_tensor(arg) for arg in args]
@@ -49,5 +55,6 @@ TRACERS: dict[str, Callable[..., Traced]] = {
     "calque.record, modules": lambda program, *args: calque.record(program, *args).graph("module"),
     "calque.record, operators": lambda program, *args: calque.record(program, *args).graph("aten"),
     "torch.export": _export,
+    "torch.compile": lambda program, *args: _compiled(program),
     "make_fx": _make_fx,
 }

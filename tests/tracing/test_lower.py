@@ -233,3 +233,34 @@ def test_an_error_of_the_program_is_an_operator() -> None:
     assert lowered(torch.ones(2)).tolist() == [2, 2]
     with pytest.raises(RuntimeError, match="ValueError: negative"):
         lowered(-torch.ones(2))
+
+
+def test_gradients_within_a_program_are_refused_with_the_line() -> None:
+    def program(x: Tensor) -> Any:
+        y = x.detach().requires_grad_()
+        (y * y).sum().backward()
+        return y.grad
+
+    graph = calque.record(program, torch.ones(2)).graph()
+    assert torch.equal(graph(3 * torch.ones(2)), 6 * torch.ones(2))
+    with pytest.raises(calque.TraceError, match="gradients within the program") as caught:
+        calque.lower(graph)
+    assert "test_lower.py:" in caught.value.__notes__[0]
+
+
+def test_a_tensor_that_requires_no_gradient_is_lowered() -> None:
+    graph = calque.record(lambda x: (x * 2).detach().requires_grad_(False), torch.ones(2)).graph()
+    assert torch.equal(calque.lower(graph)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_with_the_line() -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.nested.nested_tensor([x, x[:1]]).to_padded_tensor(0.0)
+
+    graph = calque.record(program, torch.ones(2, 2)).graph()
+    x = torch.randn(2, 2)
+    assert torch.equal(graph(x), program(x))
+    with pytest.raises(calque.TraceError, match="no abstract values") as caught:
+        calque.lower(graph)
+    assert "test_lower.py:" in caught.value.__notes__[0]

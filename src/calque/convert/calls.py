@@ -178,7 +178,7 @@ class Calls:
         stack = list(node.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0] if stack else ""
         if kind == "module":
-            path = str(node.target)
+            path = path if stack or origin_of(node) is not None else str(node.target)
             members = (*target.named_parameters(), *target.named_buffers())
             weights = {name: array_of(tensor) for name, tensor in members}
         else:

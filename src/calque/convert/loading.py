@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch.fx.node import Node
 
+from calque.convert.arguments import Arguments
 from calque.convert.errors import ConversionError
 from calque.convert.saving import FORMAT, PROGRAM, VERSION, WEIGHTS, dtype_name
 from calque.device.runtime.dtypes import to_numpy
@@ -53,31 +54,41 @@ class Loaded:
         inputs: the tensors it takes, in order.
     """
 
-    def __init__(self, inputs: list[Input], function: Callable[..., Any]) -> None:
+    def __init__(
+        self, inputs: list[Input], function: Callable[..., Any], arguments: Arguments | None = None
+    ) -> None:
         self.inputs = inputs
         self._function = function
+        self._arguments = arguments
 
-    def __call__(self, *arrays: Any, rng: jax.Array | None = None) -> Any:
+    def __call__(self, *given: Any, rng: jax.Array | None = None, **named: Any) -> Any:
         """What the program computes.
 
         Args:
-            *arrays: one for each input, of JAX or numpy.
+            *given: an array of JAX or numpy for each input; or the arguments of the program, with
+                arrays in the place of tensors, in its lists, tuples and dicts.
             rng: a JAX key, for programs that draw random numbers.
+            **named: arguments of the program by name.
 
         Raises:
-            TypeError: a wrong number of arrays, or one of another shape or dtype.
+            TypeError: a wrong number of arrays, one of another shape or dtype, or arguments in
+                other containers.
         """
+        arrays = given
+        is_flat = not named and all(hasattr(part, "dtype") for part in given)
+        if self._arguments is not None and not (is_flat and len(given) == len(self.inputs)):
+            arrays = tuple(self._arguments.arrays(given, named))
         if len(arrays) != len(self.inputs):
             raise TypeError(f"takes {len(self.inputs)} arrays, not {len(arrays)}")
-        if any(isinstance(given, np.ndarray) for given in arrays):
+        if any(isinstance(array, np.ndarray) for array in arrays):
             with jax.enable_x64(True):
                 arrays = tuple(map(jnp.asarray, arrays))
-        for given, expected in zip(arrays, self.inputs):
+        for array, expected in zip(arrays, self.inputs):
             dtype = to_numpy(expected.dtype)
-            if tuple(given.shape) != expected.shape or given.dtype != dtype:
+            if tuple(array.shape) != expected.shape or array.dtype != dtype:
                 raise TypeError(
                     f"{expected.name} is {dtype}{list(expected.shape)}, and was given "
-                    f"{given.dtype}{list(given.shape)}"
+                    f"{array.dtype}{list(array.shape)}"
                 )
         return self._function(*arrays, rng=rng)
 
@@ -95,7 +106,9 @@ def load(directory: str | Path) -> Loaded:
     weights = _read_weights(directory / WEIGHTS, told)
     reader = _Reader(told, weights)
     graph = reader.graph()
-    loaded = Loaded(reader.inputs, JaxInterpreter(graph))
+    names = [each.name for each in reader.inputs]
+    arguments = Arguments(told["arguments"], names) if "arguments" in told else None
+    loaded = Loaded(reader.inputs, JaxInterpreter(graph), arguments)
     _try(loaded)
     return loaded
 

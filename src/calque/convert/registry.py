@@ -155,7 +155,11 @@ class Converters:
         if self.level == "aten":
             return Calls(program.graph("aten"))
         claimed = self._of_class
-        return Calls(program.graph(leaf=lambda module, path: claimed(type(module)) is not None))
+
+        def is_claimed(module: torch.nn.Module, path: str) -> bool:
+            return claimed(type(module)) is not None
+
+        return Calls(program.graph(leaf=is_claimed, whole=True))
 
     def coverage(self, program: Recording | GraphModule) -> Coverage:
         """What can be converted and what cannot, where and how often."""

@@ -21,6 +21,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.convert.arguments import written
 from calque.convert.errors import ConversionError
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.checks import CHECKS
@@ -97,7 +98,7 @@ class _Writer:
         self._inputs: dict[Node, str] = {}
 
     def written(self) -> dict[str, Any]:
-        """What `program.json` holds."""
+        """What `program.json` holds; `arguments` says how the inputs are handed over."""
         inputs, operators, outputs = [], [], None
         for node in self._graph.graph.nodes:
             if node.op == "output":
@@ -112,9 +113,12 @@ class _Writer:
                 operators.append(self._operator(node, "getitem"))
             else:
                 operators.append(self._operator(node, self._name(node)))
+        names = [entry["name"] for entry in inputs]
+        arguments = written(self._graph.graph.find_nodes(op="placeholder"), names)
         return {
             "format": FORMAT,
             "version": VERSION,
+            **({"arguments": arguments} if arguments is not None else {}),
             "inputs": inputs,
             "operators": operators,
             "outputs": outputs,

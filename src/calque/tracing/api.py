@@ -10,6 +10,7 @@ from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.graph_module import GraphModule, _copy_attr
 
 from calque.errors import tidy
+from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
 from calque.tracing.graph.home import home
@@ -23,6 +24,7 @@ def trace(
     /,
     *args: Any,
     max_paths: int | None = None,
+    tracer: TracerName = "symbolic",
     **kwargs: Any,
 ) -> GraphModule:
     """The graph of what a program does, found by running it on proxies.
@@ -37,11 +39,16 @@ def trace(
             No arguments at all: nothing is known of the inputs, as in torch.fx.
         max_paths: how many ways through a program that decides by tensors are followed; 64 if it
             is not said.
+        tracer: `"symbolic"`: the program runs on proxies. `"record"`: it runs once, on the
+            arguments (`calque.record`); its writes to parameters and buffers are taken back.
+            `"export"`: `torch.export`, which is as faithful as that is. `"auto"`: symbolic, or
+            else recorded.
         **kwargs: the example call's keywords.
 
     Returns:
         A `torch.fx.GraphModule` that shares the parameters of `root`. The nodes have `origin`,
-        `nn_module_stack` and, where it is known, `val` in their `meta`.
+        `nn_module_stack` and, where it is known, `val` in their `meta`. The `meta` of the graph
+        module has `"calque.tracer"`, who made it, and `"calque.refused"`, why others did not.
 
     Raises:
         TraceError: the program does something that no graph can repeat; names its line.
@@ -53,9 +60,13 @@ def trace(
     """
     examples = (args, kwargs) if args or kwargs else None
     limit = contextlib.nullcontext() if max_paths is None else decisions.max_paths(max_paths)
-    try:
+
+    def symbolic() -> GraphModule:
         with limit:
             return _graph_module(lambda: SymbolicTracer(examples), root, None)
+
+    try:
+        return by_tracer(tracer, symbolic, root, args, kwargs)
     except Exception as error:
         tidy(error).__cause__ = None
         raise  # which adds no frame, unlike `raise error`

@@ -105,7 +105,8 @@ def origin_of(node: Node) -> NodeOrigin | None:
     frames = _FRAME.findall(node.stack_trace)
     if not frames:
         return None
-    file, line, function = frames[-1]
+    own = [frame for frame in frames if not is_engine(frame[0])]
+    file, line, function = (own or frames)[-1]  # a layer of PyTorch's is called at a line
     stack = list(node.meta.get("nn_module_stack", {}).items())
     key, module = (stack[-1][0], stack[-1][1][0]) if stack else ("", "")
     call = key.rpartition("@")[2]

@@ -24,9 +24,16 @@ def recorded(function: F) -> F:
         for arg in args:
             if isinstance(arg, torch.fx.Proxy):
                 return arg.tracer.create_proxy("call_function", call, args, {})
+        trace: Any = current_trace() if function.__name__ in _REPEATED else None
+        if hasattr(trace, "repeat"):
+            return trace.repeat(call, function, args)
         return function(*args)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+# What a recording of a graph's run would not see otherwise.
+_REPEATED = frozenset(("fresh", "manual_seed", "assign", "expect_given"))
 
 
 @recorded
@@ -68,6 +75,7 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
     Raises:
         TraceError: it differs.
     """
+    _expect_a_tensor(value, name)
     for what, expected in looks.items():
         found = LOOKS[what](value)
         if found != (tuple(expected) if isinstance(expected, list) else expected):
@@ -75,6 +83,35 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
                 f"traced with {name}.{what} = {expected}, called with {found}; the program has "
                 f"read it.\nTrace again with an example of that {what}."
             )
+
+
+def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
+    if not isinstance(value, torch.Tensor):
+        raise SymbolicTraceError(
+            f"{where}traced with a tensor for {name}, called with {value!r}.\n"
+            f"Trace again without {name}; a graph follows what the program did with a tensor."
+        )
+
+
+@recorded
+def expect_given(value: Any, name: str, is_parameter: bool | None, where: str) -> None:
+    """The input `name` is a tensor, as it was when the program was recorded.
+
+    Args:
+        is_parameter: whether it was a `Parameter`; None where the program did not ask.
+        where: the line of the program.
+
+    Raises:
+        TraceError: it is none, or only one of the two is a `Parameter`.
+    """
+    _expect_a_tensor(value, name, f"{where}: ")
+    if is_parameter is not None and isinstance(value, torch.nn.Parameter) != is_parameter:
+        kinds = ("a plain tensor", "a Parameter")
+        raise SymbolicTraceError(
+            f"{where}: recorded with {kinds[is_parameter]} for {name}, called with "
+            f"{kinds[not is_parameter]}; the program asks for the class.\n"
+            "Record again with an example of that class."
+        )
 
 
 def expect_setting(name: str, args: tuple, answer: Any) -> None:
@@ -205,5 +242,8 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 
 
 CHECKS = frozenset(
-    (expect_value, expect_tensor, expect_length, expect_mode, expect_setting, raise_when)
+    (
+        *(expect_value, expect_tensor, expect_given, expect_length, expect_mode),
+        *(expect_setting, raise_when),
+    )
 )

@@ -79,7 +79,12 @@ class Assembly:
         pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
         # All placeholders come first.
         made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]
+        twins = dict(zip((placeholder for placeholder, _ in pairs), made))
+        for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_given):
+            if check.args[0] in twins:
+                self._graph.node_copy(check, twins.__getitem__)
         for node, (placeholder, value) in zip(made, pairs):
+            node.meta["val"] = value
             self._take(node, value, str(placeholder.target), rest)
 
     def _take(self, node: Node, value: Any, name: str, rest: Iterator[Node]) -> None:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -32,6 +33,7 @@ from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import AUTOGRAD, HOST, expect_answer, expect_one
 from calque.tracing.graph.purity import has_effect
+from calque.tracing.lower import composites
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs
 from calque.tracing.proxies.modules import hold_modules
@@ -85,7 +87,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     table = FUNCTIONAL if functional else {}
     traced = torch.func.functionalize(run, remove="mutations") if functional else run
     try:
-        with _alone(), fx_traceback.preserve_node_meta(), _quiet():
+        with _alone(), composites.held(functional), fx_traceback.preserve_node_meta(), _quiet():
             found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *state.values, *inputs.tensors
             )
@@ -110,9 +112,14 @@ def _batch_norm(
     return tuple(results)
 
 
-# Operators that write without saying so in their schema.
-FUNCTIONAL = {torch.ops.aten.native_batch_norm.default: _batch_norm}
+# Operators that write without saying so in their schema, or draw in another order than they ran.
+FUNCTIONAL = {
+    torch.ops.aten.native_batch_norm.default: _batch_norm,
+    torch.ops.aten.bernoulli.p: composites.bernoulli,
+}
 
+
+_OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
 
 _lock = threading.RLock()
 
@@ -298,6 +305,17 @@ class _Replay(torch.fx.Interpreter):
         """A member of the graph: the tensor that stands for it in this run."""
         return self._held[target] if target in self._held else _resolve(self.module, target)
 
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A method of a tensor."""
+        if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
+            return args[0].detach()
+        if target in _OF_AUTOGRAD:
+            raise SymbolicTraceError(
+                f"{target} computes gradients within the program, and operators know of none.\n"
+                "Use the graph as it is, or write the gradient with torch.func.grad."
+            )
+        return super().call_method(target, args, kwargs)
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
         if target is checks.manual_seed:
@@ -311,11 +329,12 @@ class _Replay(torch.fx.Interpreter):
                 f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
                 "Lower a program that takes it once, such as lambda x: model(x, x)."
             )
-        if target is checks.assign:
-            return None  # operators do not assign attributes
+        if target in (checks.assign, checks.expect_given):
+            return None  # operators do not assign attributes; `Assembly` keeps the check
         if target is expect_answer and args[2] in AUTOGRAD:
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
+        target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
@@ -337,6 +356,11 @@ class _Replay(torch.fx.Interpreter):
         """The error, with the line of the program that it comes from."""
         if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
             error = _depends_on_values(str(error.func))
+        if isinstance(error, UnsupportedOperatorException):
+            error = SymbolicTraceError(
+                f"{error.func} has no abstract values, so that its operators cannot be found.\n"
+                "Use the graph as it is, without lowering."
+            )
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")

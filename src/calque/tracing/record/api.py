@@ -1,17 +1,20 @@
 """`calque.record(...)`."""
 
 import contextlib
-import fnmatch
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
 from calque.tracing.core.patching import Patches
+from calque.tracing.graph import checks
 from calque.tracing.record.ends import given_to, mapped, result_of
+from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
+from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
 from calque.tracing.symbolic.leaves import Leaves
@@ -24,6 +27,7 @@ def record(
     *args: Any,
     strict: bool = False,
     keep: str | Sequence[str] = (),
+    edits: Mapping[str, Callable[[Any], Any]] | None = None,
     **kwargs: Any,
 ) -> Recording:
     """Run a program once, on real data, and note what it does as it was written.
@@ -37,7 +41,11 @@ def record(
         strict: raise where the program reads the value of a tensor into Python, instead of checking
             the value when a graph of the recording runs.
         keep: patterns (as in `fnmatch`) of the paths of modules whose results are kept, in
-            `Recording.kept`. Nothing else of the run is.
+            `Recording.kept` and, after `backward()`, `Recording.gradients`. `"*.attn:softmax"` are
+            the results of the function `softmax` in such modules. Nothing else of the run is kept.
+        edits: for such patterns, a function of what was given, which gives what the program goes
+            on with, of the same shape and dtype; None leaves it. What is recorded is the edited
+            program.
         **kwargs: as `args`, by name.
 
     Returns:
@@ -47,6 +55,7 @@ def record(
     Raises:
         TraceError: the program does what no recording can hold, such as drawing a random number of
             Python's, or, where `strict`, reads a value.
+        ValueError: a pattern matches nothing; names the nearest.
         Exception: whatever the program raises; the exception has the attribute `recording`, what
             was recorded until then.
 
@@ -56,12 +65,11 @@ def record(
     >>> print([node.name for node in recording.graph(level="module").graph.nodes])
     ['input_1', '_0', '_1', 'output']
     """
-    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+    keeper = Keeper((keep,) if isinstance(keep, str) else keep, edits or {})
     root, method, function = _parts(program)
+    recorder = Recorder(root, strict, keeper)
     watch = Watch(root, method, (args, kwargs), lambda code, names: None)
-    recorder = Recorder(
-        root, strict, lambda path: any(fnmatch.fnmatchcase(path, each) for each in patterns)
-    )
+    keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
     tape = Tape(root, method, _name(function), function, recorder)
@@ -79,6 +87,7 @@ def record(
             recorder.ended = True
             _end(tape, recorder, watch, result, can_tell())
         recording.result = result
+        keeper.check_seen()
     except Exception as error:
         error.recording = recording  # type: ignore[attr-defined]
         tidy(error)
@@ -121,6 +130,10 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
+    tensors = (leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor))
+    tape.parameters = {
+        recorder.values.of(tensor) for tensor in tensors if isinstance(tensor, torch.nn.Parameter)
+    }
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(
             f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
@@ -138,13 +151,17 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
     """Look at what the program has left, and give the recording its result."""
     recorder.end()
     tape.result = result_of(recorder, result)
+    tape.asks_for_parameters = watch.names("Parameter")
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):
         owners[id(module._buffers)] = owners[id(module._parameters)] = module
+    assigned = _assigned_by_graphs(tape)
     for change in changes:
         key = change.key
         owner = owners.get(key[0])
+        if (id(owner), key[1]) in assigned:
+            continue
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
@@ -162,6 +179,16 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
+    """The modules, by id, and their attributes, that graphs within the program have assigned."""
+    calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
+    owners = [(call.args[0], call.args[1]) for call in calls]
+    return {
+        (id(owner if isinstance(owner, torch.nn.Module) else owner.module), name)
+        for owner, name in owners
+    }
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:

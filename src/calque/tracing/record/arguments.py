@@ -46,7 +46,9 @@ class Arguments:
             return slice(self.of(given.start), self.of(given.stop), self.of(given.step))
         if isinstance(given, tuple):
             if hasattr(kind, "_fields"):
-                return kind(*map(self.of, given))
+                if not kind.__new__.__module__.startswith("namedtuple_"):
+                    self._recorder.local.objects.append(given)  # made of tensors only, by itself
+                return kind._make(map(self.of, given))  # type: ignore[attr-defined]
             return kind([self.of(part) for part in given])
         return self._object(given)
 
@@ -163,3 +165,14 @@ def _is_filled(cell: Any) -> bool:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def holds_tensors(result: Any) -> bool:
+    """Whether there are tensors in what a function of PyTorch gave."""
+    if type(result) in ATOMIC:
+        return False
+    if isinstance(result, torch.Tensor):
+        return True
+    if isinstance(result, dict):
+        return any(map(holds_tensors, result.values()))
+    return isinstance(result, (tuple, list)) and any(map(holds_tensors, result))

@@ -1,5 +1,6 @@
 """The graph of a recording: its events, at the depth that is asked for, as nodes."""
 
+import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
 from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import Answer, expect_answer, expect_one
@@ -23,6 +25,7 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.leaving import collapsible
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assignments import Owner
@@ -55,14 +58,26 @@ class Builder(NamingTracer):
     Args:
         tape: the recording (`Tape`).
         is_leaf: says of a module and its path whether a call of it is one node.
+        keeper: edits what some calls give.
+        whole: whether the program itself may be such a module.
     """
 
     graph_type: type[Graph] = TracedGraph
     records_origins = False
     decorated = False
 
-    def __init__(self, tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> None:
+    def __init__(
+        self,
+        tape: Any,
+        is_leaf: Callable[[torch.nn.Module, str], bool],
+        keeper: Keeper,
+        whole: bool = False,
+    ) -> None:
         super().__init__()
+        self._whole = whole
+        self._keeper = keeper
+        self._taken: list[tuple[Node, str, Value]] = []
+        self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
         self._parts: list[Node] = []
@@ -85,6 +100,7 @@ class Builder(NamingTracer):
         self._origin = origin_of_code(self.graph._co_fields)
         self._add_inputs()
         self._add_events()
+        self._add_guards()
         self._origin = origin_of_code(self.graph._co_fields)
         self._enter_module(None)
         self._add_assignments()
@@ -159,7 +175,7 @@ class Builder(NamingTracer):
             bare = name.lstrip("*")
             if bare in tape.arguments:
                 self._placeholders()[-1].meta.setdefault("val", abstract[bare])
-                paired(tape.arguments[bare], made, self._take)
+                paired(tape.arguments[bare], made, functools.partial(self._take, bare))
             elif bare != name:
                 self._placeholders()[-1].meta["val"] = {} if name.startswith("**") else ()
         for check, arguments in self.deferred:
@@ -170,12 +186,27 @@ class Builder(NamingTracer):
             self.create_node("call_function", check, lowered, {})
         for first, second in tape.twins:
             nodes = self._env[first], self._env[second]
-            names = " and ".join(str(node.target) for node in nodes)
+            names = " and ".join(node.name for node in nodes)
             self.create_node("call_function", expect_one, (*nodes, names), {})
         order_inputs(self.graph, tape.code)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         for node in self._placeholders()[:1] if tape.asked else ():
             self.assumed.ask(node, *tape.asked)
+
+    def _add_guards(self) -> None:
+        """Check that inputs are tensors that may be left out, or that nothing else would miss."""
+        last = self.assumed.last_input
+        origin = origin_of_code(self.graph._co_fields)
+        if last is None:
+            return
+        with self.graph.inserting_before(last.next):
+            for node, name, value in self._taken:
+                parameter = self._tape.signature.parameters[name]
+                may_miss = parameter.default is not parameter.empty
+                asks = self._tape.asks_for_parameters
+                if may_miss or asks or all(user.target in checks.CHECKS for user in node.users):
+                    was = value in self._tape.parameters if asks else None
+                    self.graph.call_function(checks.expect_given, (node, name, was, str(origin)))
 
     def _placeholders(self) -> list[Node]:
         return self.graph.find_nodes(op="placeholder")
@@ -183,9 +214,10 @@ class Builder(NamingTracer):
     def _abstract(self, leaf: Any) -> Any:
         return self.abstract.like(leaf) if type(leaf) is Value else leaf
 
-    def _take(self, value: Any, made: Any) -> None:
+    def _take(self, name: str, value: Any, made: Any) -> None:
         if type(value) is Value:
             self._env[value] = made.node
+            self._taken.append((made.node, name, value))
 
     def _result(self, result: Any) -> Argument:
         if isinstance(result, Made):
@@ -216,20 +248,26 @@ class Builder(NamingTracer):
     # Events
 
     def _add_events(self) -> None:
-        leaves = collapsible(self._tape, self._is_leaf)
+        leaves = collapsible(self._tape, self._is_leaf, self._whole)
         opened: dict[torch.nn.Module, ModuleCall] = {}
         for event in self._tape.events:
             module = event.module if isinstance(event, Call) else event.call.parent
             if module is not None and module in leaves.within:
                 continue
             if isinstance(event, Begin):
+                self._known_at[event.call] = len(self._env)
                 if event.call not in leaves.calls:
                     opened.setdefault(event.call.module, event.call)
             elif isinstance(event, End):
                 if event.call in leaves.calls:
                     self._add_module(event.call)
+                self._edit(event.call.path, event.call, self._known_at[event.call])
             else:
+                known = len(self._env)
                 self._add_call(event)
+                if self._keeper.sees_functions:
+                    path = event.module.path if event.module is not None else ""
+                    self._edit(f"{path}:{event.name}", event, known)
         for module, call in opened.items():
             if reads_training(type(module)) and not call.is_changed and self._is_named(call):
                 self.assumed.modes[call.path] = call.training
@@ -255,7 +293,11 @@ class Builder(NamingTracer):
     def _add_module(self, call: ModuleCall) -> None:
         self._enter_module(call)
         self._origin = call.origin()
-        path = self.path_of_module(call.module)
+        if call.module is self.root:
+            path = self.get_fresh_qualname("_program")
+            self.keep(path, self.root)
+        else:
+            path = self.path_of_module(call.module)
         node = self.create_node(
             "call_module", path, self.create_arg(call.args), self.create_arg(call.kwargs)
         )
@@ -278,6 +320,28 @@ class Builder(NamingTracer):
             length = self.create_node("call_function", len, (node,), {})
             self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
         self._define(call.result, node)
+
+    def _edit(self, name: str, call: Call | ModuleCall, known: int) -> None:
+        """Put something else in the place of what a call gives.
+
+        Args:
+            known: how many values were known before the call.
+        """
+        edits = self._keeper.edits_of(name) if self._keeper.patterns else ()
+        values = values_in(call.result) if edits else []
+        if not set(values).isdisjoint([*self._env][:known]):
+            raise SymbolicTraceError(
+                f"{call.origin()}: {name} gives back a tensor that it was given, so that a graph "
+                "cannot tell who uses which.\nEdit the call that made it, or record the edited "
+                "program: calque.record(..., edits=...)."
+            )
+        for edit in edits:
+            constant = self.get_fresh_qualname("_edit")
+            self.keep(constant, edit)
+            kept = self.create_node("get_attr", constant, (), {})
+            arguments = kept, self.create_arg(call.result)
+            node = self.create_node("call_function", edited, arguments, {})
+            self._define(call.result, node)
 
     def _expect(self, node: Node, answer: Any, what: str, call: Call) -> None:
         name = self.get_fresh_qualname("_answer")

@@ -46,7 +46,7 @@ def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
         parts = [mapped(part, leaf) for part in given]
         build: Any = type(given)
-        return build(*parts) if hasattr(given, "_fields") else build(parts)
+        return build._make(parts) if hasattr(given, "_fields") else build(parts)
     if isinstance(given, dict):
         made = copy.copy(given)
         for key, part in given.items():

@@ -21,23 +21,30 @@ class Leaves(NamedTuple):
     within: set[ModuleCall]
 
 
-def collapsible(tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool]) -> Leaves:
+def collapsible(
+    tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool], whole: bool = False
+) -> Leaves:
     """The calls that one node can stand for, among those that are to be leaves.
 
     It can where the module is called as it will be found, where what it gives shows all that
     others use of what was computed in it. What is read into Python in it is read again by the
     module itself, when the node runs; but a number that it gives is none of the graph's.
+
+    Args:
+        whole: whether the program itself may be one.
     """
     refused: set[ModuleCall] = set()
     while True:
-        leaves = _outermost(tape, is_leaf, refused)
+        leaves = _outermost(tape, is_leaf, refused, whole)
         found = _that_leak(tape, leaves)
         if not found:
             return leaves
         refused |= found
 
 
-def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]) -> Leaves:
+def _outermost(
+    tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall], whole: bool
+) -> Leaves:
     calls: set[ModuleCall] = set()
     within: set[ModuleCall] = set()
     changed = _changed(tape)
@@ -51,7 +58,7 @@ def _outermost(tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall]
         if call in changed:
             continue
         is_root = call.module is tape.root and call.parent is None
-        fits = not (is_root or call.is_open or call in refused)
+        fits = not ((is_root and not whole) or call.is_open or call in refused)
         if fits and is_leaf(call.module, call.path):
             calls.add(call)
             within.add(call)

@@ -5,25 +5,26 @@ its handler it is off, so that the outermost call is the only one. The program r
 itself: the arguments are handed on as they are, and so is what comes back.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from calque.state import ATOMIC, call_watched, unwatched
+from calque.state import call_watched, unwatched
 from calque.tracing.abstract.questions import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
 from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
-from calque.tracing.graph.checks import fresh
+from calque.tracing.graph.checks import expect_setting, fresh
 from calque.tracing.record import escapes
-from calque.tracing.record.arguments import Arguments
+from calque.tracing.record.arguments import Arguments, holds_tensors
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
+from calque.tracing.record.keeping import Keeper
+from calque.tracing.record.local import Local
 from calque.tracing.record.values import Value, Values
 from calque.tracing.record.witness import tell
 from calque.tracing.symbolic.assumptions import Assumptions
@@ -33,59 +34,33 @@ _in_functorch = torch._C._functorch.peek_interpreter_stack
 _LIFTED = torch.ops.aten.lift_fresh.default
 
 
-class Local(threading.local):
-    """What a recorder knows of each thread.
-
-    Attributes:
-        call: the call of PyTorch that runs.
-        module: the call of a module that runs.
-        is_main: whether the thread is the one that records.
-        is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
-            values; reset by whoever asks.
-        objects: those that were met among arguments and that no graph can hold.
-    """
-
-    is_dynamic = False
-    call: Call | None = None
-    module: ModuleCall | None = None
-    is_main = False
-
-    def __init__(self) -> None:
-        self.objects: list[Any] = []
-
-    def taken(self) -> list[Any]:
-        """The objects, which are forgotten."""
-        objects, self.objects = self.objects, []
-        return objects
-
-
 class Recorder:
     """One recording while it is made; the trace of its threads (`calque.tracing.core.active`).
 
     Args:
         root: the program.
         strict: refuse what reads values of tensors.
-        keeps: says of a module's path whether to keep what its calls give.
+        keeper: keeps and edits what some calls give.
 
     Attributes:
         events: what happened, in order.
         problems: why a graph of it would be wrong, in words.
         escapes: what was read into Python.
         asked: what the program asked of the looks of its tensors.
-        kept: what the calls of some modules gave, by path.
+        keeper: as given.
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
     """
 
     path = None  # the trace decides nothing by itself: the run is real
 
-    def __init__(self, root: Any, strict: bool, keeps: Callable[[str], bool]) -> None:
+    def __init__(self, root: Any, strict: bool, keeper: Keeper) -> None:
         self.tracer = self
         self.events: list[Event] = []
         self.problems: list[str] = []
         self.escapes: list[Escape] = []
         self.asked: set[str] = set()
-        self.kept: dict[str, list[Any]] = {}
+        self.keeper = keeper
         self.assumed = Assumptions()
         self.leaves = Leaves({})
         self.scope = Scope("", None)
@@ -96,12 +71,17 @@ class Recorder:
         self.local = Local()
         self.refusal: Exception | None = None
         self.refused_at: Any = None
-        self._strict, self._keeps = strict, keeps
+        self._strict = strict
         self._paths: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
         self._caught: list[tuple[Call, Exception]] = []
         if isinstance(root, torch.nn.Module):
             self._paths = {id(module): name for name, module in root.named_modules()}
+
+    @property
+    def paths(self) -> list[str]:
+        """Those of the modules of the program; just "" for a function."""
+        return list(self._paths.values()) or [""]
 
     # What `calque.trace` asks of a tracer whose program changes modules
 
@@ -122,10 +102,21 @@ class Recorder:
         return value
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """A graph within the program has a check of its own, which runs now."""
+        """A graph within the program has a check of its own, which runs now and in the graph."""
+        owner = self.local.module.path if self.local.module is not None else ""
+        full = ".".join(part for part in (owner, path) if part)
+        if full in self._paths.values():
+            self.assumed.modes[full] = training
         return False
 
-    keep_setting = keep_mode
+    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+        """As `keep_mode`, of a setting of PyTorch's."""
+        self.create_node("call_function", expect_setting, (name, args, answer), {})
+        return False
+
+    def repeat(self, call: Callable[..., Any], function: Callable[..., Any], args: tuple) -> Any:
+        """A graph within the program does what no mode sees."""
+        return function(*args) if self.contexts is None else self.run(call, args, {})
 
     @property
     def contexts(self) -> RecordedContexts | None:
@@ -206,6 +197,29 @@ class Recorder:
             local.call = None
         with torch._C.DisableTorchFunction():
             self._ran(call, args, result, is_dynamic)
+        if self.keeper.sees_functions:
+            path = call.module.path if call.module is not None else ""
+            return self._kept(f"{path}:{call.name}", result)
+        return result
+
+    def _kept(self, name: str, result: Any) -> Any:
+        """What the program is given in the place of a result, which may be kept."""
+        keeper, local = self.keeper, self.local
+        if not keeper.patterns or local.is_editing:
+            return result
+        local.is_editing = True
+        try:
+            for edit in keeper.edits_of(name):
+                result = edit(result)
+        finally:
+            local.is_editing = False
+        if keeper.wants(name):
+            local.call = Call(keeper.keep, (), {}, local.module, None)  # none of the program's
+            try:
+                with torch._C.DisableTorchFunction():
+                    keeper.keep(name, result)
+            finally:
+                local.call = None
         return result
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -254,7 +268,7 @@ class Recorder:
         if result is None and call.target is not getattr:
             self.events.append(call)
             return
-        if _holds_tensors(result):
+        if holds_tensors(result):
             call.result = self.arguments.defined(result, dynamic)
             self.events.append(call)
             if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
@@ -352,9 +366,7 @@ class Recorder:
             call.result = self.arguments.of(result)
         call.is_open |= bool(local.taken())
         self.events.append(End(call))
-        if self._keeps(path):
-            self.kept.setdefault(path, []).append(result)
-        return result
+        return self._kept(path, result)
 
     def end(self) -> None:
         """The program has returned: calls that raised were caught by it."""
@@ -383,14 +395,3 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def _name(frame: Any) -> str:
     return frame.f_code.co_name
-
-
-def _holds_tensors(result: Any) -> bool:
-    """Whether there are tensors in what a function of PyTorch gave."""
-    if type(result) in ATOMIC:
-        return False
-    if isinstance(result, torch.Tensor):
-        return True
-    if isinstance(result, dict):
-        return any(map(_holds_tensors, result.values()))
-    return isinstance(result, (tuple, list)) and any(map(_holds_tensors, result))

@@ -1,12 +1,13 @@
 """`Recording`: what a run did, to be looked at and to be made a graph of."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, Literal
 
 import torch
 from torch.fx.graph_module import GraphModule
+from torch.utils import _pytree as pytree
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.lowering import lower
@@ -14,6 +15,7 @@ from calque.tracing.record.build import Builder
 from calque.tracing.record.ends import mapped
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event
+from calque.tracing.record.keeping import Gradient, Keeper
 from calque.tracing.record.values import Value
 from calque.tracing.record.witness import Witness
 
@@ -28,6 +30,8 @@ class Tape:
         signature, code, names: of the method or the function; the parameters with their stars.
         arguments: what each parameter was given, with values in the place of tensors.
         twins: the values of tensors that were given twice.
+        parameters: the values of `Parameter`s among the arguments.
+        asks_for_parameters: whether the program may ask which those are.
         events, result: what the program did and what it gave.
         assignments: module, attribute and value of what it has assigned.
         asked, assumed: what the graph has to check.
@@ -42,6 +46,8 @@ class Tape:
         self.names = _names(self.code, isinstance(root, torch.nn.Module))
         self.arguments: dict[str, Any] = {}
         self.twins: list[tuple[Value, Value]] = []
+        self.parameters: set[Value | None] = set()
+        self.asks_for_parameters = False
         self.events: list[Event] = recorder.events
         self.result: Any = None
         self.assignments: list[tuple[torch.nn.Module, str, Any]] = []
@@ -67,7 +73,8 @@ class Recording:
         escapes: the values that it read into Python, each of which is a guard of the graph.
         problems: why no graph of the recording would be right, each with its line.
         witness: how complete the recording is.
-        kept: what the calls of the modules gave that were asked for, by path.
+        kept: what the calls gave that were asked for, by their names, one for each call. The
+            tensors are copies of what was given then, which gradients flow through.
 
     >>> import calque, torch
     >>> recording = calque.record(lambda x: torch.relu(x) + 1, torch.tensor([-1.0, 2.0]))
@@ -82,9 +89,18 @@ class Recording:
         self.result: Any = None
         self.escapes: list[Escape] = recorder.escapes
         self.problems: list[str] = recorder.problems
-        self.kept: dict[str, list[Any]] = recorder.kept
+        self.kept: dict[str, list[Any]] = recorder.keeper.kept
+        self._gradients: dict[str, list[Any]] = recorder.keeper.gradients
         self.constants: list[torch.Tensor] = []
         self._graphs: dict[Any, GraphModule] = {}
+
+    @property
+    def gradients(self) -> dict[str, list[Any]]:
+        """As `kept`, the gradients that `backward()` has given; None for a tensor without."""
+        return {
+            name: [pytree.tree_map_only(Gradient, lambda part: part.now, each) for each in results]
+            for name, results in self._gradients.items()
+        }
 
     @property
     def calls(self) -> list[Call]:
@@ -104,6 +120,8 @@ class Recording:
         level: Level = "function",
         *,
         leaf: Callable[[torch.nn.Module, str], bool] | None = None,
+        edits: Mapping[str, Callable[[Any], Any]] | None = None,
+        whole: bool = False,
     ) -> GraphModule:
         """The program as a graph that can be run on other inputs.
 
@@ -113,6 +131,10 @@ class Recording:
                 is an operator (`calque.lower`).
             leaf: which modules are one node, given the module and its path, in the place of what
                 the level says. A call that one node cannot stand for is opened all the same.
+            edits: for patterns as those of `calque.record`, a function of what such a call gives,
+                which gives what all that follows uses in its place, of the same shape and dtype.
+            whole: whether the program itself may be one node, where it is such a module; it is
+                opened otherwise.
 
         Returns:
             A `torch.fx.GraphModule` that shares the parameters of the program. Its nodes have
@@ -120,7 +142,9 @@ class Recording:
             program has read: sizes, modes, and the values that are in `escapes`.
 
         Raises:
-            TraceError: a graph would not do what the program did; every reason is named.
+            TraceError: a graph would not do what the program did; every reason is named. Or what is
+                to be edited is what a module was given, and only gives back.
+            ValueError: no call matches a pattern.
         """
         if self.problems:
             listed = "\n".join(self.problems[:5])
@@ -131,9 +155,12 @@ class Recording:
         if level not in ("module", "function", "aten"):
             raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
         if level == "aten":
-            return lower(self.graph("function", leaf=leaf))
+            return lower(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
-        return Builder(self._tape, is_leaf).build()
+        keeper = Keeper((), edits or {})
+        graph = Builder(self._tape, is_leaf, keeper, whole).build()
+        keeper.check_seen()
+        return graph
 
     def __str__(self) -> str:
         return "\n".join(_lines(self._tape.events))

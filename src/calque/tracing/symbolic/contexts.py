@@ -20,7 +20,13 @@ from calque.tracing.proxies.proxy import proxies_in
 
 
 class Contexts:
-    """The blocks that are open in a trace, and the nodes that begin and end them."""
+    """The blocks that are open in a trace, and the nodes that begin and end them.
+
+    Attributes:
+        repeats: whether what graphs within the program do is a node of the trace.
+    """
+
+    repeats = False
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
@@ -129,6 +135,10 @@ def _application(kind: type, original: Any) -> Callable[..., Any]:
     """`kind.apply` under a name of its own, which generated code can tell from other functions'."""
 
     def apply(*args: Any, **kwargs: Any) -> Any:
+        trace = current_trace()
+        contexts = trace.tracer.contexts if trace is not None else None
+        if contexts is not None and contexts.repeats:  # a graph is recorded again
+            return contexts.apply(apply, args, kwargs)
         return original.__get__(None, kind)(*args, **kwargs)
 
     apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"

@@ -1,0 +1,6 @@
+"""Two graphs of one program, compared: `calque.diff`."""
+
+from calque.comparing.api import diff
+from calque.comparing.differences import Difference, Differences
+
+__all__ = ["Difference", "Differences", "diff"]

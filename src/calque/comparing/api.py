@@ -1,0 +1,129 @@
+"""`calque.diff(...)`."""
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx.graph_module import GraphModule
+
+from calque.comparing.alignment import Pair, aligned
+from calque.comparing.differences import Differences
+from calque.comparing.naming import vocabulary
+from calque.comparing.running import moved, same_random_numbers
+from calque.comparing.sides import Side, differing
+from calque.comparing.structure import positions, structural
+from calque.tracing.record import Recording, record
+
+Program = GraphModule | ExportedProgram | Recording | torch.nn.Module | Callable[..., Any]
+
+
+def diff(
+    a: Program,
+    b: Program,
+    /,
+    *args: Any,
+    devices: tuple[str, str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    **kwargs: Any,
+) -> Differences:
+    """Where two graphs of one program disagree: the first node, and the line of the program.
+
+    As `torch.testing.assert_close` of their results, but it says where the disagreement began.
+    Each is run by itself, on copies of the arguments and of the state, with the same random
+    numbers. Nodes are compared one by one where both graphs call the same; where one calls layers
+    and the other functions or operators, what leaves each line of each call of a module is.
+
+    Args:
+        a, b: graphs of any tracer, exported programs or recordings; also modules and functions,
+            which are recorded.
+        *args: what both are called with. No arguments at all: only their structure is compared.
+        devices: where each is run, such as `("cpu", "jax")`; by default where they are.
+        rtol, atol: tolerances, both or none; by default those of `torch.testing.assert_close`.
+        **kwargs: as `args`, by name.
+
+    Returns:
+        What differs, in the order of `a`; true where anything does. Structure is compared where
+        both are graphs of calls, or both of the same kind of operators.
+
+    Raises:
+        TraceError: a module or function cannot be recorded.
+        Exception: what both raise.
+
+    >>> import calque, torch
+    >>> def program(x):
+    ...     return x.sin() * 2
+    >>> def other(x):
+    ...     return x.cos() * 2
+    >>> found = calque.diff(program, other, torch.ones(2))
+    >>> found.first.kind, found.first.a.name, found.first.b.name
+    ('structure', 'sin', 'cos')
+    >>> bool(calque.diff(program, calque.trace(program, torch.ones(2)), torch.ones(2)))
+    False
+    """
+    runs = bool(args or kwargs)
+    first, second = _graphs(a, b, args, kwargs)
+    rows = list(aligned(first, second))
+    found = Differences()
+    if vocabulary(first) == vocabulary(second):
+        found.found += structural(rows)
+    if runs:
+        on = (None, None) if devices is None else devices
+        where = Side(first, on[0], args, kwargs), Side(second, on[1], args, kwargs)
+        pairs = [row for row in rows if isinstance(row, Pair)]
+        tolerances = {"rtol": rtol, "atol": atol}
+        found.compared = len(pairs)
+        found.found += differing(*where, pairs, tolerances)
+    order = positions(rows)
+    last = len(rows)  # results as a whole
+    found.found.sort(key=lambda each: order.get(each.a or each.b, last))
+    return found
+
+
+# Graphs of what is given
+
+
+def _graphs(a: Any, b: Any, args: tuple, kwargs: dict) -> tuple[GraphModule, GraphModule]:
+    """Both as graphs; what is none is recorded at the level of the other."""
+    made = [_graph_of(each) for each in (a, b)]
+    for i, given in enumerate((a, b)):
+        if made[i] is None:
+            made[i] = _recorded(given, made[1 - i], args, kwargs)
+    first, second = made
+    assert first is not None and second is not None
+    return first, second
+
+
+def _graph_of(given: Any) -> GraphModule | None:
+    if isinstance(given, ExportedProgram):
+        return given.module()  # type: ignore[return-value]
+    if isinstance(given, Recording):
+        return given.graph()
+    if isinstance(given, GraphModule):
+        return given
+    if not callable(given):
+        raise TypeError(f"{given!r} is neither a graph nor a program")
+    return None
+
+
+def _recorded(program: Any, other: GraphModule | None, args: tuple, kwargs: dict) -> GraphModule:
+    """The graph of a copy of a program, as deep as another graph."""
+    if not (args or kwargs):
+        raise TypeError("a program is recorded to be compared: give the arguments of a call")
+    is_method = isinstance(program, types.MethodType)
+    owner = program.__self__ if is_method else program
+    twin = copy.deepcopy(owner) if isinstance(owner, torch.nn.Module) else None
+    if twin is not None:
+        program = types.MethodType(program.__func__, twin) if is_method else twin
+    with same_random_numbers("cpu"):
+        recording = record(program, *moved(args, None), **moved(kwargs, None))
+    if twin is not None:
+        twin.load_state_dict(owner.state_dict())  # the recorded run may have changed it
+    if other is not None and vocabulary(other) != "calls":
+        return recording.graph("aten")
+    targets = other.graph.find_nodes(op="call_module") if other is not None else ()
+    leaves = {str(node.target) for node in targets}
+    return recording.graph(leaf=lambda module, path: path in leaves)

@@ -1,0 +1,99 @@
+"""What a comparison finds: `Differences`, of which the first is what one looks for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch.fx.node import Node
+
+from calque.tracing.core.origins import NodeOrigin
+
+Kind = Literal["structure", "shape", "dtype", "values", "error"]
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two graphs disagree.
+
+    Attributes:
+        kind: `"structure"`: other calls, or the same with other arguments; `"shape"`, `"dtype"` and
+            `"values"`: of what a node gives; `"error"`: one of the two raises here.
+        what: in words.
+        a, b: the nodes; None where a graph has none for the place, or for a result as a whole.
+        origin: the line of the program; None where neither graph knows of it.
+        max_abs, max_rel: the greatest absolute and relative error, where values differ.
+    """
+
+    kind: Kind
+    what: str
+    a: Node | None = None
+    b: Node | None = None
+    origin: NodeOrigin | None = None
+    max_abs: float | None = None
+    max_rel: float | None = None
+
+    @property
+    def path(self) -> str:
+        """The module in whose forward it is; "" for the root."""
+        return self.origin.module if self.origin is not None else ""
+
+    def __str__(self) -> str:
+        nodes = [f"{node.name} in {side}" for node, side in ((self.a, "a"), (self.b, "b")) if node]
+        place = str(self.origin) if self.origin is not None else "somewhere"
+        text = self.origin.text if self.origin is not None else ""
+        lines = [f"{self.kind}: {place}", f"    {text}" if text else ""]
+        lines.append(f"  {' and '.join(nodes)}: {self.what}" if nodes else f"  {self.what}")
+        return "\n".join(line for line in lines if line)
+
+
+@dataclass
+class Differences(Sequence[Difference]):
+    """Where two graphs disagree, in the order of the first; true when they do anywhere.
+
+    Attributes:
+        compared: how many pairs of nodes were compared by their values.
+        found: the differences.
+    """
+
+    compared: int = 0
+    found: list[Difference] = field(default_factory=list)
+
+    @property
+    def first(self) -> Difference | None:
+        """Where they disagree first; None where they agree."""
+        return self.found[0] if self.found else None
+
+    def of(self, *kinds: Kind) -> list[Difference]:
+        """Those of some kinds.
+
+        >>> Differences(0, [Difference("shape", "(2,) and (3,)")]).of("values", "dtype")
+        []
+        """
+        return [difference for difference in self.found if difference.kind in kinds]
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self.found[index]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self.found)
+
+    def __str__(self) -> str:
+        compared = f"the values of {self.compared} nodes compared" if self.compared else ""
+        if not self.found:
+            return "no difference" + (f"; {compared}" if compared else " in structure")
+        lines = ["the first difference:", str(self.found[0])]
+        rest = self.found[1:]
+        lines += ["then:"] if rest else []
+        lines += [_indented(str(difference)) for difference in rest[:_SHOWN]]
+        lines += [f"  and {len(rest) - _SHOWN} more"] if len(rest) > _SHOWN else []
+        return "\n".join([*lines, compared] if compared else lines)
+
+    __repr__ = __str__
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

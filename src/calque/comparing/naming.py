@@ -1,0 +1,149 @@
+"""What a node calls, and with what, whoever wrote it and however."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.checks import CHECKS, in_place
+
+_GUARDS = CHECKS | {expect_answer, expect_one}
+
+
+def nodes_of(graph: GraphModule) -> list[Node]:
+    """The nodes that compute: neither inputs and members, nor guards."""
+    return [node for node in graph.graph.nodes if node.op.startswith("call") and counts(node)]
+
+
+def counts(node: Node) -> bool:
+    """Whether a node computes, and neither checks something nor reads what is checked."""
+    if node.target in _GUARDS or str(node.target) == "_guards_fn":
+        return False
+    return not (node.users and all(user.target in _GUARDS for user in node.users))
+
+
+def called(node: Node) -> str:
+    """The name of what a node calls, which is one for all ways to write it.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> import operator
+    >>> [called(graph.call_function(f, (x, 1))) for f in (operator.add, torch.add, operator.iadd)]
+    ['add', 'add', 'add_']
+    >>> called(graph.call_method("add", (x, 1)))
+    'add'
+    """
+    target: Any = node.target
+    if node.op == "call_module":
+        module = _module(node)
+        return type(module).__name__ if module is not None else str(target)
+    if target is in_place:
+        return _spelled(str(node.args[0]), True)
+    if target is getattr:
+        return str(node.args[1])
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.rpartition("::")[2]
+    name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    is_dunder = name.startswith("__") and name.endswith("__")
+    is_operator = is_dunder or getattr(target, "__module__", "") == "_operator"
+    return _spelled(name.strip("_") if is_operator else name, is_operator)
+
+
+_SPELLINGS = {
+    "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "inv": "bitwise_not",
+    "invert": "bitwise_not",
+    "negative": "neg",
+    "multiply": "mul",
+    "subtract": "sub",
+    "absolute": "abs",
+    "concat": "cat",
+    "concatenate": "cat",
+}
+_WRITING = frozenset(f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod"))
+_WRITING |= {"ipow", "iand", "ior", "ixor", "ilshift", "irshift", "imatmul"}
+
+
+def _spelled(name: str, is_operator: bool) -> str:
+    """The one name of what has several, as methods, functions and Python's operators."""
+    if is_operator and name in _WRITING:
+        return f"{_SPELLINGS.get(name[1:], name[1:])}_"
+    return _SPELLINGS.get(name, name)
+
+
+def _module(node: Node) -> Any:
+    owner = node.graph.owning_module
+    return owner.get_submodule(str(node.target)) if owner is not None else None
+
+
+def is_part(node: Node) -> bool:
+    """Whether a node only takes a tensor out of a container that another has given."""
+    if called(node) != "getitem" or not isinstance(node.args[0], Node):
+        return False
+    return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
+
+
+def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
+    """Whether two nodes that call the same are given the same, as far as that can be told.
+
+    Args:
+        twins: which node of the second graph stands for one of the first.
+    """
+    given, other = _arguments(a), _arguments(b)
+    if given is None or other is None or given.keys() != other.keys():
+        return True  # two ways to write the arguments; their values are compared
+    return all(_same(given[name], other[name], twins) for name in given)
+
+
+def _arguments(node: Node) -> dict[str, Any] | None:
+    if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+        try:
+            bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            pass
+        else:
+            bound.apply_defaults()
+            return dict(bound.arguments)
+    return {**{str(i): part for i, part in enumerate(node.args)}, **node.kwargs}
+
+
+def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
+    if isinstance(a, Node) or isinstance(b, Node):
+        both = isinstance(a, Node) and isinstance(b, Node)
+        return both and twins.get(a, b) is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key], twins) for key in a)
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(_same(x, y, twins) for x, y in zip(a, b))
+    if isinstance(a, slice) and isinstance(b, slice):
+        parts = (a.start, a.stop, a.step), (b.start, b.stop, b.step)
+        return _same(*parts, twins)
+    if isinstance(a, float) and isinstance(b, float) and a != a:
+        return b != b
+    return type(a) is type(b) and bool(a == b)
+
+
+def vocabulary(graph: GraphModule) -> str:
+    """What the nodes of a graph are: `"calls"`, `"operators"`, or operators not yet decomposed."""
+    nodes = [node for node in nodes_of(graph) if called(node) != "getitem"]
+    if not all(isinstance(node.target, torch._ops.OperatorBase) for node in nodes):
+        return "calls"
+    targets = {node.target for node in nodes}
+    return "composite operators" if any(map(_is_composite, targets)) else "operators"
+
+
+def _is_composite(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    key = "CompositeImplicitAutograd"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)

@@ -1,0 +1,118 @@
+"""Runs a graph node by node, and hands on what each gives."""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx.graph import CodeGen
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+from torch.utils import _pytree as pytree
+
+from calque.tracing.graph.codegen import Faithful
+
+
+class Run(torch.fx.Interpreter):
+    """One run of a graph.
+
+    Args:
+        graph: it.
+        see: is given each node that was run, and its value.
+
+    Attributes:
+        failed: the node that raised, and what; None where none did.
+    """
+
+    def __init__(self, graph: GraphModule, see: Callable[[Node, Any], None]) -> None:
+        super().__init__(graph, garbage_collect_values=True)
+        self.extra_traceback = False
+        self.failed: tuple[Node, Exception] | None = None
+        self._see = see
+        self._given: dict[Any, Any] = {}
+
+    def result(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What the graph gives for a call; None where it raises."""
+        module: Any = self.module
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        placeholders = module.graph.find_nodes(op="placeholder")
+        if type(module.graph._codegen) in (CodeGen, Faithful):
+            given = list(bound.arguments.values())
+        else:
+            given = list(module.graph.process_inputs(*bound.args))
+        self._given = dict(zip((node.target for node in placeholders), given, strict=True))
+        try:
+            with _grad_mode_put_back():
+                result = self.run(enable_io_processing=False)
+        except Exception:
+            if self.failed is None:
+                raise
+            return None
+        return module.graph.process_outputs(result)
+
+    def run_node(self, n: Node) -> Any:
+        """As `Interpreter.run_node`; what it gives is handed on."""
+        try:
+            value = super().run_node(n)
+        except Exception as error:
+            self.failed = n, error
+            raise
+        self._see(n, value)
+        return value
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
+        """As the generated code: a list is a new one, which the function may change."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return _new(args), _new(kwargs)
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An input, in its containers."""
+        return self._given[target]
+
+
+def _new(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _new(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_new(part) for part in value]
+    return tuple(map(_new, value)) if type(value) is tuple else value
+
+
+@contextlib.contextmanager
+def _grad_mode_put_back() -> Iterator[None]:
+    grad = torch._C.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+
+
+@contextlib.contextmanager
+def same_random_numbers(device: str) -> Iterator[None]:
+    """Within, random numbers are drawn that are drawn again the next time, and then forgotten."""
+    kind = torch.device(device).type
+    if kind == "cpu":
+        with torch.random.fork_rng(devices=()):
+            yield
+        return
+    with torch.random.fork_rng(devices=(0,), device_type=kind):
+        yield
+
+
+def moved(value: Any, device: str | None) -> Any:
+    """Arguments of a call with copies in the place of their tensors, on a device.
+
+    A tensor that is given twice is one tensor still.
+    """
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            made = tensor.detach().clone()
+            made = made if device is None else made.to(device)
+            copies[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
+
+    return pytree.tree_map_only(torch.Tensor, copied, value)

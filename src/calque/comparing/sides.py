@@ -1,0 +1,100 @@
+"""The two graphs that are compared, each run by itself."""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.comparing.alignment import Pair, origin_of_pair
+from calque.comparing.differences import Difference
+from calque.comparing.running import Run, moved, same_random_numbers
+from calque.comparing.values import compared, kept
+from calque.tracing.core.origins import origin_of
+
+
+class Side:
+    """One of the two: a copy of a graph, on its device, and what it is called with."""
+
+    def __init__(self, graph: GraphModule, device: str | None, args: tuple, kwargs: dict) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own tree specs
+            self.graph = copy.deepcopy(graph)
+        if device is not None:
+            self.graph.to(device)
+        self.device = device or "cpu"
+        self.args, self.kwargs = moved(args, device), moved(kwargs, device)
+        self._there = device
+        self.failed: tuple[Node, Exception] | None = None
+
+    def run(self, see: Any) -> list[Any]:
+        """What the graph gives, and what it has made of its arguments and buffers."""
+        run = Run(self.graph, see)
+        with same_random_numbers(self.device), _on(self._there):
+            result = run.result(self.args, self.kwargs)
+        self.failed = run.failed
+        return [result, self.args, self.kwargs, dict(self.graph.named_buffers())]
+
+
+def _on(device: str | None) -> Any:
+    return torch.device(device) if device is not None else contextlib.nullcontext()
+
+
+def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[Difference]:
+    """Where the values of two graphs differ, or only one of them raises.
+
+    Raises:
+        Exception: what both raise.
+    """
+    there: dict[str, list[Any]] = {}
+    wanted = {pair.a.name for pair in pairs}
+
+    def keep(node: Node, value: Any) -> None:
+        if node.name in wanted:
+            there[node.name] = kept(value)
+
+    twins = {pair.b.name: pair for pair in pairs}
+    found: list[Difference] = []
+
+    def compare(node: Node, value: Any) -> None:
+        pair = twins.get(node.name)
+        if pair is not None and pair.a.name in there:
+            unlike = compared(there.pop(pair.a.name), kept(value), tolerances)
+            if unlike is not None:
+                kind, what, *errors = unlike
+                found.append(Difference(kind, what, *pair, origin_of_pair(pair), *errors))
+
+    first, second = a.run(keep), b.run(compare)
+    yield from found
+    if a.failed is not None and b.failed is not None:
+        raise a.failed[1]
+    if a.failed is not None or b.failed is not None:
+        yield _failed(a, b)
+        return
+    names = "the result", "the arguments, as they are left,", "the keywords, as they are left,"
+    for name, x, y in zip(names, first, second):
+        yield from _of_ends(name, x, y, tolerances)
+    left, right = first[3], second[3]
+    for name in left.keys() & right.keys():
+        what = f"the buffer {name}, as it is left,"
+        yield from _of_ends(what, left[name], right[name], tolerances)
+
+
+def _failed(a: Side, b: Side) -> Difference:
+    side, failed = ("a", a.failed) if a.failed is not None else ("b", b.failed)
+    assert failed is not None
+    node, error = failed
+    nodes = (node, None) if side == "a" else (None, node)
+    told = f"only {side} raises {type(error).__name__}: {error}"
+    return Difference("error", told, *nodes, origin_of(node))
+
+
+def _of_ends(name: str, a: Any, b: Any, tolerances: Any) -> Iterator[Difference]:
+    unlike = compared(kept(a), kept(b), tolerances)
+    if unlike is not None:
+        kind, what, *errors = unlike
+        yield Difference(kind, f"{name} differs: {what}", None, None, None, *errors)

@@ -1,0 +1,152 @@
+"""The arguments of a saved program: its parameters, and where in them its tensors are.
+
+In a file, an argument is `{"value": "x"}` for the input x, a list, `{"tuple": [...]}` or
+`{"dict": [[key, ...], ...]}` of arguments, or the value itself of what is no tensor.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.convert.errors import ConversionError
+
+_ATOMS = (bool, int, float, str, type(None))
+_DEPTH = 50
+
+
+def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | None:
+    """What a file says of the arguments; None where they hold what no file can.
+
+    Starred parameters are left out where nothing was given for them.
+
+    Args:
+        placeholders: the inputs of the graph, whose `val` are the arguments of its example.
+        names: of the tensors in them, in order.
+    """
+    rest = iter(names)
+    starred = [node for node in placeholders if str(node.target).startswith("*")]
+    if any(node.meta.get("val") for node in starred):
+        return None
+    placeholders = [node for node in placeholders if node not in starred]
+    try:
+        return [[str(n.target), _written(n.meta["val"], rest)] for n in placeholders]
+    except (KeyError, TypeError):
+        return None
+
+
+def _written(value: Any, names: Iterator[str]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"value": next(names)}
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError
+        return {"dict": [[key, _written(part, names)] for key, part in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_written(part, names) for part in value]}
+    if isinstance(value, list):
+        return [_written(part, names) for part in value]
+    if isinstance(value, _ATOMS) and not (isinstance(value, float) and not math.isfinite(value)):
+        return value
+    raise TypeError
+
+
+class Arguments:
+    """Finds the arrays in the arguments of a call.
+
+    Args:
+        told: what the file says.
+        names: of the inputs, in order.
+
+    Raises:
+        ConversionError: it says what no file does.
+    """
+
+    def __init__(self, told: Any, names: list[str]) -> None:
+        if not isinstance(told, list) or not all(_is_parameter(entry) for entry in told):
+            raise ConversionError("arguments are no list of names with values")
+        self._parameters: dict[str, Any] = dict(told)
+        found = [name for _, part in told for name in _names(part, 0)]
+        if len(self._parameters) != len(told) or found != names:
+            raise ConversionError("arguments are not made of the inputs, in their order")
+
+    def arrays(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        """The arrays, in the order of the inputs.
+
+        Raises:
+            TypeError: the arguments are of another structure, or another value is given for what
+                is no tensor.
+        """
+        parameters = list(self._parameters)
+        if len(args) > len(parameters):
+            raise TypeError(f"takes {len(parameters)} arguments, not {len(args)}")
+        given = dict(zip(parameters, args))
+        twice = given.keys() & kwargs.keys()
+        unknown = kwargs.keys() - set(parameters)
+        if twice or unknown:
+            raise TypeError(f"cannot take {sorted(twice | unknown)}; there are {parameters}")
+        given |= kwargs
+        found: list[Any] = []
+        for name, told in self._parameters.items():
+            if name in given:
+                _collect(told, given[name], name, found)
+            elif next(_names(told, 0), None) is not None:
+                raise TypeError(f"the argument {name} is missing")
+        return found
+
+
+def _is_parameter(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+
+
+def _names(told: Any, depth: int) -> Iterator[str]:
+    """The inputs in an argument, in order."""
+    if depth > _DEPTH:
+        raise ConversionError("arguments are nested too deeply")
+    if isinstance(told, dict):
+        kind, parts = _container(told)
+        if kind == "value":
+            yield parts
+            return
+        told = [part for _, part in parts] if kind == "dict" else parts
+    elif not isinstance(told, list):
+        if not isinstance(told, _ATOMS):
+            raise ConversionError(f"arguments have {told!r}, which is no value")
+        return
+    for part in told:
+        yield from _names(part, depth + 1)
+
+
+def _container(told: dict[str, Any]) -> tuple[str, Any]:
+    fits = {
+        "value": lambda part: isinstance(part, str),
+        "tuple": lambda part: isinstance(part, list),
+        "dict": lambda part: isinstance(part, list) and all(map(_is_parameter, part)),
+    }
+    for kind, part in told.items():
+        if len(told) == 1 and kind in fits and fits[kind](part):
+            return kind, part
+    raise ConversionError(f"arguments have {told!r}, which is no value")
+
+
+def _collect(told: Any, given: Any, name: str, found: list[Any]) -> None:
+    if not isinstance(told, (dict, list)):
+        if type(given) is not type(told) or given != told:
+            raise TypeError(f"saved with {name}={told!r}, called with {name}={given!r}")
+        return
+    kind, parts = _container(told) if isinstance(told, dict) else ("list", told)
+    if kind == "value":
+        found.append(given)
+    elif kind == "dict":
+        keys = [key for key, _ in parts]
+        if not isinstance(given, dict) or given.keys() != set(keys):
+            raise TypeError(f"{name} is no dict of {keys}")
+        for key, part in parts:
+            _collect(part, given[key], f"{name}[{key!r}]", found)
+    else:
+        if not isinstance(given, (tuple, list)) or len(given) != len(parts):
+            raise TypeError(f"{name} is no {kind} of {len(parts)} parts")
+        for i, (part, value) in enumerate(zip(parts, given)):
+            _collect(part, value, f"{name}[{i}]", found)

@@ -1,0 +1,126 @@
+"""Which tracer makes a graph: the one that was asked for, or the first that is faithful."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch.fx.graph_module import GraphModule
+from torch.utils import _pytree as pytree
+
+from calque.errors import TraceError, tidy
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.record import record
+
+TracerName = Literal["symbolic", "record", "export", "auto"]
+Trace = Callable[[], GraphModule]
+
+_log = logging.getLogger("calque.tracing")
+_ORDER = ("symbolic", "record")
+
+
+def by_tracer(
+    name: TracerName, symbolic: Trace, root: Any, args: tuple, kwargs: dict[str, Any]
+) -> GraphModule:
+    """The graph by a tracer; `meta["calque.tracer"]` says which, and why not those before it.
+
+    Args:
+        name: the tracer; `"auto"` is the first of `_ORDER` that does not refuse.
+        symbolic: traces on proxies.
+        root, args, kwargs: the program and an example call.
+
+    Raises:
+        TraceError: the tracer refuses the program, or each of them does.
+    """
+    tracers: dict[str, Trace] = {
+        "symbolic": symbolic,
+        "record": lambda: _recorded(root, args, kwargs),
+        "export": lambda: _exported(root, args, kwargs),
+    }
+    if name not in (*tracers, "auto"):
+        raise ValueError(f"tracer is {name!r}, and not one of {', '.join((*tracers, 'auto'))}")
+    if name not in ("symbolic", "auto") and not (args or kwargs):
+        raise TypeError(f"tracer={name!r} needs the arguments of a call")
+    if name != "auto":
+        graph, refused = tracers[name](), {}
+    else:
+        order = _ORDER if args or kwargs else _ORDER[:1]
+        name, graph, refused = _first({each: tracers[each] for each in order})
+    graph.meta["calque.tracer"] = name
+    graph.meta["calque.refused"] = refused
+    return graph
+
+
+def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]:
+    """The first graph that there is, who made it, and why others did not."""
+    refused: dict[str, str] = {}
+    errors: list[Exception] = []
+    for name, tracer in tracers.items():
+        try:
+            graph = tracer()
+        except Exception as error:
+            refused[name] = f"{type(error).__name__}: {error}"
+            errors.append(tidy(error))
+            continue
+        for other, why in refused.items():
+            _log.info("traced by %r; %r refused: %s", name, other, why)
+        return name, graph, refused
+    last = errors[-1]
+    if len(errors) == 1 or not isinstance(last, TraceError):
+        raise last  # what the program itself raises when it runs
+    listed = "\n".join(f"{name}: {why}" for name, why in refused.items())
+    raise SymbolicTraceError(f"no tracer is faithful to this program.\n{listed}") from None
+
+
+def _recorded(root: Any, args: tuple, kwargs: dict[str, Any]) -> GraphModule:
+    """The graph of a run, whose writes to arguments and members are taken back."""
+    owner = getattr(root, "__self__", root)
+    with _state_put_back(owner), torch.random.fork_rng(devices=()):
+        args, kwargs = _copies((args, kwargs))
+        return record(root, *args, **kwargs).graph("module")
+
+
+def _copies(given: Any) -> Any:
+    """Arguments with copies for their tensors; one that is given twice is one tensor still."""
+    made: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            copy = tensor.detach().clone()
+            made[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+        return made[id(tensor)]
+
+    return pytree.tree_map_only(torch.Tensor, copied, given)
+
+
+@contextlib.contextmanager
+def _state_put_back(owner: Any) -> Iterator[None]:
+    """Parameters and buffers have the values of before afterwards."""
+    members = [*owner.parameters(), *owner.buffers()] if isinstance(owner, torch.nn.Module) else []
+    before = [(tensor, tensor.detach().clone()) for tensor in members]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                if not torch.equal(tensor, value):  # batch_norm writes, and counts no version
+                    tensor.copy_(value)
+
+
+def _exported(root: Any, args: tuple, kwargs: dict[str, Any]) -> GraphModule:
+    """`torch.export`'s graph of a module, or of a function as a module."""
+    module = root if isinstance(root, torch.nn.Module) else _Function(root)
+    return torch.export.export(module, args, kwargs).module()  # type: ignore[return-value]
+
+
+class _Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        return self._function(*args, **kwargs)

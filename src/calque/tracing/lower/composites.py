@@ -1,0 +1,206 @@
+"""Calls whose operators PyTorch chooses otherwise while they are found than where they run.
+
+- Dropout draws, under `torch.func.functionalize`, in the order of indices; where it runs, in the
+  order of memory. So it is written here as it runs, and what fills a tensor that is not contiguous
+  fills one in the order of its memory.
+- Recurrent layers are one operator of the CPU's own, or write to what they have just made. Their
+  decompositions of `torch._decomp` do neither.
+"""
+
+import contextlib
+import functools
+import importlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calque.tracing.core.patching import Patches
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def held(functional: bool) -> Iterator[None]:
+    """Within, this thread calls what is written here.
+
+    Args:
+        functional: whether operators that write are replaced.
+    """
+    table = {**RECURRENT, **(RANDOM if functional else {})}
+    _fills_in_order_of_memory()  # which is found out before anything is abstract
+    before = getattr(_local, "table", None)
+    with Patches() as patches:
+        for name in table:
+            patches.hold(torch._VF, name, functools.partial(_chosen, name))
+        _local.table = table
+        try:
+            yield
+        finally:
+            _local.table = before
+
+
+def _chosen(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        table = getattr(_local, "table", None) or {}
+        return table.get(name, original)(*args, **kwargs)
+
+    return call
+
+
+def written_here(target: Any) -> Any:
+    """What stands for a function in a graph, or the function itself."""
+    table = getattr(_local, "table", None) or {}
+    name = getattr(target, "__name__", "")
+    known = name in table and getattr(torch._C._VariableFunctions, name, None) is target
+    return table[name] if known else target
+
+
+# Random numbers
+
+
+def _noise(input: Tensor, p: float) -> Tensor:
+    return torch.empty_like(input).bernoulli_(1 - p)
+
+
+def _kept(input: Tensor, p: float, train: bool) -> bool:
+    return not train or p == 0 or input.numel() == 0
+
+
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    if _kept(input, p, train):
+        return input
+    if p == 1:
+        return input * torch.zeros((), dtype=input.dtype, device=input.device)
+    return input * _noise(input, p).div_(1 - p)
+
+
+def _dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    if _kept(input, p, train):
+        return input
+    if p == 1:
+        return input.mul_(torch.zeros((), dtype=input.dtype, device=input.device))
+    return input.mul_(_noise(input, p).div_(1 - p))
+
+
+def _alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    if _kept(input, p, train) or p == 1:
+        return _dropout(input, p, train)
+    noise, shift = _alpha_noise(input, p)
+    return (input * noise).add_(shift)
+
+
+def _alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    if _kept(input, p, train) or p == 1:
+        return _dropout_(input, p, train)
+    noise, shift = _alpha_noise(input, p)
+    return input.mul_(noise).add_(shift)
+
+
+def _alpha_noise(input: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    alpha = 1.7580993408473766
+    scale = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
+    noise = _noise(input, p)
+    shift = noise.add(-1).mul_(alpha * scale).add_(alpha * scale * p)
+    return noise.mul_(scale), shift
+
+
+RANDOM: dict[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "dropout_": _dropout_,
+    "alpha_dropout": _alpha_dropout,
+    "alpha_dropout_": _alpha_dropout_,
+}
+
+
+def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
+    """`x.bernoulli_(p)` without a write: an operator that fills in the order of indices."""
+    if x.device.type != "cpu" or x.is_contiguous() or not _fills_in_order_of_memory():
+        return NotImplemented
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    if not x.permute(order).is_contiguous():
+        return NotImplemented
+    back = sorted(range(x.dim()), key=order.__getitem__)
+    run = torch.ops.aten.bernoulli.p
+    return run(x.permute(order), p, generator=generator).permute(back)
+
+
+@functools.cache
+def _fills_in_order_of_memory() -> bool:
+    """Whether this CPU does; some kernels fill a buffer, and copy it."""
+    drawn = []
+    for x in (torch.empty(8, 8), torch.empty(8, 8).t()):
+        drawn.append(x.bernoulli_(0.5, generator=torch.Generator().manual_seed(0)))
+    return torch.equal(drawn[0], drawn[1].t())
+
+
+# Recurrent layers
+
+
+def _recurrent(name: str) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return getattr(torch._C._VariableFunctions, name)(*args, **kwargs)
+        if isinstance(args[3], (list, tuple)):  # a packed sequence, with the sizes of its batches
+            return _layers(name, "data", args[:2], *args[2:])
+        input, *rest, batch_first = args
+        input = input.transpose(0, 1) if batch_first else input
+        result, *states = _layers(name, "input", (input,), *rest)
+        return (result.transpose(0, 1) if batch_first else result, *states)
+
+    return run
+
+
+def _layers(
+    name: str,
+    overload: str,
+    given: tuple,
+    hx: Any,
+    weights: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> Any:
+    """One layer after the other, with dropout in between."""
+    operator = getattr(getattr(torch.ops.aten, name), overload)
+    decomposed = importlib.import_module("torch._decomp").get_decompositions([operator])[operator]
+    directions = 2 if bidirectional else 1
+    hidden = list(hx) if isinstance(hx, (tuple, list)) else [hx]
+    each = len(weights) // num_layers
+    result, sizes = given[0], given[1:]
+    after: list[tuple] = []
+    last = (False,) if overload == "input" else ()
+    for i in range(num_layers):
+        if i and train and dropout:
+            result = _dropout(result, dropout, True)
+        states = [state[i * directions : (i + 1) * directions] for state in hidden]
+        state = states if isinstance(hx, (tuple, list)) else states[0]
+        own = weights[i * each : (i + 1) * each]
+        with _without_mkldnn():
+            result, *states = decomposed(
+                result, *sizes, state, own, has_biases, 1, 0.0, False, bidirectional, *last
+            )
+        after.append(tuple(states))
+    return (result, *(torch.cat(states) for states in zip(*after)))
+
+
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """As `torch.backends.mkldnn.flags(enabled=False)`, which warns of GPUs that are not there."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+RECURRENT: dict[str, Callable[..., Any]] = {
+    name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+}

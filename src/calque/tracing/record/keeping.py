@@ -1,0 +1,168 @@
+"""What is kept of a run on request, and what is put in the place of values: `keep` and `edits`.
+
+A pattern names calls: `"layers.*.attn"` those of modules, by their paths, and
+`"layers.*.attn:softmax"` those of a function of PyTorch, made in such a module. `*` and `?` are
+those of `fnmatch`.
+"""
+
+import difflib
+import fnmatch
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+Edit = Callable[[Any], Any]
+
+
+class Edited:
+    """Puts something else in the place of a value, of the same shapes and dtypes.
+
+    Args:
+        edit: gets the value; what it gives takes its place, and None leaves it.
+        name: of the value, for messages.
+    """
+
+    def __init__(self, edit: Edit, name: str) -> None:
+        self._edit, self._name = edit, name
+
+    def __call__(self, value: Any) -> Any:
+        """What takes the place of `value`.
+
+        Raises:
+            ValueError: it has other shapes or dtypes, or is in other containers.
+        """
+        made = self._edit(value)
+        if made is None:
+            return value
+        if _looks(made) != _looks(value):
+            raise ValueError(
+                f"the edit of {self._name} gives {_spoken(made)} in the place of {_spoken(value)}"
+            )
+        return made
+
+
+def edited(edit: Edited, value: Any) -> Any:
+    """What takes the place of a value, as a node of a graph."""
+    return edit(value)
+
+
+def _looks(value: Any) -> Any:
+    leaves, structure = pytree.tree_flatten(value)
+    tensors = [(tuple(t.shape), t.dtype) if _is_tensor(t) else type(t) for t in leaves]
+    return tensors, structure
+
+
+def _spoken(value: Any) -> str:
+    leaves = pytree.tree_leaves(value)
+    named = [f"{str(t.dtype)[6:]}{list(t.shape)}" for t in leaves if _is_tensor(t)]
+    return ", ".join(named) or repr(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class Gradient:
+    """The gradient of a tensor of the run, as far as it was computed."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._sum: torch.Tensor | None = None
+        self._leaf = tensor if tensor.is_leaf else None
+        if tensor.requires_grad and self._leaf is None:
+            tensor.register_hook(self._add)  # of the tensor as it is now, whatever is written to it
+
+    def _add(self, gradient: torch.Tensor) -> None:
+        known = self._sum
+        self._sum = gradient.detach().clone() if known is None else known + gradient.detach()
+
+    @property
+    def now(self) -> torch.Tensor | None:
+        """What `backward()` has given until now."""
+        return self._leaf.grad if self._leaf is not None else self._sum
+
+
+class Keeper:
+    """Keeps results of calls, and edits them, as patterns say.
+
+    Args:
+        keep: patterns of the calls whose results are kept.
+        edits: for patterns, what takes the place of the results.
+
+    Attributes:
+        kept: results by the names of calls, one for each call; the tensors are copies.
+        gradients: as `kept`, with a `Gradient` in the place of each tensor.
+        sees_functions: whether a pattern is about functions.
+    """
+
+    def __init__(self, keep: Sequence[str], edits: Mapping[str, Edit]) -> None:
+        self._keep, self._edits = tuple(keep), dict(edits)
+        for pattern, edit in self._edits.items():
+            if not callable(edit):
+                raise TypeError(f"the edit of {pattern} is a {type(edit).__name__}, no function")
+        self.patterns = (*self._keep, *self._edits)
+        self.sees_functions = any(":" in pattern for pattern in self.patterns)
+        self.kept: dict[str, list[Any]] = {}
+        self.gradients: dict[str, list[Any]] = {}
+        self._seen: dict[str, None] = {}
+
+    def edits_of(self, name: str) -> list[Edited]:
+        """What is done to what calls of this name give, in order; asked once for each call."""
+        self._seen[name] = None
+        edits = self._edits.items()
+        return [Edited(edit, name) for pattern, edit in edits if matches(name, pattern)]
+
+    def wants(self, name: str) -> bool:
+        """Whether to keep what calls of this name give."""
+        return any(matches(name, pattern) for pattern in self._keep)
+
+    def keep(self, name: str, result: Any) -> None:
+        """Keep a result, as it is now."""
+        map_tensors = functools.partial(pytree.tree_map_only, torch.Tensor)
+        self.gradients.setdefault(name, []).append(map_tensors(Gradient, result))
+        self.kept.setdefault(name, []).append(map_tensors(torch.clone, result))
+
+    def check_paths(self, paths: Iterable[str]) -> None:
+        """Raise for a pattern that no module of the program has a path for.
+
+        Raises:
+            ValueError: names the nearest paths.
+        """
+        known = list(paths)
+        for pattern in self.patterns:
+            if not any(matches(path, pattern.partition(":")[0]) for path in known):
+                raise ValueError(_unmatched(pattern, known, "module of the program"))
+
+    def check_seen(self) -> None:
+        """Raise for a pattern that matched no call of the run.
+
+        Raises:
+            ValueError: names the nearest calls.
+        """
+        for pattern in self.patterns:
+            if not any(matches(name, pattern) for name in self._seen):
+                raise ValueError(_unmatched(pattern, list(self._seen), "call of the run"))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern names a call.
+
+    >>> matches("layers.0.attn", "layers.*.attn"), matches("layers.0.attn:softmax", "layers.*.attn")
+    (True, False)
+    """
+    path, _, function = name.partition(":")
+    wanted, _, wanted_function = pattern.partition(":")
+    of_function = fnmatch.fnmatchcase(function, wanted_function)
+    return (":" in name) == (":" in pattern) and fnmatch.fnmatchcase(path, wanted) and of_function
+
+
+def _unmatched(pattern: str, names: Sequence[str], what: str) -> str:
+    near = difflib.get_close_matches(pattern, [n for n in names if n], 5, 0.4)
+    if not any(names):
+        return (
+            f"{pattern!r}: paths are those of the module that is recorded, and this is a function"
+        )
+    listed = ", ".join(near or [name for name in names if name][:5])
+    return f"{pattern!r}: no {what} has such a name.\nThe nearest are {listed}."

@@ -1,0 +1,33 @@
+"""What a recorder knows of the thread that runs."""
+
+import threading
+from typing import Any
+
+from calque.tracing.record.events import Call, ModuleCall
+
+
+class Local(threading.local):
+    """What a recorder knows of each thread.
+
+    Attributes:
+        call: the call of PyTorch that runs.
+        module: the call of a module that runs.
+        is_main: whether the thread is the one that records.
+        is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
+            values; reset by whoever asks.
+        is_editing: whether an edit of the user's runs, whose calls are recorded and not edited.
+        objects: those that were met among arguments and that no graph can hold.
+    """
+
+    is_dynamic = is_editing = False
+    call: Call | None = None
+    module: ModuleCall | None = None
+    is_main = False
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+
+    def taken(self) -> list[Any]:
+        """The objects, which are forgotten."""
+        objects, self.objects = self.objects, []
+        return objects

@@ -1,0 +1,236 @@
+"""`calque.diff` names the first node, and the line, at which two graphs of a program disagree."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import calque
+from tests.laws.programs import PROGRAMS
+
+GRAPHS: dict[str, Callable[..., Any]] = {
+    "symbolic": calque.trace,
+    "recorded": lambda program, *args: calque.record(program, *args).graph(),
+    "layers": lambda program, *args: calque.record(program, *args).graph("module"),
+    "operators": lambda program, *args: calque.record(program, *args).graph("aten"),
+    "lowered": lambda program, *args: calque.lower(calque.trace(program, *args)),
+}
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            hidden = F.gelu(self.up(x))
+            x = self.norm(x + self.down(hidden))
+        return x.mean(0)
+
+
+def line_of(text: str) -> int:
+    lines, first = inspect.getsourcelines(Model.forward)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def inputs() -> Tensor:
+    return torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("second", [*GRAPHS, "exported", "the module"])
+@pytest.mark.parametrize("first", GRAPHS)
+def test_graphs_of_one_program_agree(first: str, second: str) -> None:
+    model, x = Model(), inputs()
+    a = GRAPHS[first](copy.deepcopy(model), x)
+    a.load_state_dict(model.state_dict(), strict=False)
+    if second == "exported":
+        b = torch.export.export(model, (x,))
+    else:
+        b = GRAPHS[second](copy.deepcopy(model), x) if second in GRAPHS else model
+    if isinstance(b, nn.Module):
+        b.load_state_dict(model.state_dict(), strict=False)
+    found = calque.diff(a, b, inputs())
+    assert not found, found
+    assert found.compared > 8
+
+
+@pytest.mark.parametrize("second", GRAPHS)
+@pytest.mark.parametrize("first", ["symbolic", "recorded"])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "Counter"])
+def test_graphs_of_any_program_agree(name: str, first: str, second: str) -> None:
+    program, draw = PROGRAMS[name]()
+    a = GRAPHS[first](copy.deepcopy(program), *draw())
+    b = GRAPHS[second](copy.deepcopy(program), *draw())
+    for module in (a, b) if isinstance(program, nn.Module) else ():
+        module.load_state_dict(program.state_dict(), strict=False)
+    found = calque.diff(a, b, *draw())
+    if name == "iterates":  # one tracer takes the parts of a tensor one by one
+        found.found = [each for each in found if each.kind != "structure"]
+    assert not found, found
+
+
+@pytest.mark.parametrize("second", [*GRAPHS, "exported"])
+def test_another_weight_is_named_by_its_layer_and_line(second: str) -> None:
+    model, x = Model().eval(), inputs()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.down.weight[0, 0] += 0.5
+    a = calque.trace(model, x)
+    b = torch.export.export(other, (x,)) if second == "exported" else GRAPHS[second](other, x)
+    first = calque.diff(a, b, inputs()).first
+    assert first is not None
+    assert first.kind == "values"
+    assert first.path == "down"
+    assert first.origin is not None
+    assert (first.origin.line, first.origin.call) == (line_of("self.down"), 0)
+    assert first.max_abs is not None and first.max_abs > 1e-3
+    assert f"test_diff.py:{first.origin.line}" in str(first)
+
+
+def doubled(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y * 2
+
+
+def tripled(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y * 3
+
+
+def shifted(x: Tensor) -> Tensor:
+    y = x.cos()
+    return y * 2
+
+
+def narrowed(x: Tensor) -> Tensor:
+    y = x.sin()
+    return (y * 2).half()
+
+
+def cut(x: Tensor) -> Tensor:
+    y = x.sin()
+    return (y * 2)[:1]
+
+
+@pytest.mark.parametrize(("other", "kind"), [(tripled, "structure"), (shifted, "structure")])
+def test_other_calls_and_other_constants_differ_without_being_run(other: Any, kind: str) -> None:
+    x = torch.randn(3)
+    found = calque.diff(calque.trace(doubled, x), calque.trace(other, x))
+    assert found.first is not None
+    assert found.first.kind == kind
+    assert found.compared == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [(tripled, "values"), (shifted, "values"), (narrowed, "dtype"), (cut, "shape")],
+)
+def test_results_differ_by_kind(other: Any, kind: str) -> None:
+    x = torch.randn(3)
+    found = calque.diff(doubled, other, x)
+    assert found
+    assert found.of(kind)  # type: ignore[arg-type]
+    assert str(found).startswith("the first difference:")
+
+
+def test_only_one_of_two_raises() -> None:
+    def careful(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    recorded = calque.record(careful, torch.ones(2)).graph()
+    plain = calque.trace(lambda x: x * 2, torch.ones(2))
+    (error,) = calque.diff(plain, recorded, -torch.ones(2)).of("error")
+    assert "only b raises" in error.what
+    assert error.origin is not None
+    assert error.origin.file == __file__
+    with pytest.raises(calque.TraceError, match="now it gives"):
+        calque.diff(recorded, recorded, -torch.ones(2))
+
+
+def test_nothing_is_left_of_a_comparison() -> None:
+    model, x = Model(), inputs()
+    graph = calque.trace(model, x)
+    before = copy.deepcopy(model.state_dict())
+    given = x.clone().requires_grad_()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    assert not calque.diff(graph, model, given)
+    assert torch.equal(torch.rand(1), expected)
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+    assert torch.equal(given, x)
+    assert given.grad is None
+
+
+def test_random_numbers_are_the_same_in_both() -> None:
+    def dropped(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5) + torch.rand(4)
+
+    assert not calque.diff(dropped, calque.trace(dropped, torch.ones(4)), torch.ones(4))
+
+
+def test_what_is_written_to_an_argument_is_compared() -> None:
+    def writes(x: Tensor) -> Tensor:
+        y = x + 1
+        x.zero_()
+        return y
+
+    def leaves(x: Tensor) -> Tensor:
+        return x + 1
+
+    found = calque.diff(writes, leaves, torch.ones(2))
+    assert [d.what for d in found.of("values") if "as they are left" in d.what]
+
+
+def test_later_writes_do_not_show_in_earlier_nodes() -> None:
+    def late(x: Tensor) -> Tensor:
+        y = x * 2
+        z = y + 1
+        y.zero_()
+        return z + y
+
+    graph = calque.trace(late, torch.ones(2))
+    assert not calque.diff(graph, calque.lower(graph), torch.randn(2))
+
+
+@pytest.mark.parametrize("level", ["function", "module", "aten"])
+def test_devices_are_compared(level: Any) -> None:
+    model, x = Model(), inputs()
+    graph = calque.record(model, x).graph(level)
+    assert not calque.diff(graph, graph, inputs(), devices=("cpu", "jax"), rtol=1e-4, atol=1e-5)
+
+
+def test_the_node_is_named_that_a_device_computes_otherwise() -> None:
+    def half(x: Tensor) -> Tensor:
+        return x / 2 if x.device.type == "cpu" else x / 4
+
+    nodes = torch.fx.Graph()
+    doubled_node = nodes.call_method("mul", (nodes.placeholder("x"), 2))
+    nodes.output(nodes.call_function(half, (doubled_node,)))
+    graph = torch.fx.GraphModule({}, nodes)
+    first = calque.diff(graph, graph, torch.ones(2), devices=("cpu", "jax")).first
+    assert first is not None
+    assert first.a is not None
+    assert (first.a.name, first.kind, first.max_abs) == ("half", "values", 0.5)
+
+
+def test_nan_agrees_with_nan_and_with_nothing_else() -> None:
+    x = torch.tensor([1.0, float("nan")])
+    assert not calque.diff(doubled, doubled, x)
+    found = calque.diff(doubled, tripled, x).of("values")
+    assert found[0].max_abs == pytest.approx(math.sin(1))
+
+
+def test_what_is_no_program_and_what_is_not_given_arguments() -> None:
+    with pytest.raises(TypeError, match="neither a graph nor a program"):
+        calque.diff(3, doubled, torch.ones(1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give the arguments"):
+        calque.diff(doubled, doubled)

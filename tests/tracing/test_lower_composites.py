@@ -1,0 +1,139 @@
+"""Dropout and recurrent layers, lowered: the numbers of the program, and no writes."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import calque
+
+DROPPING: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: F.dropout(x, 0.5),
+    "transposed": lambda x: F.dropout(x.transpose(0, 2), 0.3),
+    "permuted": lambda x: torch.dropout(x.permute(1, 2, 0), 0.3, True),
+    "expanded": lambda x: F.dropout(x[:1].expand(3, 4, 5), 0.5),
+    "in place": lambda x: F.dropout((x * 2).transpose(0, 1), 0.5, inplace=True),
+    "alpha": lambda x: F.alpha_dropout(x.transpose(0, 1), 0.4, training=True),
+    "features": lambda x: F.dropout1d(x.transpose(0, 1), 0.5),
+    "all": lambda x: F.dropout(x, 1.0),
+    "none": lambda x: F.dropout(x.t() if x.dim() == 2 else x, 0.0),
+    "bernoulli in place": lambda x: x.clone().transpose(0, 2).bernoulli_(0.5),
+    "bernoulli": lambda x: torch.bernoulli(x.abs().clamp(0, 1)),
+    "then another": lambda x: F.dropout(x.transpose(0, 2), 0.3) + torch.rand(5, 4, 3),
+    "uniform": lambda x: torch.empty_like(x.transpose(0, 2)).uniform_(),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_random_numbers_are_those_of_the_program(name: str) -> None:
+    program, x = DROPPING[name], torch.randn(3, 4, 5)
+    for graph in (
+        calque.record(program, x).graph("aten"),
+        calque.lower(calque.trace(program, x)),
+        calque.lower(calque.trace(program, x), functional=False),
+    ):
+        torch.manual_seed(7)
+        expected = program(x)
+        torch.manual_seed(7)
+        assert torch.equal(graph(x), expected)
+
+
+def test_layers_drop_as_the_program_does() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.drop = nn.Linear(5, 4), nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(self.up(x).transpose(1, 2))
+
+    model, x = Model(), torch.randn(3, 4, 5)
+    for graph in (calque.record(model, x).graph("aten"), calque.lower(calque.trace(model, x))):
+        torch.manual_seed(7)
+        expected = model(x)
+        torch.manual_seed(7)
+        torch.testing.assert_close(graph(x), expected)
+
+
+def layer(kind: Any, **options: Any) -> nn.Module:
+    return kind(4, 6, **options)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "LSTM": lambda: layer(nn.LSTM),
+    "LSTM, two directions": lambda: layer(nn.LSTM, num_layers=2, bidirectional=True),
+    "LSTM, batch first": lambda: layer(nn.LSTM, batch_first=True, bias=False),
+    "LSTM, projected": lambda: layer(nn.LSTM, proj_size=3, num_layers=2),
+    "GRU": lambda: layer(nn.GRU, num_layers=2, batch_first=True),
+    "GRU, two directions": lambda: layer(nn.GRU, bidirectional=True),
+    "RNN": lambda: layer(nn.RNN, num_layers=2),
+    "RNN of relu": lambda: layer(nn.RNN, nonlinearity="relu"),
+}
+
+
+def _writes(graph: torch.fx.GraphModule) -> list[str]:
+    targets = [n.target for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    return [str(target) for target in targets if target._schema.is_mutable]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layers_are_operators_without_writes(name: str) -> None:
+    model, x = LAYERS[name](), torch.randn(3, 2, 4)
+    twin = copy.deepcopy(model)
+    for graph in (calque.lower(calque.trace(model, x)), calque.record(model, x).graph("aten")):
+        assert _writes(graph) == []
+        assert "mkldnn" not in graph.code
+        inputs, same = (torch.randn(3, 2, 4).requires_grad_() for _ in range(2))
+        with torch.no_grad():
+            same.copy_(inputs)
+        found, expected = graph(inputs), twin(same)
+        torch.testing.assert_close(found, expected)
+        found[0].square().sum().backward()
+        expected[0].square().sum().backward()
+        torch.testing.assert_close(inputs.grad, same.grad)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_dropout_between_recurrent_layers_is_that_of_the_program(
+    kind: Any, batch_first: bool
+) -> None:
+    model = kind(4, 6, num_layers=3, dropout=0.5, batch_first=batch_first)
+    x = torch.randn(3, 2, 4)
+    graph = calque.lower(calque.trace(model, x))
+    torch.manual_seed(5)
+    expected = model(x)
+    torch.manual_seed(5)
+    torch.testing.assert_close(graph(x), expected)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_are_lowered(kind: Any) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(4, 6, num_layers=2, bidirectional=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            packed = pack_padded_sequence(x, torch.tensor([3, 2]))
+            return pad_packed_sequence(self.rnn(packed)[0])[0]
+
+    model, x = Packed(), torch.randn(3, 2, 4)
+    recording = calque.record(model, x)
+    other = torch.randn(3, 2, 4)
+    for level in ("function", "module"):
+        torch.testing.assert_close(recording.graph(level)(other), model(other))
+
+
+def test_other_threads_and_later_calls_see_nothing() -> None:
+    before = torch._VF.dropout, torch._VF.lstm, torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
+    calque.lower(calque.trace(nn.LSTM(4, 6), torch.randn(3, 2, 4)))
+    after = torch._VF.dropout, torch._VF.lstm, torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
+    assert before == after
+    assert not {"dropout", "lstm"} & vars(torch._VF).keys()

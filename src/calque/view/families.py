@@ -18,7 +18,7 @@ _ROWS = {
     "indexing": r"gather|scatter|index|select|slice|take|where|masked|nonzero|getitem|setitem|roll",
     "shape": r"view|reshape|permute|transpose|^t$|flatten|squeeze|expand|repeat|cat$|stack$|chunk"
     r"|split|unbind|contiguous|pad$|^to$|_to_copy|clone|copy|size$|shape|narrow|movedim|swapaxes"
-    r"|detach"
+    r"|swapaxes|detach"
     r"|^(float|half|bfloat16|long|int|bool|double|type_as|alias|lift_fresh_copy)$",
     "creation": r"zeros|ones|empty|full|arange|linspace|eye$|tensor$|tril|triu|meshgrid",
     "control": r"cond$|while_loop|scan$|^map|raise_when|with_effects|Lambda|Block",

@@ -158,10 +158,10 @@ class ViewGraph:
 
     @cached_property
     def children(self) -> dict[str, tuple[ViewNode | ViewGroup, ...]]:
-        """What is in each group, in the order of the program; "" is the top."""
+        """What is in each group, in the order of the program, weights last; "" is the top."""
         found: dict[str, list[ViewNode | ViewGroup]] = {"": []}
         seen: set[str] = set()
-        for node in self.nodes:
+        for node in sorted(self.nodes, key=lambda node: node.kind in ("parameter", "constant")):
             for id in self.ancestry(node.group):
                 if id not in seen:
                     seen.add(id)

@@ -50,14 +50,11 @@ def with_levels(graph: Any, view: ViewGraph, level: Any = None) -> ViewGraph:
         TraceError: it cannot be lowered to operators.
         UnsupportedOpError: an operator has no form in StableHLO.
     """
-    is_exported = isinstance(graph, ExportedProgram)
-    aten = _lowered(graph, level)
-    ops: dict[str, list[str]] = {}
-    for name, nodes in _by_home(aten, is_exported).items():
-        ops[name] = [str(node.target) for node in nodes]
+    aten = lower(marked(graph_module_of(graph, level)))
+    ops = {name: [str(node.target) for node in found] for name, found in _by_home(aten).items()}
     hlo: dict[str, list[str]] = {}
-    for node, lines in stablehlo(graph if is_exported else aten, aten).items():
-        hlo.setdefault(_home(node, is_exported), []).extend(lines)
+    for node, lines in stablehlo(aten).items():
+        hlo.setdefault(_home(node), []).extend(lines)
     nodes = (replace(n, levels=_levels(ops.get(n.id), hlo.get(n.id))) for n in view.nodes)
     return replace(view, nodes=tuple(nodes))
 
@@ -69,19 +66,14 @@ def operators_of(graph: Any, level: Any = None) -> dict[str, list[Node]]:
         TypeError: the graph has no operators.
         TraceError: it cannot be lowered to operators.
     """
-    return _by_home(_lowered(graph, level), isinstance(graph, ExportedProgram))
+    return _by_home(lower(marked(graph_module_of(graph, level))))
 
 
-def _lowered(graph: Any, level: Any) -> GraphModule:
-    module = graph_module_of(graph, level)
-    return module if isinstance(graph, ExportedProgram) else lower(marked(module))
-
-
-def _by_home(aten: GraphModule, is_exported: bool) -> dict[str, list[Node]]:
+def _by_home(aten: GraphModule) -> dict[str, list[Node]]:
     found: dict[str, list[Node]] = {}
     for node in aten.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, _OPERATORS):
-            found.setdefault(_home(node, is_exported), []).append(node)
+            found.setdefault(_home(node), []).append(node)
     return found
 
 
@@ -90,9 +82,9 @@ def _levels(aten: list[str] | None, hlo: list[str] | None) -> Mapping[str, tuple
     return MappingProxyType({name: ops for name, ops in found.items() if ops})
 
 
-def _home(node: Node, is_exported: bool) -> str:
+def _home(node: Node) -> str:
     origin = origin_of(node)
-    return node.name if is_exported or origin is None else origin.function
+    return node.name if origin is None else origin.function
 
 
 def marked(graph: GraphModule) -> GraphModule:
@@ -109,18 +101,22 @@ def marked(graph: GraphModule) -> GraphModule:
     return module
 
 
-def stablehlo(program: GraphModule | ExportedProgram, graph: GraphModule) -> dict[Node, list[str]]:
+def stablehlo(graph: GraphModule) -> dict[Node, list[str]]:
     """The lines of StableHLO that each node of a graph of operators becomes, by their locations."""
     nodes = list(graph.graph.nodes)
-    interpreter = _Located(program)
-    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
-    if isinstance(program, ExportedProgram):
-        specs = program.graph_signature.input_specs
-        inputs = [v for v, s in zip(inputs, specs) if s.kind.name == "USER_INPUT"]
+    interpreter = _Located(graph)
     with x64():
-        avals = [_aval(value) for value in inputs]
-        run = jax.jit(lambda *arrays: interpreter.flat(arrays, jax.random.key(0)))
-        lowered = run.lower(*avals)
+        given = [_aval(node.meta.get("val")) for node in graph.graph.find_nodes(op="placeholder")]
+        arrays = [i for i, value in enumerate(given) if isinstance(value, jax.ShapeDtypeStruct)]
+
+        def run(*values: Any) -> Any:
+            inputs = list(given)
+            for index, value in zip(arrays, values):
+                inputs[index] = value
+            found = jax.tree.leaves(interpreter(*inputs, rng=jax.random.key(0)))
+            return [value for value in found if isinstance(value, jax.Array)]
+
+        lowered = jax.jit(run).lower(*(given[i] for i in arrays))
     functions: dict[str, Any] = {}
     text: Any = lowered.compiler_ir("stablehlo")
     for function in text.body.operations:
@@ -137,18 +133,9 @@ def stablehlo(program: GraphModule | ExportedProgram, graph: GraphModule) -> dic
 class _Located(JaxInterpreter):
     """As its base, with the number of each node in the locations of what it becomes."""
 
-    def __init__(self, program: GraphModule | ExportedProgram) -> None:
-        super().__init__(program)
-        module = program.graph_module if isinstance(program, ExportedProgram) else program
-        self._nodes = _NamedNodes(module)
-
-    def flat(self, arrays: tuple[Any, ...], key: Any) -> Any:
-        if self._program is None:
-            return jax.tree.leaves(self(*arrays, rng=key))
-        args, kwargs = torch.utils._pytree.tree_unflatten(
-            list(arrays), self._program.call_spec.in_spec
-        )
-        return jax.tree.leaves(self(*args, rng=key, **kwargs))
+    def __init__(self, graph: GraphModule) -> None:
+        super().__init__(graph)
+        self._nodes = _NamedNodes(graph)
 
 
 class _NamedNodes(Nodes):

@@ -6,8 +6,8 @@ const INK = {
 };
 const ink = () => INK[state.dark ? "dark" : "light"];
 
-const RAMP = ["#fde68a", "#fbbf24", "#f97316", "#dc2626", "#7f1d1d"];
-const RAMP_DARK = ["#3b2f1a", "#92600a", "#ea580c", "#f87171", "#fecaca"];
+const RAMP = ["#fef9e7", "#fde68a", "#fdba74", "#fb8a66", "#ef5350"];
+const RAMP_DARK = ["#1c2333", "#4a3416", "#854d0e", "#c2410c", "#ef4444"];
 
 function mix(a, b, share) {
   const part = (c, i) => parseInt(c.slice(1 + 2 * i, 3 + 2 * i), 16);
@@ -46,7 +46,7 @@ function nodeColour(node) {
 function colourOf(item) {
   if (overlay()) {
     const value = amount(item);
-    return value === null ? shade(data.served[""]) : onRamp(Math.sqrt(Math.max(0, value) / largest));
+    return value === null ? ink().surface : onRamp(Math.sqrt(Math.max(0, value) / largest));
   }
   return isSimple(item) ? nodeColour(operationsIn(item)[0] || item) : shade(data.families.group);
 }

@@ -7,8 +7,13 @@ const groups = data.groups.map(group => ({...group, isNode: false, order: Infini
 const root = {isNode: false, isRoot: true, id: "", title: data.name, children: [], parent: null, repeat: 1};
 
 for (const item of [...nodes, ...groups]) item.parent = item.in < 0 ? root : groups[item.in];
-for (const node of nodes) {
-  for (let group = node.parent; !group.isRoot; group = group.parent) group.order = Math.min(group.order, node.order);
+for (const weights of [false, true]) { // the place of a group is that of its first operation
+  for (const node of nodes) {
+    if ((node.kind === "parameter" || node.kind === "constant") !== weights) continue;
+    for (let group = node.parent; !group.isRoot; group = group.parent) {
+      if (group.order === Infinity || !weights && group.order > node.order) group.order = node.order;
+    }
+  }
 }
 for (const item of [...groups, ...nodes]) item.parent.children.push(item);
 for (const group of [root, ...groups]) group.children.sort((a, b) => a.order - b.order || a.isNode - b.isNode);

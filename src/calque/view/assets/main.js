@@ -110,6 +110,7 @@ let press = null;
 const pointers = new Map();
 stage.addEventListener("pointerdown", event => {
   pointers.set(event.pointerId, event);
+  tip.hidden = true;
   press = {x: event.clientX, y: event.clientY, moved: false, item: drawnAt(event), toggles: !!event.target.closest?.(".toggle")};
   stage.setPointerCapture(event.pointerId);
 });

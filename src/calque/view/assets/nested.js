@@ -119,8 +119,9 @@ function place(done, x, y, boxes, wires, drawn) {
     for (const cell of net.to) {
       const end = cell.port ? [ox + cell.x, y + done.h] : arriving(net, cell, entering.get(cell), done, ox);
       const via = net.routes.get(cell).map(([lx, top, bottom]) => [ox + lx, oy + top, oy + bottom]);
+      if (net.from.port) via.unshift([start[0], y, oy]); // straight down past the title
       wires.push({source: net.source, target: cell.port ? null : cell.item, ends: !cell.port && !done.inners.get(cell.item)?.ins.has(net.source), level: done.group, start, end, via,
-        long: via.length > 0, back: !cell.port && !net.from.port && end[1] < start[1]});
+        long: net.routes.get(cell).length > 0, back: !cell.port && !net.from.port && end[1] < start[1]});
     }
   }
 }

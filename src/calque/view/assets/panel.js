@@ -15,6 +15,7 @@ function describe(item) {
   close.addEventListener("click", () => select(null));
   panel.append(close, element("h2", {}, item.isNode ? item.label : titleOf(item)));
   panel.append(element("div", {class: "sub"}, item.isNode ? item.op + "  ·  " + item.id : item.path || item.id));
+  if (!item.isNode && isSimple(item)) describeNode(operationsIn(item)[0]);
   if (item.isNode) describeNode(item); else describeGroup(item);
   numbers(item);
   if (item.isNode) {
@@ -48,12 +49,8 @@ function describeGroup(group) {
   const own = new Set(inside);
   const looks = list => [...new Set(list.flatMap(node => node.out || []))].slice(0, 12).map(look => ["", look]);
   table("Takes", looks(inside.flatMap(node => node.takes).filter(node => !own.has(node) && !isWeight(node))), true);
-  table("Gives", looks(inside.filter(node => node.gives.some(to => !own.has(to)))), true);
-  const weights = new Map(inside.flatMap(node => node.params || []));
-  table("Parameters", [...weights].slice(0, 40), true);
-  const levels = new Map();
-  for (const node of inside) for (const op of (node.levels || {}).aten || []) levels.set(op, (levels.get(op) || 0) + 1);
-  table("ATen", [...levels].sort((a, b) => b[1] - a[1]).slice(0, 20).map(([op, count]) => [op, `× ${count}`]));
+  table("Gives", looks(inside.filter(node => !isWeight(node) && node.gives.some(to => !own.has(to)))), true);
+  if (!isSimple(group)) describeMany(inside);
   const row = element("div", {});
   const open = element("a", {role: "button", tabindex: "0"}, state.open.has(group) ? "close" : "open");
   open.addEventListener("click", () => { flip(group); describe(group); });
@@ -65,6 +62,15 @@ function describeGroup(group) {
   }
   heading("Drawing");
   panel.append(row);
+}
+
+/** The weights of many nodes, and how often each operator is among what they become. */
+function describeMany(inside) {
+  const weights = new Map(inside.flatMap(node => node.params || []));
+  table("Parameters", [...weights].slice(0, 40), true);
+  const levels = new Map();
+  for (const node of inside) for (const op of (node.levels || {}).aten || []) levels.set(op, (levels.get(op) || 0) + 1);
+  table("ATen", [...levels].sort((a, b) => b[1] - a[1]).slice(0, 20).map(([op, count]) => [op, `× ${count}`]));
 }
 
 function numbers(item) {

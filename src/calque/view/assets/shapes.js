@@ -24,6 +24,7 @@ function wirePath(wire) {
   let [x, y] = wire.start;
   let path = `M${round(x)} ${round(y)}`;
   const to = (nx, ny) => {
+    if (nx === x && ny === y) return;
     const bend = Math.max(8, Math.abs(ny - y) / 2);
     path += `C${round(x)} ${round(y + bend)} ${round(nx)} ${round(ny - bend)} ${round(nx)} ${round(ny)}`;
     [x, y] = [nx, ny];
@@ -72,12 +73,13 @@ function outline(look, colour) {
 function drawNode(group, box, look) {
   const colours = ink(), colour = colourOf(box.item);
   const isEnd = box.item.kind === "input" || box.item.kind === "output";
-  const fill = overlay() ? mix(colours.surface, colour, state.dark ? 0.75 : 0.7) : mix(colours.surface, colour, state.dark ? 0.2 : 0.11);
-  group.append(shape("rect", {width: box.w, height: box.h, rx: isEnd ? box.h / 2 : 8, fill, ...outline(look, mix(colours.surface, colour, 0.62))}));
-  const text = caption(box.item);
+  const fill = overlay() ? colour : mix(colours.surface, colour, state.dark ? 0.2 : 0.11);
+  group.append(shape("rect", {width: box.w, height: box.h, rx: isEnd ? box.h / 2 : 8, fill, ...outline(look, overlay() ? mix(colours.frame, colour, 0.4) : mix(colours.surface, colour, 0.62))}));
+  const value = amount(box.item);
+  const text = value === null ? caption(box.item) : spokenNumber(value);
   const middle = box.w / 2;
   group.append(label(middle, text ? 18 : 25.5, cut(box.item.isNode ? box.item.label : titleOf(box.item), box.w - 18, 12.5, 500), {"font-size": 12.5, "font-weight": 500, fill: colours.ink, "text-anchor": "middle"}));
-  if (text) group.append(label(middle, 32.5, cut(text, box.w - 16, 10.5), {"font-size": 10.5, fill: colours.soft, "text-anchor": "middle"}));
+  if (text) group.append(label(middle, 32.5, cut(text, box.w - 16, 10.5), {"font-size": 10.5, fill: overlay() ? mix(colours.soft, colours.ink, 0.6) : colours.soft, "text-anchor": "middle"}));
 }
 
 function drawClosed(group, box, look) {
@@ -86,10 +88,10 @@ function drawClosed(group, box, look) {
   if (isRun(item)) {
     for (const step of [8, 4]) group.append(shape("rect", {...frame, x: step, y: -step, fill: colours.surface, stroke: colours.frame, "stroke-width": 1}));
   }
-  const fill = overlay() ? mix(colours.surface, colourOf(item), state.dark ? 0.75 : 0.7) : colours.surface;
+  const fill = overlay() ? colourOf(item) : colours.surface;
   group.append(shape("rect", {...frame, fill, ...outline(look, mix(colours.frame, colours.soft, 0.45))}));
   group.append(label(14, 20, cut(titleOf(item), box.w - 40, 12.5, 600), {"font-size": 12.5, "font-weight": 600, fill: colours.ink}));
-  group.append(label(14, 34.5, cut(caption(item), box.w - 28, 10.5), {"font-size": 10.5, fill: colours.soft}));
+  group.append(label(14, 34.5, cut(amount(item) === null ? caption(item) : spokenNumber(amount(item)), box.w - 28, 10.5), {"font-size": 10.5, fill: colours.soft}));
   group.append(toggle(box.w - 15, 15, "+", colours));
   let x = 14;
   const whole = box.w - 28;

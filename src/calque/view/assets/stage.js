@@ -72,7 +72,7 @@ function fromAfar(boxes, wires) {
   for (const box of boxes) {
     if (box.open) continue;
     const mark = looks.box(box.item);
-    const colour = mark === "up" || mark === "down" ? colours[mark] : mark === "selected" ? colours.ink : mark === "dim" ? mix(colours.ground, colourOf(box.item), 0.25) : mix(colours.surface, colourOf(box.item), 0.6);
+    const colour = mark === "up" || mark === "down" ? colours[mark] : mark === "selected" ? colours.ink : mark === "dim" ? mix(colours.ground, colourOf(box.item), 0.25) : overlay() ? colourOf(box.item) : mix(colours.surface, colourOf(box.item), 0.6);
     by.set(colour, (by.get(colour) || "") + `M${round(box.x)} ${round(box.y)}h${round(box.w)}v${round(box.h)}h-${round(box.w)}z`);
   }
   const lines = wires.length > 6000 ? [] : wires;

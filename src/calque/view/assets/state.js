@@ -4,7 +4,7 @@ const state = {open: new Set(), unrolled: new Set(), weights: false, selected: n
 
 /** Whether a group has no frame of its own: what is in it is drawn in the frame around it. */
 const isFrameless = group => isList(group) || isRun(group.parent) && !state.unrolled.has(group.parent) && group === firstOf(group.parent);
-const isOpen = group => state.open.has(group) || isFrameless(group);
+const isOpen = item => !item.isNode && (state.open.has(item) || isFrameless(item));
 
 /** The groups around an item that have frames, from the outermost. */
 const framesAround = item => around(item).filter(group => !isFrameless(group));

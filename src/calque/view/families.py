@@ -22,8 +22,8 @@ _ROWS = {
     r"|^(float|half|bfloat16|long|int|bool|double|type_as|alias|lift_fresh_copy)$",
     "creation": r"zeros|ones|empty|full|arange|linspace|eye$|tensor$|tril|triu|meshgrid",
     "control": r"cond$|while_loop|scan$|^map|raise_when|with_effects|Lambda|Block",
-    "elementwise": r"add|sub|mul|div|neg|abs|pow|sqrt|exp|log|sin|cos|erf|clamp|clip|maximum|minimum"
-    r"|floor|ceil|round|sign|reciprocal|square|lerp|^(i?and|i?or|xor|invert|gt|lt|ge|le|eq|ne)$"
+    "elementwise": r"add|sub|mul|div|neg|abs|pow|sqrt|exp|log|sin|cos|erf|clamp|clip|maximum"
+    r"|minimum|floor|ceil|round|sign|reciprocal|square|lerp|^(i?and|i?or|xor|invert|gt|lt|ge|le|eq|ne)$"
     r"|logical|bitwise|isnan|isfinite|fmod|remainder|mod$|greater|less|equal",
 }
 _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _ROWS.items()}

@@ -55,6 +55,7 @@ class Probe:
     def __init__(self, module: GraphModule) -> None:
         self._module = module
         self._known: dict[Any, str] = {}
+        self._mode = next(filter(None, map(_mode, filter(_has_val, module.graph.nodes))), None)
 
     def served(self, node: Node) -> str:
         """As `ViewNode.served`; "" where it cannot be found without data."""
@@ -72,8 +73,10 @@ class Probe:
         return self._known[key]
 
     def _tried(self, node: Node, called: Any) -> str:
+        if self._mode is None or not all(map(_has_val, node.all_input_nodes)):
+            return ""
         try:
-            ops = list(_operators(node, called))
+            ops = list(_operators(node, called, self._mode))
         except Exception:  # it needs values, or arguments whose shapes are not known
             return ""
         found = {served_by(op) for op in ops if op.namespace not in _FREE}
@@ -91,8 +94,7 @@ def _is_torchs(node: Node, called: Any) -> bool:
     return home.startswith(_PURE) and not isinstance(called, type)
 
 
-def _operators(node: Node, called: Any) -> Iterator[torch._ops.OpOverload]:
-    mode = _mode(node)
+def _operators(node: Node, called: Any, mode: FakeTensorMode) -> Iterator[torch._ops.OpOverload]:
     with mode, torch.no_grad():
         fresh = pytree.tree_map_only(torch.Tensor, _copied, (node.args, node.kwargs))
         args, kwargs = map_arg(
@@ -114,10 +116,9 @@ def _state(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers()
 
 
-def _mode(node: Node) -> FakeTensorMode:
-    values = (pytree.tree_leaves(_val(n)) for n in node.all_input_nodes if _has_val(n))
-    fakes = (leaf for leaves in values for leaf in leaves if isinstance(leaf, FakeTensor))
-    return next((fake.fake_mode for fake in fakes), None) or FakeTensorMode()
+def _mode(node: Node) -> FakeTensorMode | None:
+    fakes = (leaf for leaf in pytree.tree_leaves(_val(node)) if isinstance(leaf, FakeTensor))
+    return next((fake.fake_mode for fake in fakes), None)
 
 
 def _has_val(node: Node) -> bool:

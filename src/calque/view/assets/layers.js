@@ -1,7 +1,7 @@
 // A layered layout of one level: boxes in rows, in the order of the program, with edges that go around boxes.
 // Sugiyama, Tagawa and Toda (1981); x by repeated averaging with rows kept in order (isotonic regression).
 
-const ROW_GAP = 30, PORT_GAP = 8, BOX_GAP = 26, LANE_GAP = 12, MOST_LANES = 20000;
+const ROW_GAP = 30, ENTRY_GAP = 16, EXIT_GAP = 4, BOX_GAP = 26, LANE_GAP = 12, MOST_LANES = 20000;
 
 /**
  * Lay out one level.
@@ -111,6 +111,34 @@ function setX(rows) {
       keepOrder(row, wanted);
     }
   }
+  straighten(rows);
+}
+
+/** Put what follows each other without a branch, and each lane, on straight lines as far as neighbours let it. */
+function straighten(rows) {
+  const next = cell => {
+    const to = cell.lane ? cell.outs.map(([c]) => c).find(c => c.lane) : cell.outs.length === 1 ? cell.outs[0][0] : null;
+    return to && (to.lane || to.ins.length === 1) && !!to.lane === !!cell.lane ? to : null;
+  };
+  const followed = new Set(rows.flat().map(next));
+  const lines = [];
+  for (const cell of rows.flat()) {
+    if (followed.has(cell)) continue;
+    const line = [];
+    for (let at = cell; at; at = next(at)) { line.push(at); at.line = line; }
+    lines.push(line);
+  }
+  for (let round = 0; round < 6; round++) {
+    for (const line of lines) {
+      const xs = line.map(cell => cell.x).sort((a, b) => a - b);
+      line.x = xs[xs.length >> 1];
+      if (line.length === 1 && !line[0].port) { // a branch or a join stands over or under its neighbours
+        const near = [...line[0].ins, ...line[0].outs];
+        if (near.length) line.x = near.reduce((sum, [c]) => sum + c.x, 0) / near.length;
+      }
+    }
+    for (const row of rows) keepOrder(row, row.map(cell => [cell.line.x, cell.line.length]));
+  }
 }
 
 /** x as near as can be to what is wanted, with neighbours far enough apart (pool adjacent violators). */
@@ -131,9 +159,11 @@ function keepOrder(row, wanted) {
   for (const block of blocks) for (let k = 0; k < block.count; k++, i++) row[i].x = block.sum / block.weight + row[i].offset;
 }
 
+const isBorder = row => row.every(cell => cell.port || cell.lane);
+
 function setY(rows, nets) {
   let left = Infinity, right = -Infinity, y = 0, gap = 0;
-  for (const row of rows) {
+  for (const [i, row] of rows.entries()) {
     const height = row.reduce((h, cell) => Math.max(h, cell.h), 0);
     for (const cell of row) {
       cell.y = y + height / 2;
@@ -142,7 +172,8 @@ function setY(rows, nets) {
       left = Math.min(left, cell.x - cell.w / 2);
       right = Math.max(right, cell.x + cell.w / 2);
     }
-    gap = row.every(cell => cell.port || cell.lane) ? PORT_GAP : ROW_GAP;
+    const next = rows[i + 1];
+    gap = isBorder(row) ? ENTRY_GAP : next && isBorder(next) ? EXIT_GAP : ROW_GAP;
     y += height + gap;
   }
   if (!isFinite(left)) left = right = 0;

@@ -24,8 +24,14 @@ function cut(text, width, size, weight = 400) {
   return text.slice(0, most) + "…";
 }
 
-const caption = item => item.isNode || operationsIn(item).length === 1 ? ((operationsIn(item)[0] || item).out || []).map(look => look.replace(/^[a-z]+\d*\[(.*)\]$/, (_, s) => s ? s.replace(/, /g, " × ") : "scalar")).join("   ") :
-  `${operationsIn(item).length} operations`;
+/** A shape as a caption: `float32[2, 3]` is 2 × 3. */
+const spokenShape = look => { const sizes = look.slice(look.indexOf("[") + 1, -1); return sizes ? sizes.replace(/, /g, " × ") : "scalar"; };
+
+function caption(item) {
+  if (!isSimple(item)) return `${operationsIn(item).length} operations`;
+  const looks = (operationsIn(item)[0] || item).out || [];
+  return looks.length > 1 ? `${looks.length} tensors` : looks.map(spokenShape).join("");
+}
 
 /** Whether an item is drawn as a node: one, or a closed group with a single operation. */
 const isSimple = item => item.isNode || operationsIn(item).length === 1 && !isRun(item);

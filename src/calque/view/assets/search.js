@@ -4,7 +4,7 @@ const search = document.getElementById("search"), results = document.getElementB
 const MOST_HITS = 60;
 let hits = [], chosen = 0;
 
-const haystack = item => (item.isNode ? [item.label, item.id, item.op, item.family, ...(item.src || []), ...(item.params || []).map(([name]) => name)] : [item.title, item.path, item.id]).join("\n").toLowerCase();
+const haystack = item => (item.isNode ? [item.label, item.id, item.op, item.family, ...around(item).map(group => group.path), ...(item.src || []), ...(item.params || []).map(([name]) => name)] : [item.title, item.path, item.id]).join("\n").toLowerCase();
 
 function find() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -40,7 +40,15 @@ function inSight() {
   return {left: -camera.x / camera.scale, top: -camera.y / camera.scale, right: (width - camera.x) / camera.scale, bottom: (height - camera.y) / camera.scale, scale: camera.scale};
 }
 
+/** Some of the drawing is always in the window. */
+function keepInWindow() {
+  const {width, height} = stage.getBoundingClientRect(), margin = 80;
+  camera.x = Math.min(width - margin, Math.max(margin - drawing.w * camera.scale, camera.x));
+  camera.y = Math.min(height - margin, Math.max(margin - drawing.h * camera.scale, camera.y));
+}
+
 function show() {
+  keepInWindow();
   const now = inSight();
   world.setAttribute("transform", `translate(${camera.x} ${camera.y}) scale(${camera.scale})`);
   drawMap(now);

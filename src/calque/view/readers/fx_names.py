@@ -1,6 +1,7 @@
 """What a node of torch.fx calls, by name."""
 
 import re
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ def op_of(module: GraphModule, node: Node) -> str:
     if node.op != "call_function":
         return str(node.target)
     target: Any = node.target
+    if id(target) in _nameless():
+        return _nameless()[id(target)]
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -28,6 +31,17 @@ def op_of(module: GraphModule, node: Node) -> str:
     home = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}.get(home, home)
     name = str(name or type(target).__name__).removeprefix("_VariableFunctionsClass.")
     return f"{home}.{name}" if home and not name.startswith(home) else name
+
+
+@cache
+def _nameless() -> dict[int, str]:
+    """The functions of PyTorch that do not know by which name they are called."""
+    members = vars(torch.nn.functional).items()
+    return {
+        id(function): f"torch.nn.functional.{name}"
+        for name, function in members
+        if "<locals>" in getattr(function, "__qualname__", "")
+    }
 
 
 def label_of(node: Node, op: str) -> str:

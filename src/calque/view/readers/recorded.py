@@ -19,7 +19,11 @@ def read(recording: Recording, *, level: Level = "function") -> ViewGraph:
     """A recording as its graph; its calls alone if it has `problems`."""
     if recording.problems:
         return _Calls(recording).read()
-    found = fx.read(recording.graph(level))
+    try:
+        graph = recording.graph(level)
+    except SyntaxError:  # torch.fx writes names of parameters into code, which not all can be in
+        return _Calls(recording).read()
+    found = fx.read(graph)
     name = _name(recording)
     return ViewGraph(name, "a recording", found.nodes, found.edges, found.groups)
 

@@ -11,6 +11,7 @@ from typing import Any
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 from calque.view.palette import COLOURS, SERVED
+from calque.view.printable import printable
 
 _PLACE = re.compile("@([A-Z]+)@")
 _SCRIPTS = (
@@ -40,7 +41,7 @@ def write(
         overlays: numbers of nodes, by the name of the overlay.
     """
     page = {
-        "TITLE": html.escape(graph.name),
+        "TITLE": html.escape(printable(graph.name)),
         "STYLE": _asset("style.css"),
         "DATA": as_script(_data(graph, depth, overlays)),
         "SCRIPT": "\n".join(_asset(f"{name}.js") for name in _SCRIPTS),
@@ -96,7 +97,8 @@ def _node(node: ViewNode, groups: dict[str, int]) -> dict[str, Any]:
         "src": [source.file, source.line, source.function, source.text] if source else None,
         "levels": {name: list(ops) for name, ops in node.levels.items()},
     }
-    return {key: value for key, value in row.items() if value not in (None, "", [], {})}
+    always = ("id", "label", "op", "kind", "in", "family")
+    return {k: v for k, v in row.items() if k in always or v not in (None, "", [], {})}
 
 
 def _group(group: ViewGroup, groups: dict[str, int]) -> dict[str, Any]:

@@ -173,5 +173,5 @@ def _opened(operation: Any, functions: dict[str, Any]) -> Iterator[Any]:
 
 
 def _line(operation: Any) -> str:
-    text = operation.get_asm(large_elements_limit=4).split("\n")[0]
+    text = operation.get_asm(large_elements_limit=4, use_local_scope=True).split("\n")[0]
     return shortened(text, 160)

@@ -21,7 +21,13 @@ function goTo(item) {
   centre(item);
 }
 
-function openAll() { groups.forEach(group => state.open.add(group)); arrangeAgain(); fit(0.45); }
+/** Open all groups, but layers of a single operation, which say the same closed. */
+function openAll() {
+  for (const group of groups) if (state.weights || operationsIn(group).length > 1) state.open.add(group);
+  arrangeAgain();
+  fit(0.45);
+}
+
 function closeAll() { state.open.clear(); state.unrolled.clear(); arrangeAgain(); if (state.selected && !boxOf.has(state.selected)) select(null); fit(); }
 function flipWeights() { state.weights = !state.weights; pressed(); arrangeAgain(state.selected); }
 function flipHighlight() { state.highlight = !state.highlight; redraw(); }

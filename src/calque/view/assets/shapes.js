@@ -91,8 +91,9 @@ function drawClosed(group, box, look) {
   const fill = overlay() ? colourOf(item) : colours.surface;
   group.append(shape("rect", {...frame, fill, ...outline(look, mix(colours.frame, colours.soft, 0.45))}));
   group.append(label(14, 20, cut(titleOf(item), box.w - 40, 12.5, 600), {"font-size": 12.5, "font-weight": 600, fill: colours.ink}));
-  group.append(label(14, 34.5, cut(amount(item) === null ? caption(item) : spokenNumber(amount(item)), box.w - 28, 10.5), {"font-size": 10.5, fill: colours.soft}));
+  group.append(label(14, 34.5, cut(amount(item) === null ? caption(item) : spokenNumber(amount(item)), box.w - 28, 10.5), {"font-size": 10.5, fill: overlay() ? mix(colours.soft, colours.ink, 0.6) : colours.soft}));
   group.append(toggle(box.w - 15, 15, "+", colours));
+  if (overlay()) return;
   let x = 14;
   const whole = box.w - 28;
   for (const [colour, share] of composition(item)) {

@@ -30,8 +30,8 @@ def show(
             `torch.export.ExportedProgram`, a federated computation; or a module or function, which
             is recorded while it runs on `args`.
         *args: an example call, for a module or function.
-        depth: how many levels of modules are open at first; None for all, but for the page, which
-            then opens what fits.
+        depth: how many levels of modules are shown, at least 1; None for all, but for the page,
+            which then opens what fits.
         level: of a recording: `"module"`, `"function"` (the default) or `"aten"`.
         overlays: numbers to colour nodes by: a dict by node, or by the id of the node, or a dict
             of such dicts by name. `calque.view.overlays` has functions that make some: FLOPs,
@@ -44,7 +44,7 @@ def show(
 
     Raises:
         TypeError: it is no graph, and no module or function with arguments.
-        ValueError: an overlay has numbers for what is no node of the graph.
+        ValueError: the depth is less than 1, or an overlay has numbers for what is no node of the graph.
 
     >>> import calque, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())

@@ -6,17 +6,13 @@ from calque.view.graph import ViewEdge, ViewGraph, ViewGroup, ViewNode
 
 
 def collapsed(graph: ViewGraph, depth: int | None) -> ViewGraph:
-    """The graph with groups opened `depth` deep; all that is in a deeper one is one node.
+    """The graph with its outer `depth` levels; a group below them is one node.
 
-    Edges go to and from the collapsed groups, one for each pair of ends. None opens everything.
-
-    Raises:
-        ValueError: the depth is negative.
+    With a depth of 1 the groups at the top are nodes. Edges go to and from the collapsed groups, one
+    for each pair of ends. None opens everything.
     """
     if depth is None:
         return graph
-    if depth < 0:
-        raise ValueError(f"depth is a number of levels, not {depth}")
     place = {node.id: _place(graph, node, depth) for node in graph.nodes}
     members: dict[str, list[ViewNode]] = {}
     for node in graph.nodes:
@@ -30,15 +26,15 @@ def collapsed(graph: ViewGraph, depth: int | None) -> ViewGraph:
         for e in graph.edges
         if place[e.source] != place[e.target]
     )
-    kept = [group for group in graph.groups if len(graph.ancestry(group.id)) <= depth]
+    kept = [group for group in graph.groups if len(graph.ancestry(group.id)) < depth]
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges), groups=tuple(kept))
 
 
 def _place(graph: ViewGraph, node: ViewNode, depth: int) -> str:
     groups = graph.ancestry(node.group)
-    if len(groups) <= depth:
+    if len(groups) < depth:
         return node.id
-    id = groups[depth]
+    id = groups[depth - 1]
     return id if id not in graph.node else f"{id} (group)"
 
 

@@ -20,7 +20,7 @@ class View:
 
     Attributes:
         graph: the graph, a `ViewGraph`.
-        depth: how many levels of groups are open where no method is told otherwise; None for all.
+        depth: how many levels are shown where no method is told otherwise; None for all.
         overlays: numbers of nodes, by the name of the overlay and the id of the node.
 
     >>> import calque, torch
@@ -34,7 +34,8 @@ class View:
     def __init__(
         self, graph: ViewGraph, depth: int | None = None, overlays: Overlays | None = None
     ) -> None:
-        self.graph, self.depth = graph, depth
+        self.graph, self.depth = graph, None
+        self.depth = self._depth(depth)
         self.overlays = {name: dict(values) for name, values in (overlays or {}).items()}
 
     @property
@@ -124,7 +125,10 @@ class View:
         return getattr(self, _FORMATS[ending])()
 
     def _depth(self, depth: int | None) -> int | None:
-        return self.depth if depth is None else depth
+        depth = self.depth if depth is None else depth
+        if depth is not None and depth < 1:
+            raise ValueError(f"depth is a number of levels, at least 1, and not {depth}")
+        return depth
 
 
 _PICTURES = (".svg", ".png", ".pdf")

@@ -128,10 +128,10 @@ function straighten(rows) {
     for (let at = cell; at; at = next(at)) { line.push(at); at.line = line; }
     lines.push(line);
   }
-  for (let round = 0; round < 6; round++) {
+  for (let round = 0; round < 12; round++) {
     for (const line of lines) {
       const xs = line.map(cell => cell.x).sort((a, b) => a - b);
-      line.x = xs[xs.length >> 1];
+      line.x = round < 3 ? xs[xs.length >> 1] : xs.reduce((a, b) => a + b, 0) / xs.length;
       if (line.length === 1 && !line[0].port) { // a branch or a join stands over or under its neighbours
         const near = [...line[0].ins, ...line[0].outs];
         if (near.length) line.x = near.reduce((sum, [c]) => sum + c.x, 0) / near.length;

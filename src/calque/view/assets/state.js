@@ -79,7 +79,7 @@ function openSome(most) {
 function openTo(depth) {
   state.open.clear();
   const level = group => around(group).filter(other => !isRun(other)).length;
-  for (const group of groups) if (level(group) < depth) state.open.add(group);
+  for (const group of groups) if (level(group) < depth - 1) state.open.add(group);
 }
 
 /** Open all groups around an item, so that it is drawn. */

@@ -21,7 +21,7 @@ def _rows(
     parts = [p for p in _shown(graph, group) if not _is_weight(p)]
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
-        closed = isinstance(part, ViewGroup) and depth is not None and level >= depth
+        closed = isinstance(part, ViewGroup) and depth is not None and level + 1 >= depth
         yield before + ("└─ " if last else "├─ "), part, closed
         if isinstance(part, ViewGroup) and not closed:
             inner = before + ("   " if last else "│  ")

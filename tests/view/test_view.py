@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import calque
 from calque.view import View, ViewEdge, ViewGraph, ViewGroup, ViewNode, overlays, reader
+from calque.view.served import served_by
 from tests.view.models import GPT, Block, Detector, ResNet
 
 
@@ -64,6 +66,16 @@ def test_what_serves_an_operator() -> None:
     served = {n.label: n.served for n in calque.show(several, torch.rand(3, 2)).nodes}
     assert served["relu"] == "rule"
     assert set(served.values()) <= {"", "rule", "decomposition", "fallback"}
+
+
+def test_operators_that_the_suite_has_seen_on_the_cpu_are_fallbacks() -> None:
+    rows = json.loads(files("calque").joinpath("coverage.json").read_text())["operators"].values()
+    names = {name for row in rows for name in row["cpu"]}
+    assert names
+    for name in names:
+        packet, _, overload = name.partition("::")[2].partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        assert served_by(operator) == "fallback", name
 
 
 def test_probing_changes_nothing() -> None:
@@ -146,6 +158,29 @@ def test_levels_lead_down_to_stablehlo(recording: calque.Recording, of: str) -> 
     assert any("dot_general" in line for line in nodes["linear"].levels["stablehlo"])
     assert any("erf" in line for line in nodes["gelu"].levels["stablehlo"])
     assert not any("erf" in line for line in nodes["linear"].levels["stablehlo"])
+
+
+def test_a_node_without_operators_says_why() -> None:
+    def scaled(x):
+        return x.relu() / x.abs().max().item()
+
+    nodes = calque.show(calque.record(scaled, torch.tensor([1.0, -4.0])), levels=True).graph.node
+    assert nodes["relu"].levels["aten"] == ("aten.relu.default",)
+    assert list(nodes["item"].levels) == ["not known"]
+    assert "depends on values" in nodes["item"].levels["not known"][0]
+
+
+def test_the_nodes_of_branches_have_levels() -> None:
+    graph = calque.trace(lambda x: x * 2 if x.sum() > 0 else -x, torch.ones(3))
+    nodes = calque.show(graph, levels=True).graph.node
+    assert nodes["false_graph_0/neg"].levels["aten"] == ("aten.neg.default",)
+
+
+def test_without_shapes_there_are_no_levels() -> None:
+    graph = torch.fx.symbolic_trace(Small())
+    for look in (overlays.flops, lambda g: calque.show(g, levels=True)):
+        with pytest.raises(ValueError, match="nothing is known of the shapes"):
+            look(graph)
 
 
 def test_overlays_are_by_node_or_by_name(recording: calque.Recording) -> None:
@@ -238,7 +273,7 @@ def test_without_rich_the_tree_is_plain(
 def test_depth_is_how_many_levels_are_shown() -> None:
     view = calque.show(GPT(2).eval(), torch.arange(4)[None])
     assert isinstance(view, View)
-    top = [line for line in view.text(depth=1).splitlines()[1:]]
+    top = view.text(depth=1).splitlines()[1:]
     assert all(line.startswith(("├─ ", "└─ ")) for line in top)
     assert "h …" in view.text(depth=1)
     assert len(view.text(depth=1)) < len(view.text(depth=2)) < len(view.text(depth=3))

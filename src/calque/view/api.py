@@ -44,7 +44,7 @@ def show(
 
     Raises:
         TypeError: it is no graph, and no module or function with arguments.
-        ValueError: the depth is less than 1, or an overlay has numbers for what is no node of the graph.
+        ValueError: the depth is less than 1, or an overlay has numbers for what is no node.
 
     >>> import calque, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())

@@ -1,6 +1,5 @@
 """What each node of a graph becomes: the ATen operators it runs, and their StableHLO."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -8,170 +7,97 @@ from typing import Any
 
 import jax
 import torch
-from torch.export import ExportedProgram
 from torch.fx.graph_module import GraphModule
-from torch.fx.node import Node
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy
-from calque.graph.interpreter import JaxInterpreter, Nodes
-from calque.tracing.core.origins import NodeOrigin, origin_of
-from calque.tracing.graph.purity import TracedGraph
-from calque.tracing.lower.lowering import lower
-from calque.tracing.record import Recording
+from calque.graph.interpreter import JaxInterpreter
 from calque.view.graph import ViewGraph
+from calque.view.operators import Lowered, lowered
 from calque.view.printable import shortened
 
-_SCOPE = re.compile(r"calque_node_(\d+)_")
 _MOST = 40
-_OPERATORS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+"""How many lines of StableHLO are kept of a node."""
 
-
-def graph_module_of(graph: Any, level: Any = None) -> GraphModule:
-    """The graph module that a view of `graph` shows.
-
-    Raises:
-        TypeError: there is none, as of a federated computation.
-    """
-    if isinstance(graph, Recording):
-        return graph.graph(level or "function")
-    if isinstance(graph, ExportedProgram):
-        return graph.graph_module
-    if isinstance(graph, GraphModule):
-        return graph
-    raise TypeError(f"a {type(graph).__name__} has no operators: only graph modules have")
+Levels = Mapping[str, tuple[str, ...]]
 
 
 def with_levels(graph: Any, view: ViewGraph, level: Any = None) -> ViewGraph:
     """The view with what each node becomes in `ViewNode.levels`.
 
+    A node that cannot be lowered by itself has the reason there, under `"not known"`.
+
     Raises:
         TypeError: the graph has no operators.
-        TraceError: it cannot be lowered to operators.
-        UnsupportedOpError: an operator has no form in StableHLO.
+        ValueError: nothing is known of the shapes in it.
     """
-    aten = lower(marked(graph_module_of(graph, level)))
-    ops = {name: [str(node.target) for node in found] for name, found in _by_home(aten).items()}
-    hlo: dict[str, list[str]] = {}
-    for node, lines in stablehlo(aten).items():
-        hlo.setdefault(_home(node), []).extend(lines)
-    nodes = (replace(n, levels=_levels(ops.get(n.id), hlo.get(n.id))) for n in view.nodes)
+    found = lowered(graph, level)
+    known: dict[int, Levels] = {}
+    for one in found.values():
+        if id(one) not in known:
+            known[id(one)] = _levels(one)
+    nodes = (replace(n, levels=known[id(found[n.id])]) if n.id in found else n for n in view.nodes)
     return replace(view, nodes=tuple(nodes))
 
 
-def operators_of(graph: Any, level: Any = None) -> dict[str, list[Node]]:
-    """The nodes of ATen operators that each node of a graph becomes, by the name of the node.
-
-    Raises:
-        TypeError: the graph has no operators.
-        TraceError: it cannot be lowered to operators.
-    """
-    return _by_home(lower(marked(graph_module_of(graph, level))))
-
-
-def _by_home(aten: GraphModule) -> dict[str, list[Node]]:
-    found: dict[str, list[Node]] = {}
-    for node in aten.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, _OPERATORS):
-            found.setdefault(_home(node), []).append(node)
-    return found
+def _levels(one: Lowered) -> Levels:
+    if one.graph is None:
+        return MappingProxyType({"not known": (one.reason,)})
+    levels = {"aten": tuple(str(node.target) for node in one.operators)}
+    try:
+        levels["stablehlo"] = tuple(stablehlo(one.graph)[:_MOST])
+    except Exception as error:  # an operator has no form there, or a size is not known
+        levels["not known"] = (str(error).split("\n")[0] or type(error).__name__,)
+    return MappingProxyType({name: lines for name, lines in levels.items() if lines})
 
 
-def _levels(aten: list[str] | None, hlo: list[str] | None) -> Mapping[str, tuple[str, ...]]:
-    found = {"aten": tuple(aten or ()), "stablehlo": tuple((hlo or ())[:_MOST])}
-    return MappingProxyType({name: ops for name, ops in found.items() if ops})
-
-
-def _home(node: Node) -> str:
-    origin = origin_of(node)
-    return node.name if origin is None else origin.function
-
-
-def marked(graph: GraphModule) -> GraphModule:
-    """A copy of a graph whose nodes have their own names as the functions of their origins."""
-    made = TracedGraph()
-    made._codegen = graph.graph._codegen
-    nodes: dict[Node, Node] = {}
-    for node in graph.graph.nodes:
-        copied = nodes[node] = made.node_copy(node, nodes.__getitem__)
-        origin = origin_of(node) or NodeOrigin("", 0, "")
-        copied.meta["origin"] = origin._replace(function=node.name)
-    module = GraphModule(graph, made)
-    module.training = graph.training
-    return module
-
-
-def stablehlo(graph: GraphModule) -> dict[Node, list[str]]:
-    """The lines of StableHLO that each node of a graph of operators becomes, by their locations."""
-    nodes = list(graph.graph.nodes)
-    interpreter = _Located(graph)
+def stablehlo(graph: GraphModule) -> list[str]:
+    """The operations of StableHLO that a graph of ATen operators becomes, a line for each."""
+    interpreter = JaxInterpreter(graph)
     with x64():
         given = [_aval(node.meta.get("val")) for node in graph.graph.find_nodes(op="placeholder")]
-        arrays = [i for i, value in enumerate(given) if isinstance(value, jax.ShapeDtypeStruct)]
+        leaves, spec = jax.tree.flatten(given)
+        arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
 
         def run(*values: Any) -> Any:
-            inputs = list(given)
+            filled = list(leaves)
             for index, value in zip(arrays, values):
-                inputs[index] = value
+                filled[index] = value
+            inputs = jax.tree.unflatten(spec, filled)
             found = jax.tree.leaves(interpreter(*inputs, rng=jax.random.key(0)))
             return [value for value in found if isinstance(value, jax.Array)]
 
-        lowered = jax.jit(run).lower(*(given[i] for i in arrays))
-    functions: dict[str, Any] = {}
-    text: Any = lowered.compiler_ir("stablehlo")
-    for function in text.body.operations:
-        functions[function.name.value] = function.operation
-    found: dict[Node, list[str]] = {}
-    for operation in _inside(functions["main"]):
-        scopes = _SCOPE.findall(str(operation.location))
-        if scopes:
-            lines = found.setdefault(nodes[int(scopes[0])], [])
-            lines += (_line(inner) for inner in _opened(operation, functions))
-    return found
-
-
-class _Located(JaxInterpreter):
-    """As its base, with the number of each node in the locations of what it becomes."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph)
-        self._nodes = _NamedNodes(graph)
-
-
-class _NamedNodes(Nodes):
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module)
-        self._numbers = {node: i for i, node in enumerate(module.graph.nodes)}
-
-    def run_node(self, n: Node) -> Any:
-        with jax.named_scope(f"calque_node_{self._numbers[n]}_"):
-            return super().run_node(n)
+        program: Any = jax.jit(run).lower(*(leaves[i] for i in arrays)).compiler_ir("stablehlo")
+    functions = {
+        operation.attributes["sym_name"].value: operation.operation
+        for operation in program.body.operations
+        if "sym_name" in operation.attributes
+    }
+    return [_line(operation) for operation in _opened(functions["main"], functions)]
 
 
 def _aval(value: Any) -> Any:
+    """A value with shapes in the place of tensors."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(_aval, value))
     if not isinstance(value, torch.Tensor):
         return value
     return jax.ShapeDtypeStruct(tuple(map(int, value.shape)), to_numpy(value.dtype))
 
 
-def _inside(operation: Any) -> Iterator[Any]:
-    """The operations that a function consists of."""
-    for region in operation.regions:
+def _opened(function: Any, functions: dict[str, Any]) -> Iterator[Any]:
+    """The operations of a function, and of those that it calls in the place of the calls."""
+    for region in function.regions:
         for block in region.blocks:
             for inner in block.operations:
-                if inner.operation.name != "func.return":
-                    yield inner.operation
-
-
-def _opened(operation: Any, functions: dict[str, Any]) -> Iterator[Any]:
-    """An operation, or what the function does that it calls."""
-    if operation.name != "func.call":
-        yield operation
-        return
-    for inner in _inside(functions[operation.attributes["callee"].value]):
-        yield from _opened(inner, functions)
+                operation = inner.operation
+                if operation.name == "func.call":
+                    callee = operation.attributes["callee"].value
+                    yield from _opened(functions[callee], functions)
+                elif operation.name != "func.return":
+                    yield operation
 
 
 def _line(operation: Any) -> str:
-    text = operation.get_asm(large_elements_limit=4, use_local_scope=True).split("\n")[0]
-    return shortened(text, 160)
+    text = operation.get_asm(large_elements_limit=4, use_local_scope=True)
+    return shortened(text.split("\n")[0], 160)

@@ -15,9 +15,11 @@ from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
+from calque.interop.export import Exported
 from calque.view.graph import TensorLook, ViewGraph
-from calque.view.levels import graph_module_of, operators_of
+from calque.view.operators import graph_module_of, lowered
 from calque.view.readers import read
+from calque.view.readers.fx import is_check
 
 _COUNTED_AS = {  # attention as the CPU has it, for which PyTorch has no formula
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
@@ -29,19 +31,20 @@ _COUNTED_AS = {  # attention as the CPU has it, for which PyTorch has no formula
 def flops(graph: Any) -> dict[str, float]:
     """The floating-point operations of each node, in products and convolutions.
 
-    By the formulas of `torch.utils.flop_counter`, in the ATen operators of the node.
+    By the formulas of `torch.utils.flop_counter`, in the ATen operators of the node. Nodes whose
+    operators cannot be found from shapes are left out.
 
     Raises:
         TypeError: the graph has no operators.
-        TraceError: it cannot be lowered to operators.
+        ValueError: nothing is known of the shapes in it.
 
     >>> import calque, torch
     >>> flops(calque.trace(torch.nn.Linear(3, 2), torch.ones(5, 3)))["linear"]
     60.0
     """
     found: dict[str, float] = {}
-    for name, nodes in operators_of(graph).items():
-        for node in nodes:
+    for name, one in lowered(graph).items():
+        for node in one.operators:
             packet: Any = getattr(node.target, "overloadpacket", None)
             formula = flop_registry.get(_COUNTED_AS.get(packet, packet))
             if formula is not None:
@@ -135,17 +138,19 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
     that draw random numbers, write in place or give no floating-point numbers are left out.
 
     Args:
-        graph: a graph module, a recording or an exported program, on the CPU.
-        *args: the inputs of the graph, on the CPU.
+        graph: a graph module, a recording or an exported program.
+        *args: the inputs of the graph.
     """
     run = _Errors(graph_module_of(graph))
     with torch.no_grad():
-        run.run(*_inputs(graph, args))
+        run.run(*_moved(_inputs(graph, args), "cpu"))
     return run.errors
 
 
 def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What the graph module takes: an exported one takes its parameters too."""
+    if isinstance(graph, Exported):
+        graph = graph.exported_program
     if not isinstance(graph, ExportedProgram):
         return args
     given = iter(pytree.tree_leaves(args))
@@ -167,31 +172,42 @@ class _Errors(Interpreter):
         self.errors: dict[str, float] = {}
 
     def run_node(self, n: Node) -> Any:
-        if not n.op.startswith("call") or _writes(n):
-            return super().run_node(n)
+        if not n.op.startswith("call"):
+            return _moved(super().run_node(n), "cpu")
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        there = pytree.tree_map_only(torch.Tensor, lambda t: t.to("jax"), (args, kwargs))
+        if is_check(n):
+            return None
+        there = _moved((args, kwargs), "jax")
         state = torch.get_rng_state()
-        found = super().run_node(n)
-        if torch.equal(state, torch.get_rng_state()):
-            self._compare(n, found, self._on_device(n, *there))
+        found = self._on("cpu", n, args, kwargs)
+        if torch.equal(state, torch.get_rng_state()) and not _writes(n):
+            self._compare(n, found, self._on("jax", n, *there))
         return found
 
-    def _on_device(self, n: Node, args: Any, kwargs: Any) -> Any:
+    def _on(self, device: str, n: Node, args: Any, kwargs: Any) -> Any:
         if n.op == "call_module":
             module: Any = self.fetch_attr(str(n.target))
             held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            moved = {name: tensor.detach().to("jax") for name, tensor in held.items()}
-            return torch.func.functional_call(module, moved, args, kwargs)
+            return torch.func.functional_call(module, _moved(held, device), args, kwargs)
         call: Callable[..., Any] = getattr(self, n.op)
-        moved = pytree.tree_map_only(torch.device, lambda device: torch.device("jax"), kwargs)
-        return call(n.target, args, moved)
+        return call(n.target, *_moved((args, kwargs), device))
 
     def _compare(self, n: Node, found: Any, other: Any) -> None:
         pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(other))
         errors = [_error(a, b.cpu()) for a, b in pairs if _is_floating(a) and a.numel()]
         if errors:
             self.errors[n.name] = max(errors)
+
+
+def _moved(value: Any, device: str) -> Any:
+    """Tensors on another device, and the device in the place of others."""
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device(device)
+        return leaf.detach().to(device) if leaf.device.type != device else leaf
+
+    return pytree.tree_map_only((torch.Tensor, torch.device), moved, value)
 
 
 def _error(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -38,7 +38,7 @@ function describeNode(node) {
     if (text) panel.append(element("pre", {}, text));
   }
   for (const [level, lines] of Object.entries(node.levels || {})) {
-    heading({aten: "ATen", stablehlo: "StableHLO"}[level] || level);
+    heading({aten: "ATen", stablehlo: "StableHLO", "not known": "Not known"}[level] || level);
     panel.append(element("pre", {}, lines.join("\n")));
   }
 }

@@ -1,7 +1,7 @@
 """Federated computations: each building block is a node, and each part has an edge to the whole."""
 
 from calque.federated.building_blocks import blocks as bb
-from calque.federated.computation import Computation
+from calque.federated.computation import Computation, PolymorphicComputation
 from calque.view.families import family_of
 from calque.view.graph import (
     Kind,
@@ -30,6 +30,18 @@ _FAMILIES: dict[type, str] = {
 def read_computation(computation: Computation) -> ViewGraph:
     """A federated computation's AST."""
     return read(computation.building_block, name=computation.__name__)
+
+
+def read_types(computation: PolymorphicComputation) -> ViewGraph:
+    """Refuses: what a polymorphic computation does depends on types.
+
+    Raises:
+        TypeError: always.
+    """
+    raise TypeError(
+        f"{computation.__name__} has no types, and no AST without: those of a call decide.\n"
+        f"Show {computation.__name__}.of(...), with the types of its arguments."
+    )
 
 
 def read(block: bb.BuildingBlock, *, name: str = "computation") -> ViewGraph:

@@ -18,6 +18,7 @@ _READERS: dict[str, str | Reader] = {
     "calque.interop.export.Exported": "calque.view.readers.exported:read_exported",
     "calque.tracing.record.recording.Recording": "calque.view.readers.recorded:read",
     "calque.federated.computation.Computation": "calque.view.readers.blocks:read_computation",
+    "calque.federated.computation.PolymorphicComputation": "calque.view.readers.blocks:read_types",
     "calque.federated.building_blocks.blocks.BuildingBlock": "calque.view.readers.blocks:read",
     "calque.view.graph.ViewGraph": "calque.view.readers.table:read_view",
 }

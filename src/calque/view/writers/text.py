@@ -18,7 +18,7 @@ def rows(graph: ViewGraph, depth: int | None) -> Iterator[tuple[str, ViewNode | 
 def _rows(
     graph: ViewGraph, group: str, before: str, depth: int | None, level: int
 ) -> Iterator[tuple[str, ViewNode | ViewGroup, bool]]:
-    parts = [p for p in _shown(graph, group) if not _is_weight(p)]
+    parts = [part for part in _shown(graph, group) if not _is_weight(graph, part)]
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
         closed = isinstance(part, ViewGroup) and depth is not None and level + 1 >= depth
@@ -37,8 +37,11 @@ def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
     return [*graph.children[parts[first].id], *parts[first + 1 : second]]
 
 
-def _is_weight(part: ViewNode | ViewGroup) -> bool:
-    return isinstance(part, ViewNode) and part.kind in ("parameter", "constant", "check")
+def _is_weight(graph: ViewGraph, part: ViewNode | ViewGroup) -> bool:
+    """Whether a part is a weight or a check, or a group of nothing else."""
+    if isinstance(part, ViewGroup):
+        return all(_is_weight(graph, inner) for inner in graph.children[part.id])
+    return part.kind in ("parameter", "constant", "check")
 
 
 def details(part: ViewNode | ViewGroup) -> tuple[str, str]:
@@ -56,7 +59,7 @@ def _file(path: str) -> str:
 
 def write(graph: ViewGraph, depth: int | None = None) -> str:
     """The tree as plain text: a line for each node and group, but for weights and checks."""
-    left_out = sum(map(_is_weight, graph.nodes))
+    left_out = sum(_is_weight(graph, node) for node in graph.nodes)
     count = f"{len(graph.nodes) - left_out} nodes"
     count += f" and {left_out} weights and checks" if left_out else ""
     lines = [f"{printable(graph.name)}  ({count}, {graph.origin})"]

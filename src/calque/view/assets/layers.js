@@ -128,16 +128,29 @@ function straighten(rows) {
     for (let at = cell; at; at = next(at)) { line.push(at); at.line = line; }
     lines.push(line);
   }
-  for (let round = 0; round < 12; round++) {
-    for (const line of lines) {
-      const xs = line.map(cell => cell.x).sort((a, b) => a - b);
-      line.x = round < 3 ? xs[xs.length >> 1] : xs.reduce((a, b) => a + b, 0) / xs.length;
-      if (line.length === 1 && !line[0].port) { // a branch or a join stands over or under its neighbours
-        const near = [...line[0].ins, ...line[0].outs];
-        if (near.length) line.x = near.reduce((sum, [c]) => sum + c.x, 0) / near.length;
-      }
-    }
-    for (const row of rows) keepOrder(row, row.map(cell => [cell.line.x, cell.line.length]));
+  const mean = xs => xs.reduce((a, b) => a + b, 0) / xs.length;
+  const rounds = rows.length < 300 ? 40 : 12;
+  for (let round = 0; round < rounds; round++) {
+    const settling = round >= rounds / 2; // boxes stay, and lanes make way for them
+    for (const line of lines) line.x = settling && line[0].lane ? outermost(line) : wantedX(line, settling ? 0 : 0.5);
+    const weight = cell => settling && cell.lane ? 0.01 : cell.line.length;
+    for (const row of rows) keepOrder(row, row.map(cell => [cell.line.x, weight(cell)]));
+  }
+
+  /** Where a line is, drawn towards what is above and below it. */
+  function wantedX(line, pull) {
+    const own = mean(line.map(cell => cell.x));
+    const near = [...line[0].ins, ...line[line.length - 1].outs].map(([cell]) => cell.x);
+    if (line[0].lane || !near.length) return own;
+    if (line.length === 1) pull = 1;
+    return own * (1 - pull) + mean(near) * pull;
+  }
+
+  /** Where a lane has to be so that no row bends it: as far out as a row has moved it. */
+  function outermost(line) {
+    const xs = line.map(cell => cell.x), least = Math.min(...xs), most = Math.max(...xs);
+    const was = line.x ?? mean(xs);
+    return most - was >= was - least ? most : least;
   }
 }
 

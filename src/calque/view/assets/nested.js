@@ -30,6 +30,8 @@ const spokenShape = look => { const sizes = look.slice(look.indexOf("[") + 1, -1
 function caption(item) {
   if (!isSimple(item)) return `${operationsIn(item).length} operations`;
   const looks = (operationsIn(item)[0] || item).out || [];
+  const type = item.isNode && item.args?.find(([name]) => name === "type signature");
+  if (type) return type[1];
   return looks.length > 1 ? `${looks.length} tensors` : looks.map(spokenShape).join("");
 }
 
@@ -127,7 +129,7 @@ function place(done, x, y, boxes, wires, drawn) {
       const via = net.routes.get(cell).map(([lx, top, bottom]) => [ox + lx, oy + top, oy + bottom]);
       if (net.from.port) via.unshift([start[0], y, oy]); // straight down past the title
       wires.push({source: net.source, target: cell.port ? null : cell.item, ends: !cell.port && !done.inners.get(cell.item)?.ins.has(net.source), level: done.group, start, end, via,
-        long: net.routes.get(cell).length > 0, back: !cell.port && !net.from.port && end[1] < start[1]});
+        kind: drawn.get(net.source)?.get(cell.item) || "data", long: net.routes.get(cell).length > 0, back: !cell.port && !net.from.port && end[1] < start[1]});
     }
   }
 }

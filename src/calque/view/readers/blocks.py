@@ -108,7 +108,7 @@ def _node(id: str, block: bb.BuildingBlock, group: str) -> ViewNode:
         kind=_KINDS.get(type(block), "call"),
         group=group,
         family=_family(block),
-        arguments=(("type", shortened(str(block.type), 400)),),
+        arguments=(("type signature", shortened(str(block.type), 400)),),
         source=origin and source_line(origin.file, origin.line, origin.function),
     )
 

@@ -140,7 +140,7 @@ def is_check(node: Node) -> bool:
     if node.op != "call_function":
         return False
     module = getattr(node.target, "__module__", "") or ""
-    name = getattr(node.target, "__name__", "")
+    name = getattr(node.target, "__name__", "").partition(".")[0]
     own = module.startswith("calque.tracing") and name.startswith(("expect_", "raise_", "assert_"))
     return own or name in ("_assert", "_assert_scalar", "_assert_async", "_assert_tensor_metadata")
 

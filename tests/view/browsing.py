@@ -44,4 +44,10 @@ def opened(path: Path, **options: Any) -> Iterator[Any]:
         assert complaints == []
 
 
+def drawn(page: Any) -> None:
+    """Wait until what was asked for is drawn."""
+    frame = "requestAnimationFrame"
+    page.evaluate(f"() => new Promise(done => {frame}(() => {frame}(done)))")
+
+
 OWN = ("file:", "blob:", "data:")

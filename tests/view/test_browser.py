@@ -11,7 +11,7 @@ import torch
 
 import calque
 from calque.view import overlays
-from tests.view.browsing import needs_browser, opened
+from tests.view.browsing import drawn, needs_browser, opened
 from tests.view.models import GPT, MODELS
 from tests.view.test_laws import NASTY, Hostile
 
@@ -30,6 +30,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(gpt: Path) -> Iterator[Any]:
     with opened(gpt) as page:
         page.select_option("#colour", "family")
+        drawn(page)
         yield page
 
 
@@ -115,6 +116,15 @@ def test_colours_follow_the_choice(page: Any) -> None:
     assert "FLOPs" in page.locator("#legend").inner_text()
     page.select_option("#colour", "served")
     assert "rule" in page.locator("#legend").inner_text()
+
+
+def test_an_error_that_is_no_number_is_the_worst(tmp_path: Path) -> None:
+    graph = torch.fx.symbolic_trace(lambda x: (x + 1).relu())
+    numbers = {"error": {"add": float("nan"), "relu": 0.5}}
+    with opened(calque.show(graph, overlays=numbers).save(tmp_path / "nan.html")) as page:
+        drawn(page)
+        assert "not finite" in box(page, "add").text_content()
+        assert "0.5" in box(page, "relu").text_content()
 
 
 def test_dark_by_preference_and_by_key(gpt: Path) -> None:

@@ -192,6 +192,13 @@ def test_overlays_are_by_node_or_by_name(recording: calque.Recording) -> None:
         calque.show(graph, overlays={"time": {"nowhere": 1}})
 
 
+def test_an_overlay_may_have_numbers_that_are_not_finite(recording: calque.Recording) -> None:
+    values = {"linear": float("nan"), "gelu": float("inf"), "add": 1.0}
+    page = calque.show(recording, overlays={"error": values}).html()
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert data["overlays"]["error"] == {"linear": "nan", "gelu": "inf", "add": 1.0}
+
+
 def test_what_is_no_graph_is_an_error() -> None:
     with pytest.raises(TypeError, match="with the arguments of a call"):
         calque.show(nn.Linear(3, 2))

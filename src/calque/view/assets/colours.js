@@ -28,14 +28,15 @@ const overlay = () => state.colour.startsWith("overlay:") ? data.overlays[state.
 function amount(item) {
   const values = overlay();
   if (!values) return null;
-  const found = nodesIn(item).map(node => values[node.id]).filter(value => value !== undefined);
+  const found = nodesIn(item).map(node => values[node.id]).filter(value => value !== undefined)
+    .map(value => typeof value === "string" ? Infinity : value); // "nan" and "inf" are worse than any number
   if (!found.length) return null;
   return /error|max|peak/i.test(state.colour) ? found.reduce((a, b) => Math.max(a, b), -Infinity) : found.reduce((a, b) => a + b, 0);
 }
 
 let largest = 1;
 function measureOverlay(items) {
-  largest = Math.max(1e-300, ...items.map(item => amount(item) ?? 0));
+  largest = items.map(item => amount(item) ?? 0).filter(isFinite).reduce((a, b) => Math.max(a, b), 1e-300);
 }
 
 function nodeColour(node) {
@@ -65,6 +66,7 @@ function composition(group) {
 
 function spokenNumber(value) {
   if (value === 0) return "0";
+  if (!isFinite(value)) return "not finite";
   const size = Math.abs(value);
   if (size < 1e-2 || size >= 1e15) return value.toExponential(2);
   const steps = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -77,7 +78,10 @@ def _data(
         ],
         "families": {name: list(colour) for name, colour in COLOURS.items()},
         "served": {name: list(colour) for name, colour in SERVED.items()},
-        "overlays": {name: dict(values) for name, values in overlays.items()},
+        "overlays": {
+            name: {id: value if math.isfinite(value) else str(value) for id, value in rows.items()}
+            for name, rows in overlays.items()
+        },
     }
 
 

@@ -24,9 +24,9 @@ class View:
         overlays: numbers of nodes, by the name of the overlay and the id of the node.
 
     >>> import calque, torch
-    >>> view = calque.show(calque.trace(lambda x: torch.relu(x) + 1, torch.ones(3)))
+    >>> view = calque.show(calque.trace(torch.nn.ReLU(), torch.ones(3)))
     >>> view
-    <view of _lambda_: 4 nodes, 3 edges, 0 groups>
+    <view of ReLU: 3 nodes, 2 edges, 0 groups>
     >>> print(view.mermaid().splitlines()[0])
     flowchart TB
     """

@@ -22,6 +22,7 @@ from calque.jitting.control_flow import install as _install_control_flow
 from calque.tracing import former_names as _former_names
 from calque.tracing import lower, symbolic_trace, trace
 from calque.tracing.record import Recording, record
+from calque.view import show
 
 convert: _ModuleType  # imported when it is asked for, as the next one
 federated: _ModuleType
@@ -58,6 +59,7 @@ __all__ = [
     "lower",
     "op",
     "record",
+    "show",
     "symbolic_trace",
     "to_jax",
     "to_torch",

@@ -1,0 +1,29 @@
+"""Look at graphs: text, pictures and pages of whatever calque and PyTorch have graphs of.
+
+`calque.show` is the way in; here is what it is made of, and the numbers to colour nodes by.
+"""
+
+from calque.view.api import show
+from calque.view.graph import (
+    SourceLine,
+    TensorLook,
+    ViewEdge,
+    ViewGraph,
+    ViewGroup,
+    ViewNode,
+)
+from calque.view.readers import read, reader
+from calque.view.view import View
+
+__all__ = [
+    "SourceLine",
+    "TensorLook",
+    "View",
+    "ViewEdge",
+    "ViewGraph",
+    "ViewGroup",
+    "ViewNode",
+    "read",
+    "reader",
+    "show",
+]

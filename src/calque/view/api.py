@@ -1,0 +1,85 @@
+"""`calque.show(...)`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.fx.node import Node
+
+from calque.tracing.record import record
+from calque.tracing.record.recording import Level
+from calque.view.levels import with_levels
+from calque.view.readers import read
+from calque.view.readers.table import find
+from calque.view.view import View
+
+
+def show(
+    graph: Any,
+    /,
+    *args: Any,
+    depth: int | None = None,
+    level: Level | None = None,
+    overlays: Mapping[Any, Any] | None = None,
+    levels: bool = False,
+    **kwargs: Any,
+) -> View:
+    """Look at a graph: a tree in the terminal, a picture, or a page for the browser.
+
+    Args:
+        graph: a graph module of any tracer (`calque.trace`, dynamo, torch.fx), a `Recording`, a
+            `torch.export.ExportedProgram`, a federated computation; or a module or function, which
+            is recorded while it runs on `args`.
+        *args: an example call, for a module or function.
+        depth: how many levels of modules are shown, at least 1; None for all, but for the page,
+            which then opens what fits.
+        level: of a recording: `"module"`, `"function"` (the default) or `"aten"`.
+        overlays: numbers to colour nodes by: a dict by node, or by the id of the node, or a dict
+            of such dicts by name. `calque.view.overlays` has functions that make some: FLOPs,
+            bytes, times, and errors of the device.
+        levels: find the ATen operators and the StableHLO that each node becomes, for the page.
+        **kwargs: as `args`, by name.
+
+    Returns:
+        A `View`: `print` it, show it in a notebook, `save("graph.html")`.
+
+    Raises:
+        TypeError: it is no graph, and no module or function with arguments.
+        ValueError: the depth is less than 1, or an overlay has numbers for what is no node.
+
+    >>> import calque, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> print(calque.show(model, torch.ones(1, 3), level="module"))
+    Sequential  (4 nodes, a recording)
+    ├─ input  float32[1, 3]  ...
+    ├─ 0: Linear  float32[1, 2]  ...
+    ├─ 1: ReLU  float32[1, 2]  ...
+    └─ output  ...
+    """
+    if find(graph) is None and callable(graph) and (args or kwargs):
+        graph = record(graph, *args, **kwargs)
+    elif args or kwargs:
+        raise TypeError(f"a {type(graph).__name__} is a graph already: it takes no example call")
+    view = read(graph) if level is None else read(graph, level=level)
+    if levels:
+        view = with_levels(graph, view, level)
+    found = _overlays(overlays or {})
+    for name, values in found.items():
+        unknown = [id for id in values if id not in view.node]
+        if unknown:
+            raise ValueError(
+                f"the overlay {name!r} has numbers for {unknown[0]!r}, which is no node"
+            )
+    return View(view, depth, found)
+
+
+def _overlays(given: Mapping[Any, Any]) -> dict[str, dict[str, float]]:
+    """Overlays by name; one that has no name is called so."""
+    if not given:
+        return {}
+    if not all(isinstance(values, Mapping) for values in given.values()):
+        given = {"overlay": given}
+    return {str(name): {_id(k): float(v) for k, v in vs.items()} for name, vs in given.items()}
+
+
+def _id(node: Any) -> str:
+    return node.name if isinstance(node, Node) else str(getattr(node, "id", node))

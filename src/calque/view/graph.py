@@ -1,0 +1,170 @@
+"""`ViewGraph`: a graph as one looks at it, whatever it is of; readers make it, writers take it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["input", "parameter", "constant", "call", "module", "check", "output", "group"]
+"""What a node is; `"group"` is a group that was collapsed."""
+
+
+@dataclass(frozen=True)
+class TensorLook:
+    """What is known of a tensor without its values.
+
+    >>> str(TensorLook("float32", (2, "s0")))
+    'float32[2, s0]'
+    """
+
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the program; `text` is empty where the file cannot be read."""
+
+    file: str
+    line: int
+    function: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class ViewNode:
+    """One node.
+
+    Attributes:
+        id: its name, of which a graph has no second.
+        op: what it calls, such as `torch.nn.functional.relu`, `Linear` or `aten.add.Tensor`.
+        label: that, in short.
+        kind: what it is.
+        group: the id of the group that it is in; "" at the top.
+        family: the kind of operator, such as `"convolution"`; see `families`.
+        served: by what the device serves it: `"rule"`, `"decomposition"`, `"fallback"` (a kernel of
+            the CPU) or `"escape"` (a value is read into Python); "" where that is not known.
+        outputs: the tensors that it gives.
+        arguments: pairs of a name and a value, in words.
+        parameters: the names and looks of the weights that it calls.
+        source: the line of the program that it is from.
+        levels: what becomes of it below: `"aten"` and `"stablehlo"`, with the operators of each.
+    """
+
+    id: str
+    op: str
+    label: str
+    kind: Kind = "call"
+    group: str = ""
+    family: str = "other"
+    served: str = ""
+    outputs: tuple[TensorLook, ...] = ()
+    arguments: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, TensorLook], ...] = ()
+    source: SourceLine | None = None
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class ViewEdge:
+    """What one node takes from another.
+
+    Attributes:
+        source, target: the ids of the nodes.
+        kind: `"data"`, or `"binding"`: from what a name stands for to a use of the name.
+    """
+
+    source: str
+    target: str
+    kind: str = "data"
+
+
+@dataclass(frozen=True)
+class ViewGroup:
+    """Nodes that belong together: a call of a module, a function, or a run of like groups.
+
+    Attributes:
+        id: of which a graph has no second.
+        parent: the id of the group around it; "" at the top.
+        name: the last part of its path.
+        path: the path of the module.
+        type: the class of the module.
+        call: how many times the module had been called before.
+        repeat: how many like groups it stands for; 1 if it is a group by itself.
+    """
+
+    id: str
+    parent: str
+    name: str
+    path: str
+    type: str = ""
+    call: int = 0
+    repeat: int = 1
+
+
+@dataclass(frozen=True)
+class ViewGraph:
+    """Nodes in the order of the program, the edges between them, and the groups that they are in.
+
+    Attributes:
+        name: of the program.
+        origin: what it was read from, in words.
+        nodes, edges, groups: its parts.
+
+    Raises:
+        ValueError: two parts have one id, or a part refers to one that is not there.
+    """
+
+    name: str
+    origin: str
+    nodes: tuple[ViewNode, ...]
+    edges: tuple[ViewEdge, ...]
+    groups: tuple[ViewGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.node) != len(self.nodes) or len(self.group) != len(self.groups):
+            raise ValueError("two nodes, or two groups, have the same id")
+        homes = {n.group for n in self.nodes} | {g.parent for g in self.groups}
+        unknown = sorted(homes - self.group.keys() - {""})
+        ends = {end for edge in self.edges for end in (edge.source, edge.target)}
+        unknown += sorted(ends - self.node.keys())
+        if unknown:
+            raise ValueError(f"there is no {', '.join(map(repr, unknown))} in the graph")
+
+    @cached_property
+    def node(self) -> dict[str, ViewNode]:
+        """The nodes by id."""
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def group(self) -> dict[str, ViewGroup]:
+        """The groups by id."""
+        return {group.id: group for group in self.groups}
+
+    def ancestry(self, group: str) -> tuple[str, ...]:
+        """The ids of a group and of those around it, from the outermost."""
+        found: list[str] = []
+        while group:
+            found.append(group)
+            group = self.group[group].parent
+        return tuple(reversed(found))
+
+    @cached_property
+    def children(self) -> dict[str, tuple[ViewNode | ViewGroup, ...]]:
+        """What is in each group, in the order of the program, weights last; "" is the top."""
+        found: dict[str, list[ViewNode | ViewGroup]] = {"": []}
+        seen: set[str] = set()
+        for node in sorted(self.nodes, key=lambda node: node.kind in ("parameter", "constant")):
+            for id in self.ancestry(node.group):
+                if id not in seen:
+                    seen.add(id)
+                    found.setdefault(self.group[id].parent, []).append(self.group[id])
+            found.setdefault(node.group, []).append(node)
+        return {id: tuple(parts) for id, parts in found.items()}

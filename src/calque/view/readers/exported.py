@@ -1,0 +1,28 @@
+"""Programs of `torch.export`, whose parameters and buffers are inputs of the graph."""
+
+from torch.export import ExportedProgram
+
+from calque.interop.export import Exported
+from calque.view.graph import ViewGraph
+from calque.view.readers import fx
+
+_MEMBERS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR", "CUSTOM_OBJ")
+
+
+def read(program: ExportedProgram) -> ViewGraph:
+    """An exported program, with its parameters and buffers in the modules that they belong to."""
+    specs = program.graph_signature.input_specs
+    members = {s.arg.name: str(s.target) for s in specs if s.kind.name in _MEMBERS}
+    found = fx.read(program.graph_module, members=members)
+    return ViewGraph(found.name, "an ExportedProgram", found.nodes, found.edges, found.groups)
+
+
+def read_exported(program: Exported) -> ViewGraph:
+    """What `calque.export` gave.
+
+    Raises:
+        TypeError: it was loaded from bytes, which have no graph.
+    """
+    if program.exported_program is None:
+        raise TypeError("a program that was loaded has no graph; see its stablehlo()")
+    return read(program.exported_program)

@@ -1,0 +1,50 @@
+"""The arguments of a node in words, and the tensors among its values."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+from torch.utils import _pytree as pytree
+
+from calque.view.graph import TensorLook
+from calque.view.printable import shortened
+
+
+def arguments_of(node: Node) -> Iterator[tuple[str, str]]:
+    """Pairs of a name, or a position, and what is given."""
+    if node.op in ("placeholder", "get_attr"):
+        return
+    names = _names(node)
+    for index, value in enumerate(node.args):
+        name = names[index] if index < len(names) else str(index)
+        yield name, shortened(repr(value))
+    for name, value in node.kwargs.items():
+        yield name, shortened(repr(value))
+
+
+def _names(node: Node) -> list[str]:
+    target: Any = node.target
+    if node.op == "output":
+        return ["result"]
+    if node.op == "call_method":
+        return ["self"]
+    if isinstance(target, torch._ops.OpOverload):
+        return [argument.name for argument in target._schema.arguments]
+    try:
+        return list(inspect.signature(target).parameters) if callable(target) else []
+    except (TypeError, ValueError):  # a builtin function without a signature
+        return []
+
+
+def tensors_in(value: Any) -> Iterator[TensorLook]:
+    """What the tensors in nested containers look like."""
+    for leaf in pytree.tree_leaves(value, is_leaf=_is_metadata):
+        if isinstance(leaf, torch.Tensor) or _is_metadata(leaf):
+            shape = tuple(n if type(n) is int else str(n) for n in leaf.shape)
+            yield TensorLook(str(leaf.dtype).removeprefix("torch."), shape)
+
+
+def _is_metadata(value: Any) -> bool:
+    return type(value).__name__ == "TensorMetadata"

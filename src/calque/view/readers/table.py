@@ -1,0 +1,70 @@
+"""Which function reads a graph, by the class of the graph.
+
+A class is known by its name, so that nothing is imported for a kind of graph that is not there.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from calque.view.graph import ViewGraph
+
+Reader = Callable[..., ViewGraph]
+
+_READERS: dict[str, str | Reader] = {
+    "torch.fx.graph_module.GraphModule": "calque.view.readers.fx:read",
+    "torch.fx.graph.Graph": "calque.view.readers.fx:read_graph",
+    "torch.export.exported_program.ExportedProgram": "calque.view.readers.exported:read",
+    "calque.interop.export.Exported": "calque.view.readers.exported:read_exported",
+    "calque.tracing.record.recording.Recording": "calque.view.readers.recorded:read",
+    "calque.federated.computation.Computation": "calque.view.readers.blocks:read_computation",
+    "calque.federated.computation.PolymorphicComputation": "calque.view.readers.blocks:read_types",
+    "calque.federated.building_blocks.blocks.BuildingBlock": "calque.view.readers.blocks:read",
+    "calque.view.graph.ViewGraph": "calque.view.readers.table:read_view",
+}
+
+
+def reader(kind: type, function: Reader) -> None:
+    """Say how graphs of another class are read: by `function(graph)`, which gives a `ViewGraph`."""
+    _READERS[_name(kind)] = function
+
+
+def read_view(graph: ViewGraph) -> ViewGraph:
+    """A graph that was read already."""
+    return graph
+
+
+def find(graph: Any) -> Reader | None:
+    """The function that reads a graph; None where there is none."""
+    for kind in type(graph).__mro__:
+        found = _READERS.get(_name(kind))
+        if isinstance(found, str):
+            module, _, name = found.partition(":")
+            found = getattr(importlib.import_module(module), name)
+        if found is not None:
+            return found
+    return None
+
+
+def read(graph: Any, **options: Any) -> ViewGraph:
+    """A graph of any kind as a `ViewGraph`.
+
+    Args:
+        graph: of one of the classes in the table.
+        **options: of its reader: `level` for recordings.
+
+    Raises:
+        TypeError: there is no reader of such graphs.
+    """
+    function = find(graph)
+    if function is None:
+        raise TypeError(
+            f"a {type(graph).__name__} is no graph that calque knows.\n"
+            "Pass a graph module, a recording, an exported program, a federated computation, or a "
+            "module or function with the arguments of a call: calque.show(model, x)."
+        )
+    return function(graph, **options)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,26 @@
+"""Pictures, by Graphviz's program `dot`."""
+
+import shutil
+import subprocess
+
+
+def picture(source: str, format: str) -> bytes:
+    """A DOT file as a picture.
+
+    Args:
+        source: the text of the file.
+        format: `"svg"`, `"png"` or `"pdf"`.
+
+    Raises:
+        RuntimeError: `dot` is not installed, or cannot draw the graph.
+    """
+    program = shutil.which("dot")
+    if program is None:
+        raise RuntimeError(
+            "pictures are drawn by Graphviz, whose program `dot` is not installed.\n"
+            "Install the package graphviz of your system, or save the view as .html or .dot."
+        )
+    made = subprocess.run([program, f"-T{format}"], input=source.encode(), capture_output=True)
+    if made.returncode:
+        raise RuntimeError(f"Graphviz cannot draw the graph: {made.stderr.decode().strip()}")
+    return made.stdout

@@ -129,6 +129,7 @@ class Snapshot:
         self.weak: dict[int, Any] = {}
         self._passes = passes
         self._words: set[str] = set(_CALLED)
+        self._own_words: set[str] = set()  # those of the user's own code
         self._classes: dict[int, type] = {}
         self._whole = self._anywhere = False
         self._everything = Everything(self._words)
@@ -420,7 +421,13 @@ class Snapshot:
                 continue
             if matters_in_library(value) or finds_modules(value):
                 home = Path(name) if home_of_class(type(value)) == "os" else path.attribute(name)
+                if isinstance(value, list) and self._is_users_to_change(module, name):
+                    home = Path(module.__name__).attribute(name)
                 self._stack.append((value, home))
+
+    def _is_users_to_change(self, module: types.ModuleType, name: str) -> bool:
+        """Whether the program itself names what a module of Python's holds, as `sys.path`."""
+        return name in self._own_words and owner_of_module(module) is Owner.PYTHON
 
     def _hold_setting(self, getter: Any, path: Path) -> None:
         """A setting of a library's that a function without arguments tells."""
@@ -481,8 +488,10 @@ class Snapshot:
         return None
 
     def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
-        """The program's own handlers of what is logged."""
+        """The program's own handlers of what is logged, and what loggers are set to."""
         while logger is not None:
+            row = AttributeRow(logger, path, _SETTINGS_OF_LOGGERS, _set_logger)
+            self._hold(row, ("l", id(logger)))
             own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
             self._stack += [(handler, path.attribute("handlers")) for handler in own]
             logger = logger.parent if logger.propagate else None
@@ -613,7 +622,10 @@ class Snapshot:
         names = names_of(code)
         self._nested.update(names.nested)
         if owner is Owner.USER:
+            self._own_words |= names.words
             self._imports(code)
+            if "modules" in names.words:  # of `sys`, which it may ask for those that it names
+                self._expect_modules(c for c in code.co_consts if isinstance(c, str))
         self._variables_of(names.globals, held, owner)
         functions = self._functions_with(code, owner)
         if not functions and owner is not Owner.USER and code not in self._nested:
@@ -662,14 +674,17 @@ class Snapshot:
 
     def _imported(self, name: str, module: types.ModuleType) -> None:
         """A statement finds a module under a name, where another may stand later."""
+        self._expect_modules((name,)).before.setdefault(name, module)
+
+    def _expect_modules(self, names: Iterable[str]) -> NamedRow:
+        """Hold which modules there are under some names, or that there are none."""
         row = self.rows.get(("g", id(sys.modules)))
         if not isinstance(row, NamedRow):
             path = Path("sys.modules", foreign=True)  # an import is not undone
             row = NamedRow(sys.modules, path, set())
             self._hold(row, ("g", id(sys.modules)))
-        if isinstance(row.names, set):
-            row.names.add(name)
-            row.before.setdefault(name, module)
+        extend_with(row, names, self._stack)
+        return row
 
     def look_again(self) -> None:
         """Meet the modules that were imported meanwhile."""
@@ -840,6 +855,11 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
     "__mro__": lambda kind: kind.__mro__,
     "__name__": lambda kind: kind.__name__,
 }
+_SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
+    "level": lambda logger: logger.level,
+    "disabled": lambda logger: logger.disabled,
+    "propagate": lambda logger: logger.propagate,
+}
 _LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
@@ -858,6 +878,13 @@ _GLOBAL_HOOKS = [
 
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
+
+
+def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:
+    if name == "level":
+        owner.setLevel(value)  # loggers keep what they found out of the levels above them
+    else:
+        setattr(owner, name, value)
 
 
 def _is_users_code(value: Any) -> bool:

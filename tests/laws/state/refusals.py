@@ -110,6 +110,9 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("jit", "would run in one call only"): """
         coroutine_that_is_returned
     """,
+    ("rows", ""): """
+        generator_that_is_returned
+    """,
     ("rows", "would run in one call only"): """
         coroutine_that_is_returned
     """,

@@ -45,27 +45,33 @@ def _gained(gain: float) -> Callable[[torch.Tensor], torch.Tensor]:
 def method_of_another_object(case: Case) -> Seen:
     quiet, loud = SimpleNamespace(apply=_Gain(2.0).__call__), _Gain(5.0)
     f = case.fn(lambda x: quiet.apply(x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     quiet.apply = loud.__call__
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
 
 
 @program(states=2)
 def method_of_another_class(case: Case) -> Seen:
     chosen = {"apply": _Gain.scaled}
     f = case.fn(lambda x: chosen["apply"](x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     chosen["apply"] = _Louder.scaled
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
 
 
 @program(states=2)
 def closure_of_another_call(case: Case) -> Seen:
     chosen = [_gained(2.0)]
     f = case.fn(lambda x: chosen[0](x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     chosen[0] = _gained(5.0)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
 
 
 @program(states=1)
@@ -81,7 +87,8 @@ def closure_made_anew_with_an_equal_value(case: Case) -> Seen:
 def closure_made_anew_then_its_variable_changed(case: Case) -> Seen:
     chosen = [_gained(2.0)]
     f = case.fn(lambda x: chosen[0](x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     chosen[0] = _gained(2.0)
     yield f(case.x)
     chosen[0].__closure__[0].cell_contents = 5.0  # pyright: ignore[reportOptionalSubscript]
@@ -96,7 +103,8 @@ def function_of_the_same_text_in_another_namespace(case: Case) -> Seen:
         exec(text, space)
     chosen = [spaces[0]["apply"]]
     f = case.fn(lambda x: chosen[0](x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     chosen[0] = spaces[1]["apply"]
     yield f(case.x)
 
@@ -107,7 +115,8 @@ def object_in_a_tuple_that_is_held_elsewhere(case: Case) -> Seen:
     config: dict[str, Any] = {"pair": (shared,), "own": shared}
     del shared
     f = case.fn(lambda x: config["pair"][0](x) + 100 * config["own"](x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     config["pair"] = (_Gain(2.0),)
     yield f(case.x)
     config["own"].gain = 9.0
@@ -126,18 +135,22 @@ def one_object_in_the_place_of_two(case: Case) -> Seen:
         return y
 
     f = case.fn(louder_for_one)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     config["both"] = [_Gain(1.0)] * 2
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
 
 
 @program(states=3)
 def own_dict_of_an_object_replaced(case: Case) -> Seen:
     config = _Gain(2.0)
     f = case.fn(lambda x: config(x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     config.__dict__ = {"gain": 5.0}
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     config.gain = 7.0
     yield f(case.x)
 
@@ -146,10 +159,12 @@ def own_dict_of_an_object_replaced(case: Case) -> Seen:
 def own_dict_of_a_module_replaced(case: Case) -> Seen:
     m = case.linear()
     f = case.fn(lambda x: m(x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     m.__dict__ = copy.deepcopy(m.__dict__)
     m.weight.data.mul_(2)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
 
 
 @program
@@ -169,10 +184,12 @@ def own_dict_replaced_by_the_function(case: Case) -> Seen:
 def special_method_of_a_class_of_pytorch(case: Case) -> Seen:
     m = nn.Sequential(nn.Softsign(), nn.Hardtanh())
     f = case.fn(lambda x: m(x))
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     nn.Softsign.__call__ = lambda self, x: x * 3  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        yield f(case.x), f(case.x)
+        yield f(case.x)
+        yield f(case.x)
     finally:
         del nn.Softsign.__call__
 
@@ -183,9 +200,11 @@ def flag_among_the_builtins(case: Case) -> Seen:
     held._louder_ = _Gain(2.0)
     f = case.fn(lambda x: _louder_(x))  # pyright: ignore[reportUndefinedVariable]
     try:
-        yield f(case.x), f(case.x)
+        yield f(case.x)
+        yield f(case.x)
         held._louder_ = _Gain(3.0)
-        yield f(case.x), f(case.x)
+        yield f(case.x)
+        yield f(case.x)
         held._louder_.gain = 5.0
         yield f(case.x)
     finally:
@@ -201,7 +220,8 @@ def gradient_of_two_parameters_then_of_one(case: Case) -> Seen:
         return torch.add(a.grad, b.grad)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     f = case.fn(grown)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     a.grad = b.grad
     yield f(case.x), f(case.x), a.grad, b.grad
     a.grad = b.grad * 1  # pyright: ignore[reportOptionalOperand]
@@ -242,7 +262,8 @@ def _replaced(case: Case, values: list[Any], read: Callable[[Any], float]) -> Se
     f = case.fn(lambda x: x * read(config.value))
     for value in values:
         config.value = value
-        yield f(case.x), f(case.x)
+        yield f(case.x)
+        yield f(case.x)
 
 
 @program(states=2)
@@ -270,9 +291,11 @@ def time_of_a_class_of_ones_own(case: Case) -> Seen:
 def arguments_of_an_exception(case: Case) -> Seen:
     kept = _Failure(2.0)
     f = case.fn(lambda x: x * kept.args[0])
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     kept.args = (3.0,)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     kept = _Failure(5.0)
     yield f(case.x)
 
@@ -281,9 +304,11 @@ def arguments_of_an_exception(case: Case) -> Seen:
 def attribute_of_a_tuple_of_ones_own(case: Case) -> Seen:
     pair = _Scaled((1.0, 2.0))
     f = case.fn(lambda x: x * pair[1] * pair.scale)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     pair.scale = 3.0
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     pair = _Scaled((1.0, 2.0))
     pair.scale = 5.0
     yield f(case.x)
@@ -293,6 +318,8 @@ def attribute_of_a_tuple_of_ones_own(case: Case) -> Seen:
 def attribute_of_a_set_of_ones_own(case: Case) -> Seen:
     chosen = _Marked([2.0])
     f = case.fn(lambda x: x * sum(chosen) * chosen.scale)
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)
     chosen.scale = 3.0
-    yield f(case.x), f(case.x)
+    yield f(case.x)
+    yield f(case.x)

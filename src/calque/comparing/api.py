@@ -38,11 +38,13 @@ def diff(
     and the other functions or operators, what leaves each line of each call of a module is.
 
     Args:
-        a, b: graphs of any tracer, exported programs or recordings; also modules and functions,
-            which are recorded.
+        a: a graph of any tracer, an exported program or a recording; also a module or a function,
+            which is recorded.
+        b: another.
         *args: what both are called with. No arguments at all: only their structure is compared.
         devices: where each is run, such as `("cpu", "jax")`; by default where they are.
-        rtol, atol: tolerances, both or none; by default those of `torch.testing.assert_close`.
+        rtol: the relative tolerance; by default that of `torch.testing.assert_close`.
+        atol: the absolute tolerance, given where the relative one is.
         **kwargs: as `args`, by name.
 
     Returns:

@@ -5,7 +5,8 @@ layers (`layer_table`) and a format of JSON and safetensors (`save`, `load`).
 
 >>> import calque, torch
 >>> recording = calque.record(lambda x: torch.relu(x).view(-1), torch.ones(1, 2))
->>> [(call.op, call.arguments) for call in calque.convert.Calls(recording.graph())][1]
+>>> calls = list(calque.convert.Calls(recording.graph()))
+>>> calls[1].op, calls[1].arguments
 ('Tensor.view', {'self': TensorInfo(name='relu', shape=(1, 2), dtype='float32'), 'size': [-1]})
 """
 

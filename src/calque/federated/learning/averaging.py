@@ -83,8 +83,10 @@ def fed_prox(
     """`fed_avg` with a proximal term (Li et al. 2020): clients stay near the server's model.
 
     Args:
-        module, loss, **rest: as of `fed_avg`.
+        module: as of `fed_avg`.
+        loss: as of `fed_avg`.
         proximal: the weight of half the squared distance from the server's parameters.
+        **rest: as of `fed_avg`.
     """
     return fed_avg(module, loss, proximal=proximal, **rest)
 
@@ -101,8 +103,10 @@ def fed_sgd(
     """Federated gradient descent: one step with the gradient over all examples of all clients.
 
     Args:
-        module, loss, aggregator: as of `fed_avg`.
+        module: as of `fed_avg`.
+        loss: as of `fed_avg`.
         server_optimizer: a learning rate, or an optimizer as of `fed_avg`.
+        aggregator: as of `fed_avg`.
         **settings: as of `fed_avg`, without epochs, shuffle and drop_remainder; batch_size is how
             many examples a client computes at once, and no matter for the result.
     """

@@ -34,7 +34,8 @@ def scaffold(
     paper; `State.memory` has those of all clients.
 
     Args:
-        module, loss: as of `fed_avg`.
+        module: as of `fed_avg`.
+        loss: as of `fed_avg`.
         clients: how many clients there are; `next` is told which of them take part.
         client_learning_rate: of the steps of clients.
         server_learning_rate: of the server's step.
@@ -81,10 +82,12 @@ def mime_lite(
     the mean of the clients' full gradients at the server's parameters.
 
     Args:
-        module, loss, **settings: as of `fed_avg`.
+        module: as of `fed_avg`.
+        loss: as of `fed_avg`.
         learning_rate: of the steps of clients.
         momentum: from 0 on, below 1.
         server_learning_rate: how much of the clients' mean change the server makes.
+        **settings: as of `fed_avg`.
     """
     setup = Setup(module, loss, settings)
     by_client = sgd(learning_rate)

@@ -72,7 +72,8 @@ class PersonalizedEvaluation:
     """As `Evaluation`, but of a model that each client fits to its own examples first.
 
     Args:
-        module, loss: as of `Evaluation`.
+        module: as of `Evaluation`.
+        loss: as of `Evaluation`.
         client_optimizer: as of `fed_avg`.
         **settings: as of `fed_avg`: batch_size, epochs, shuffle, drop_remainder, and chunk, mesh,
             axis, check.

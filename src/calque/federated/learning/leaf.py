@@ -21,8 +21,9 @@ def load_leaf(
 
     Args:
         path: a file, or a directory with files `*.json`, such as LEAF's `data/train`.
-        x, y: make arrays of the list of a client's examples, of text for instance; numbers become
+        x: makes an array of the list of a client's examples, of text for instance; numbers become
             float32 and int32 by themselves.
+        y: likewise, of their labels.
 
     Returns:
         By the client's name, a dict of arrays `x` and `y`; `list(….values())` is what processes

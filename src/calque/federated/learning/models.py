@@ -61,7 +61,8 @@ class Model:
         """The loss of each example in training, and the new buffers.
 
         Args:
-            parameters, buffers: arrays keyed as the module's.
+            parameters: arrays keyed as the module's.
+            buffers: likewise.
             examples: `x` and `y`, with the examples as leading axis.
             key: raw bits of a key, for dropout.
         """

@@ -13,8 +13,7 @@ from torch import nn
 
 import calque
 from calque.device.kernels import copies
-from calque.dynamo.graphs import inputs
-from calque.program import direct_call, execution
+from calque.program import direct_call, execution, sources
 
 DEVICES = ("jax", "cpu")
 
@@ -238,7 +237,7 @@ def test_tensors_of_the_device_are_not_copied(monkeypatch):
     monkeypatch.setattr(execution, "direct", watched)
     forward = compile(lambda x: (x @ weight).relu())
     forward(x).sum().backward()
-    for module, name in ((copies, "to_host"), (inputs, "host_array")):
+    for module, name in ((copies, "to_host"), (sources, "host_array")):
         monkeypatch.setattr(module, name, lambda *a, **k: pytest.fail("a copy"))
     seen.clear()
     forward(x).sum().backward()

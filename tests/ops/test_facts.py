@@ -16,6 +16,14 @@ from calque.ops.table.registry import RULES
 SOURCE = Path(calque.__file__).parent
 
 OTHERS = {
+    "__init__.py": "calque's own names",
+    "comparing/naming.py": "spellings of Python's operators",
+    "tracing/lower/composites.py": "what decomposes where PyTorch's own way is not functional",
+    "tracing/lower/lowering.py": "methods of autograd",
+    "view/families.py": "the families by which nodes are coloured",
+    "view/palette.py": "colours",
+    "view/readers/fx.py": "checks that are no nodes to look at",
+    "view/served.py": "four that move nothing",
     "convert/onnx_operators.py": "the operators of ONNX, and how each is written with PyTorch's",
     "device/kernels/attention_backend.py": "kernels written by hand",
     "device/kernels/copies.py": "kernels written by hand",

@@ -5,13 +5,14 @@ rules that change arguments, the write-back. What has no rule at all goes to `fa
 """
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from jax import Array
 from torch._C._dynamo import eval_frame
+from torch.autograd.graph import increment_version
 
 from calque.device.kernels import fast_path, trace_checks
 from calque.device.kernels.call import Runner
@@ -19,7 +20,7 @@ from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
 from calque.device.kernels.seen import all_seen
-from calque.device.memory.cell import read, write, x64
+from calque.device.memory.cell import cell_of, read, write, x64
 from calque.device.runtime.dtypes import to_torch
 from calque.ops.table.facts import Known, canonical, fact_of, told
 from calque.ops.table.registry import RULES, Rule
@@ -142,13 +143,37 @@ def _in_place(name: str, rule: Rule) -> Kernel:
         for i, tensor in enumerate(self):
             others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
             written.check_memory(tensor, others)
-        _write_back(self, run((self, *args), kwargs))
+        for one in _apart(self, args):
+            _write_back(one[0], run(one, kwargs))
+        # PyTorch leaves it to the operators that its own kernel calls.
+        increment_version([tensor for tensor in self if not tensor.is_inference()])
 
     if not schema_of(name).returns:
         return of_lists
     if place or rule.mutates or run.guarded:
         return general
     return fast_path.in_place(run, name, general, written.apart)
+
+
+def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of a call with lists; of one for each tensor where targets share memory.
+
+    There the later ones find what the earlier ones wrote.
+    """
+    places = {cell_of(tensor): i for i, tensor in enumerate(targets)}
+    lists = [a for a in args if isinstance(a, list | tuple)]
+    others = [
+        (i, one)
+        for each in lists
+        for i, one in enumerate(each)
+        if isinstance(one, torch.Tensor) and one.device.type == "jax"
+    ]
+    if len(places) == len(targets) and all(places.get(cell_of(t), i) == i for i, t in others):
+        yield (targets, *args)
+        return
+    for i, tensor in enumerate(targets):
+        each = [[a[i]] if isinstance(a, list | tuple) else a for a in args]
+        yield ([tensor], *each)
 
 
 def _when_called(make: Callable[[], Kernel]) -> Kernel:
@@ -241,18 +266,25 @@ def functional_of(name: str) -> Rule | None:
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
     exact = RULES.get(renamed().get(name, f"{base}.{overload}" if overload else base))
-    if (
-        exact is not None
-        and name != exact.name
-        and not any(is_written(a) for a in schema_of(exact.name).arguments)
-    ):
-        return exact
     outs = [a.name for a in schema.arguments if a.is_out]
     wanted = _typed(schema, _FACTORY | {*outs})
+    if (
+        exact is None
+        or name == exact.name
+        or any(is_written(a) for a in schema_of(exact.name).arguments)
+    ):
+        exact = None
+    elif name in renamed() or _first_type(schema_of(exact.name)) == _first_type(schema):
+        return exact
+    # `pow.Scalar` is of a number and a tensor, `pow_.Scalar` of a tensor and a number.
     for candidate in _by_base().get(base, ()):
         if _typed(schema_of(candidate.name), _FACTORY) == wanted:
             return candidate
-    return None
+    return exact
+
+
+def _first_type(schema: torch._C.FunctionSchema) -> str:
+    return str(schema.arguments[0].type) if schema.arguments else ""
 
 
 def _typed(schema: torch._C.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:

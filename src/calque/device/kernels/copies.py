@@ -211,6 +211,8 @@ def clone(
 
 def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`Tensor.copy_`."""
+    if not isinstance(source, torch.Tensor):
+        source = torch.tensor(source)
     _COPY.check_memory(self, (source,))
     return copy_from(source, self, non_blocking)
 

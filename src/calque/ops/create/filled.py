@@ -1,7 +1,6 @@
 """Operators that make tensors from numbers."""
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,11 +10,11 @@ from jax import Array, lax
 from calque.ops.table.facts import facts
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import is_known
+from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
     default_complex,
     default_float,
     is_complex,
-    is_float,
     is_integral,
     result_type,
     spoken,
@@ -27,27 +26,6 @@ def _shape(size: Any) -> tuple[int, ...]:
     if any(n < 0 for n in size):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
     return tuple(size)
-
-
-def _overflows(value: Any, dtype: Any) -> bool:
-    """Whether a dtype cannot hold a Python number, as C++ converts it."""
-    if isinstance(value, complex):
-        return not is_complex(dtype) and value.imag != 0
-    if dtype == np.bool_ or is_complex(dtype) or not isinstance(value, int | float):
-        return False
-    if not math.isfinite(value):
-        return not is_float(dtype)
-    if is_float(dtype):
-        return abs(value) > float(jnp.finfo(dtype).max)
-    limit = jnp.iinfo(dtype)
-    return value > limit.max or value < (limit.min or -limit.max)
-
-
-@lru_cache(maxsize=4096, typed=True)
-def check_holds(value: Any, dtype: Any) -> None:
-    """Raise RuntimeError where a dtype cannot hold a number."""
-    if dtype is not None and _overflows(value, dtype):
-        raise RuntimeError(f"value cannot be converted to type torch.{dtype} without overflow")
 
 
 def _holds_value(self: Given, value: Any, **_: Any) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from calque.ops.create.filled import check_holds
 from calque.ops.table.given import Given
+from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
     is_complex,
     is_float,

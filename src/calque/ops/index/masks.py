@@ -9,8 +9,14 @@ import numpy as np
 from jax import Array
 
 from calque.ops.index.writes import replace_at
+from calque.ops.table.facts import facts
 from calque.ops.table.given import Given
+from calque.ops.table.number_range import check_holds
 from calque.ops.table.registry import op
+
+
+def _holds_value(self: Given, value: Any, **_: Any) -> None:
+    check_holds(value, self.dtype)
 
 
 @op("masked_fill.Scalar", "masked_fill.Tensor", layout="row_major", writes_in_place=("fills",))
@@ -27,6 +33,9 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
     if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self):
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
     return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
+
+
+facts("masked_fill.Scalar", numbers=_holds_value)
 
 
 def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:

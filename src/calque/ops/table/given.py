@@ -80,9 +80,9 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
     """
 
     def check(self: Given, dim: int, index: Given, **_: Any) -> None:
-        if not -self.ndim <= dim < self.ndim or index.is_float:
+        if not -max(self.ndim, 1) <= dim < max(self.ndim, 1) or index.is_float:
             return
-        size = self.shape[dim]
+        size = self.shape[dim] if self.ndim else 1
         least = -size if negative else 0
         index.require_within(
             least, size, lambda bad: kind(text.format(bad=bad, dim=dim, size=size))

@@ -10,7 +10,7 @@ import torch
 from calque.state import ATOMIC
 from calque.tracing.tracer.constants import is_constant
 
-_PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout))
+_PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout)) - {slice}
 _DEPTH = 3
 
 

@@ -1,55 +1,92 @@
-# Every target makes .venv with what it needs, from constraints.txt, the first time.
+# Every target makes a virtual environment with what it needs the first time, with the exact versions
+# that are tested with that Python: constraints.txt for 3.11, constraints-3.12.txt and so on.
+#
+#   make test                        python3.11 (or python3), in .venv
+#   make test PYTHON=python3.13      in .venv-3.13
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python)
-BIN := .venv/bin
+# pyenv's python3.13 answers only where it is chosen: ask pyenv for the one it has.
+FOUND := $(shell $(PYTHON) -c 'import sys; print(sys.executable)' 2>/dev/null \
+	|| echo "$$(pyenv prefix $(patsubst python%,%,$(PYTHON)) 2>/dev/null)/bin/$(PYTHON)")
+VERSION := $(shell $(FOUND) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(VERSION))
+BIN := $(VENV)/bin
+# Without a file for this Python, pip takes the newest versions; calque warns of what is not tested.
+CONSTRAINTS := $(wildcard $(if $(filter 3.11,$(VERSION)),constraints.txt,constraints-$(VERSION).txt))
 SAMPLE ?= 1
 SEED ?= 0
 
-.PHONY: help demo test lint format conformance laws faults zoo bench docs clean
+.PHONY: help demo test test-quick test-newest lint format conformance laws faults zoo bench docs release clean
 
 help:
-	@echo "make demo | test | lint | format | conformance [SAMPLE=0.1 SEED=0] | laws | faults | zoo [SAMPLE=0.1 SEED=0] | bench [QUICK=1] | docs | clean"
+	@echo "make demo | test | test-quick | test-newest | lint | format | laws | faults"
+	@echo "     conformance [SAMPLE=0.1 SEED=0] | zoo [SAMPLE=0.1 SEED=0] | bench [QUICK=1] | docs | release | clean    [PYTHON=python3.13]"
 
 $(BIN)/python:
-	$(PYTHON) -m venv .venv
+	@test -n "$(VERSION)" || { echo "$(PYTHON) is not installed here"; exit 1; }
+	$(FOUND) -m venv $(VENV)
 
-.venv/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e '.[$*]'
 	@touch $@
 
-demo: .venv/.installed-demo
+demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/digits.py
 
-test: .venv/.installed-test
+test: $(VENV)/.installed-test
+	@echo "Every test but the conformance suite (make conformance), in two processes of some 3 GB."
+	@echo "It takes tens of minutes on two cores; make test-quick takes one or two."
 	$(BIN)/python -m pytest
 
-lint: .venv/.installed-lint
+# Some of each door. What is here is cheap: a file that grows past ten seconds leaves.
+QUICK_TESTS := tests/errors tests/state tests/test_hint.py tests/device/test_views.py \
+	tests/jitting/test_jit_calls.py tests/dynamo/test_compile_layouts.py tests/tracing/test_tracer.py \
+	tests/tracing/record/test_graphs.py tests/interop/test_functional.py tests/federated/types
+
+test-quick: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(QUICK_TESTS)
+
+lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-format: .venv/.installed-lint
+format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: .venv/.installed-test
-	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests/conformance
+conformance: $(VENV)/.installed-test
+	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests/conformance tests/sharding
 
-laws: .venv/.installed-test
+laws: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "conformance or not conformance" tests/laws
 
-faults: .venv/.installed-test
+faults: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "conformance or not conformance" tests/faults
 
-zoo: .venv/.installed-test .venv/.installed-models
+zoo: $(VENV)/.installed-test $(VENV)/.installed-models
 	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) CALQUE_MODES=all $(BIN)/python -m pytest -m conformance tests/conformance/test_models.py
 
-bench: .venv/.installed-bench
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-docs: .venv/.installed-docs
+# What .ci/run tries with the newest versions.
+test-newest: $(VENV)/.installed-test
+	$(BIN)/python -m pytest tests/errors tests/test_hint.py tests/device/test_views.py \
+		tests/dynamo/test_compile_layouts.py tests/graph/test_interpreter.py
+
+release: $(VENV)/.installed-release
+	rm -rf dist build/release
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(FOUND) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) dist/*.whl
+	cd build/release && bin/python -c 'import torch, calque; print(calque.__version__, \
+		calque.jit(torch.sin)(torch.ones(3, device="jax")))'
+
+docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv site demo_output .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-3.* site demo_output .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ NAMES = (
     "train_step",
     "eager",
     "ops",
+    "convolutions",
     "hlo",
     "host_overhead",
     "guards",
@@ -15,6 +16,7 @@ NAMES = (
     "trace",
     "record",
     "memory",
+    "sharding",
     "import_time",
 )
 

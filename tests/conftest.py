@@ -3,6 +3,8 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the first import of JAX
+# Every test compiles what it runs: nothing is taken from an earlier run, nothing left to the next.
+os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
 from collections.abc import Iterator
 

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -234,3 +235,54 @@ def test_what_is_no_program_and_what_is_not_given_arguments() -> None:
         calque.diff(3, doubled, torch.ones(1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give the arguments"):
         calque.diff(doubled, doubled)
+
+
+CONTAINERS = [
+    (lambda x: [x * 1, "a"], lambda x: (x * 1, "a"), "builtins.list against a builtins.tuple"),
+    (lambda x: {"a": x * 1}, lambda x: {"b": x * 1}, r"\['a'\] against \['b'\]"),
+    (lambda x: {"a": x * 1, "b": 1}, lambda x: {"b": 1, "a": x * 1}, "against"),
+    (lambda x: (x * 1, torch.float32), lambda x: (x * 1, torch.float64), "float32 against"),
+    (lambda x: (x * 1, ["name"]), lambda x: (x * 1, ["other"]), r"at \[1\]\[0\], 'name'"),
+    (lambda x: (x * 1, None), lambda x: (x * 1, "a"), "None against"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "what"), CONTAINERS)
+def test_results_are_compared_with_all_that_is_in_them(a: Any, b: Any, what: str) -> None:
+    x = torch.ones(2)
+    for program in (a, b):
+        assert not calque.diff(program, calque.trace(program, x), x)
+    (found,) = calque.diff(calque.trace(a, x), calque.trace(b, x), x).of("structure")
+    assert re.search(what, found.what)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (lambda x, y: x - y, lambda x, y: y - x),
+        (lambda x, y: (x.sin(), y), lambda x, y: (x.sin(), x)),
+        (lambda x, y: (x.sin(), y.cos()), lambda x, y: (x.sin(), x.cos())),
+        (lambda x, y: [x.sin(), y], lambda x, y: [y, x.sin()]),
+    ],
+)
+def test_without_arguments_inputs_and_results_are_told_apart(a: Any, b: Any) -> None:
+    x, y = torch.ones(2), torch.zeros(2)
+    first, second = calque.trace(a, x, y), calque.trace(b, x, y)
+    assert not calque.diff(first, calque.record(a, x, y).graph())
+    assert calque.diff(first, second).first.kind == "structure"  # type: ignore[union-attr]
+
+
+def test_without_arguments_parameters_are_told_apart() -> None:
+    class Two(nn.Module):
+        def __init__(self, swapped: bool) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
+            self.swapped = swapped
+
+        def forward(self, x):
+            return (x * self.b) - self.a if self.swapped else (x * self.a) - self.b
+
+    x = torch.ones(2)
+    graphs = [calque.trace(Two(swapped), x) for swapped in (False, True)]
+    assert calque.diff(*graphs).first.kind == "structure"  # type: ignore[union-attr]
+    assert not calque.diff(graphs[0], torch.export.export(Two(False), (x,)))

@@ -257,3 +257,11 @@ def test_no_damage_gives_another_error(
 def refused_or_fine(directory: Path) -> None:
     with contextlib.suppress(ConversionError):
         load(directory)
+
+
+def test_a_result_may_have_strings_beside_its_tensors(tmp_path: Path) -> None:
+    recording = calque.record(lambda x: {"a": x * 2, "name": "b"}, torch.ones(2))
+    save(recording, tmp_path / "program")
+    found = load(tmp_path / "program")(np.full(2, 3.0, np.float32))
+    assert found["name"] == "b"
+    assert found["a"].tolist() == [6.0, 6.0]

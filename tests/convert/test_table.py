@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -67,3 +68,15 @@ def test_recurrent_layers_are_counted_step_by_step(kind: Any, gates: int) -> Non
     recording = calque.record(kind(inner, outer), torch.randn(steps, batch, inner))
     expected = steps * batch * gates * outer * (inner + outer)
     assert layer_table(recording).total("macs") == expected
+
+
+def test_names_in_a_table_are_no_formulas_and_no_commands_of_terminals() -> None:
+    names = ['=cmd|"/c calc"!A1', "@sum", "\x1b[2J", "line\nbreak", "-1"]
+    model = torch.nn.Sequential(OrderedDict((name, torch.nn.Linear(2, 2)) for name in names))
+    recording = calque.record(model, torch.ones(1, 2))
+    table = layer_table(recording)
+    cells = [row[0] for row in csv.reader(table.to_csv().splitlines())][1:]
+    assert cells == ['\'=cmd|"/c calc"!A1', "'@sum", "\\x1b[2J", "line\\nbreak", "'-1"]
+    for text in (str(table), table.to_csv(), str(recording)):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "[2J" in text

@@ -32,6 +32,9 @@ LAYERS: dict[str, Case] = {
         m(1, 1, 4, 4), m(1, 1, 2, 2), output_padding=1
     ),
     "conv_transpose padding": lambda m: F.conv_transpose1d(m(1, 1, 2), m(1, 1, 1), padding=3),
+    "conv_transpose dilated": lambda m: F.conv_transpose2d(
+        m(3, 1, 7, 1), m(1, 3, 5, 2), None, (3, 2), (1, 3), (2, 0), 1, (2, 3)
+    ),
     "conv_transpose bias": lambda m: F.conv_transpose2d(m(1, 1, 4, 4), m(1, 2, 2, 2), m(1)),
     "conv_tbc": lambda m: torch.conv_tbc(m(3, 1, 2), m(2, 3, 1), m(1)),
     **{

@@ -5,6 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -45,6 +46,42 @@ def test_threads_train_different_models_at_once() -> None:
         torch.testing.assert_close(
             torch.tensor(results[seed]), torch.tensor(train(seed, "cpu")), rtol=1e-4, atol=1e-5
         )
+
+
+def _retyped(row: torch.Tensor) -> None:
+    row.view(torch.int32).copy_((row + 1).view(torch.int32))
+
+
+WRITES = {
+    "in_place": lambda row: row.add_(1),
+    "copy": lambda row: row.copy_(row + 1),
+    "out": lambda row: torch.add(row, 1, out=row),
+    "slice": lambda row: row.__setitem__(slice(None), row + 1),
+    "another_dtype": _retyped,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_threads_write_different_rows_of_a_tensor(write) -> None:
+    """Each replaces the array of the whole storage, and loses nothing that others wrote to it."""
+    table = torch.zeros(4, 16, device="jax")
+    start, interval = threading.Barrier(4), sys.getswitchinterval()
+
+    def work(row: torch.Tensor) -> None:
+        start.wait()
+        for _ in range(40):
+            write(row)
+
+    threads = [threading.Thread(target=work, args=(row,)) for row in table]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert table.unique().tolist() == [40]
 
 
 ALONE = """

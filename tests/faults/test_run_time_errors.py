@@ -44,7 +44,7 @@ def doors():
 
 
 @doors()
-@pytest.mark.filterwarnings("ignore::calque.device.kernels.fallback.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::calque.FallbackWarning")
 def test_the_exception_of_a_kernel_arrives_as_itself_and_nothing_is_lost(door):
     state, other = ones(3) * 0, ones(2)
 
@@ -66,7 +66,7 @@ def test_the_exception_of_a_kernel_arrives_as_itself_and_nothing_is_lost(door):
         assert "test_run_time_errors.py" in "".join(raised.value.__notes__)
 
 
-@pytest.mark.filterwarnings("ignore::calque.device.kernels.fallback.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::calque.FallbackWarning")
 def test_the_exception_of_a_kernel_in_a_backward_arrives_as_itself():
     weight = ones(3).requires_grad_()
     run = calque.jit(lambda x: small(weight * x))
@@ -77,7 +77,7 @@ def test_the_exception_of_a_kernel_in_a_backward_arrives_as_itself():
     assert weight.grad.tolist() == [2, 2, 2]
 
 
-@pytest.mark.filterwarnings("ignore::calque.device.kernels.fallback.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::calque.FallbackWarning")
 def test_no_log_of_what_is_raised(caplog):
     run = calque.jit(small)
     with pytest.raises(Refused):

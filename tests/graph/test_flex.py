@@ -2,12 +2,15 @@
 
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 import torch._dynamo
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from calque.dynamo.graphs import graph
+from calque.graph.flex import _scatter
 
 B, H, L, S, E = 2, 4, 12, 20, 8
 
@@ -135,3 +138,11 @@ def test_the_gradient_of_a_table_needs_no_table_for_each_score(monkeypatch):
     torch.compile(flex, backend="calque")(q, table).sum().backward()
     assert table.grad.shape == table.shape
     assert max(sizes) < 4 * length * length
+
+
+def test_values_without_indices_are_summed_into_a_number():
+    values = jnp.arange(6.0).reshape(2, 3)
+    every = jax.vmap(jax.vmap(lambda v: _scatter((), [], v), out_axes=None), out_axes=None)
+    assert float(every(values)) == 15
+    rows = jax.vmap(lambda v: _scatter((3,), [], v), out_axes=None)
+    assert rows(values).tolist() == [3, 5, 7]

@@ -109,7 +109,7 @@ def test_without_dynamic_shapes_the_sizes_are_those_of_the_example(name):
     program = calque.export(model, (x,))
     agree(program.call(x), model(x))
     assert "?" not in program.stablehlo()
-    with pytest.raises(ValueError, match="[Ss]hape|size"):
+    with pytest.raises(ValueError, match="dimension 0 of argument 0 .* is 2, .* takes 3"):
         program.call(inputs(2))
 
 

@@ -174,3 +174,50 @@ def test_a_scan_refuses_a_view_whose_gradient_it_would_misplace():
     torch.testing.assert_close(run(x, w), (x @ w.t()).sum())
     with pytest.raises(calque.TraceError, match="closes over a view"):
         run(x, w.requires_grad_())
+
+
+def test_the_gradient_of_a_choice_is_that_of_the_python_state_at_its_call():
+    def fn(x):
+        k, y = 2.0, x
+        for following in (3.0, 5.0, 7.0):
+            y = torch.cond(y.sum() > 0, lambda t: t.sin() * k, lambda t: t.cos() * k, (y,))  # noqa: B023
+            k = following
+        return y
+
+    def by_hand(x):
+        y = x
+        for k in (2.0, 3.0, 5.0):
+            y = (y.sin() if y.sum() > 0 else y.cos()) * k
+        return y
+
+    def inside(x):
+        (gradient,) = torch.autograd.grad(fn(x.requires_grad_()).sum(), x)
+        return gradient
+
+    expected = torch.tensor([0.5, 0.7], requires_grad=True)
+    by_hand(expected).sum().backward()
+    x = expected.detach().to("jax").requires_grad_()
+    calque.jit(fn)(x).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), expected.grad)
+    torch.testing.assert_close(calque.jit(inside)(x.detach()).cpu(), expected.grad)
+
+
+def test_the_gradient_of_a_choice_reads_what_nested_choices_closed_over():
+    def fn(x, cond):
+        scale, shift = 2.0, x * 2
+
+        def inner(t):
+            return cond(t.sum() > 1, lambda u: u * scale * shift, lambda u: u - shift, (t,))
+
+        y = cond(x.sum() > 0, inner, lambda t: t * 7, (x,))
+        scale, shift = 5.0, x * 9
+        return cond(x.sum() > 0, inner, lambda t: t * 7, (y,))
+
+    def plain(predicate, true, false, operands):
+        return (true if predicate else false)(*operands)
+
+    expected = torch.tensor([1.0, 2.0], requires_grad=True)
+    fn(expected, plain).sum().backward()
+    x = expected.detach().to("jax").requires_grad_()
+    calque.jit(fn)(x, torch.cond).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), expected.grad)

@@ -214,7 +214,8 @@ def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
         return torch.distributions.Categorical(logits=logits, validate_args=True).entropy()
 
     torch.testing.assert_close(asked(x).cpu(), want)
-    with pytest.raises(RuntimeError, match="does not hold: if not torch"):
+    # By PyTorch's release its code asks in a branch, or in a function of its own.
+    with pytest.raises((RuntimeError, ValueError), match=r"does not hold: if not|invalid values"):
         asked(x * float("nan"))
     with pytest.raises(ValueError, match="invalid values"):
         torch.distributions.Categorical(logits=x * float("nan"))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import calque
-from calque.device.kernels.fallback import FallbackWarning
+from calque import FallbackWarning
 from calque.errors import EagerWarning
 
 _SITE = "/nowhere/site-packages/somebodys"
@@ -111,7 +111,7 @@ def test_a_read_is_right_and_settles_in_a_program(name):
     assert misses(jitted) <= 4
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", sorted(READS.keys() - {"print"}))  # that shows no values
 def test_the_users_own_code_raises_as_ever(name):
     names: dict = {"torch": torch, "F": F}
     exec(compile(f"def f(x):\n    return {READS[name]}", "/home/user/script.py", "exec"), names)

@@ -23,6 +23,7 @@ def test_the_environment_says_where_a_process_stands(monkeypatch: pytest.MonkeyP
     made = job.environment(1, "first:1234")
     assert (made["RANK"], made["WORLD_SIZE"], made["LOCAL_RANK"]) == ("3", "6", "1")
     assert (made["MASTER_ADDR"], made["MASTER_PORT"]) == ("first", "1234")
+    assert made["CALQUE_COORDINATOR"] == "first:1235"
     assert made["XLA_FLAGS"] == "--other=1 --xla_force_host_platform_device_count=4"
 
 

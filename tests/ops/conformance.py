@@ -11,6 +11,9 @@ from tests.conformance.opdb import run_one
 
 SAMPLES = 3
 
+GONE = frozenset(("cholesky",))
+"""Operators that PyTorch 2.13 has, and a later release has not."""
+
 
 def cases(names: Iterable[str]) -> list[object]:
     """A pytest parameter for each operator, dtype and mode that PyTorch supports on the CPU."""
@@ -27,7 +30,7 @@ def cases(names: Iterable[str]) -> list[object]:
             if supports(op, dtype, mode):
                 label = f"{op.formatted_name}-{str(dtype).removeprefix('torch.')}-{mode}"
                 found.append(pytest.param(op, dtype, mode, id=label))
-    missing = wanted - {op.name for op in op_db}
+    missing = wanted - {op.name for op in op_db} - GONE
     assert not missing, f"PyTorch's database has no operators {sorted(missing)}"
     return found
 

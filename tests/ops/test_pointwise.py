@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import calque  # noqa: F401  (registers the device)
+import calque
 from tests.ops.conformance import cases, compare_with_cpu
 
 NAMES = [
@@ -227,3 +227,68 @@ def test_dtype_without_the_operation_is_named() -> None:
     x = torch.ones(2, dtype=torch.complex64).to("jax")
     with pytest.raises(NotImplementedError, match="ComplexFloat"):
         torch.lt(x, x)
+
+
+REFUSED = {
+    "clamp_": lambda x: x.clamp_(-300, 300),
+    "add": lambda x: torch.add(x, x, alpha=300),
+    "hardtanh": lambda x: torch.nn.functional.hardtanh(x, -300, 300),
+    "index_add": lambda x: x.index_add(0, torch.tensor([0], device=x.device), x[:1], alpha=300),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=300),
+    "shift_of_booleans": lambda x: x.bool() << x.bool(),
+    "power_of_booleans": lambda x: x.bool() ** x.bool(),
+    "isin_booleans": lambda x: torch.isin(x, True),
+    "a_boolean_less_booleans": lambda x: torch.rsub(x.bool(), True),
+    "another_dtype": lambda x: torch.sum(
+        x, dtype=torch.int32, out=torch.zeros((), dtype=torch.int64, device=x.device)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_what_the_cpu_refuses_is_refused_and_writes_nothing(call):
+    found = []
+    for device in ("cpu", "jax"):
+        x = torch.tensor([1, 2, 3], dtype=torch.int8, device=device)
+        try:
+            found.append(call(x).tolist())  # PyTorch 2.15 takes wide limits
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            found.append(type(error))
+        assert x.tolist() == [1, 2, 3]
+    assert found[0] == found[1]
+
+
+LIMITS = [(-1, 2), (-1, 300), (-300, None), (300, None), (None, -1), (None, 300), (-3, -2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64], ids=str)
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_limits_beyond_a_dtype_are_those_of_pytorch(limits, dtype):
+    """Releases differ: before 2.15 limits are refused, and -1 is 255 in bytes."""
+    hardtanh = torch.nn.functional.hardtanh
+    calls = [lambda x: x.clamp(*limits)]
+    if None not in limits:
+        calls += [lambda x: hardtanh(x, *limits), calque.jit(lambda x: x.clamp(*limits))]
+    for call in calls:
+        found = []
+        for device in ("cpu", "jax"):
+            try:
+                found.append(call(torch.tensor([1, 126, 3], dtype=dtype, device=device)).tolist())
+            except RuntimeError as error:
+                found.append(type(error))
+        assert found[0] == found[1]
+
+
+def test_a_sequence_keeps_the_shape_of_its_out():
+    for device in ("cpu", "jax"):
+        out = torch.zeros(2, 3, device=device)
+        assert torch.linspace(0, 5, 6, out=out) is out
+        assert out.shape == (2, 3)
+        assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_cpu_tensor_that_was_copied_can_be_resized():
+    x = torch.arange(4.0)
+    y = x.to("jax")
+    x.resize_(8).zero_()
+    assert y.tolist() == [0, 1, 2, 3]

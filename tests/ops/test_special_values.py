@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-import calque  # noqa: F401  (registers the device)
+import calque
 from calque.ops.table.helpers import names
 
 PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, math.inf, -math.inf, math.nan)
@@ -92,3 +92,24 @@ def test_reductions_of_more_than_64_dimensions_raise_as_on_the_cpu() -> None:
             for device in ("cpu", "jax"):
                 with pytest.raises(error):
                     reduce(x.to(device), dim)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda mask, x: mask * x,
+        lambda mask, x: mask.float() * x,
+        lambda mask, x: (mask.to(x.dtype) * x).sum(),
+        lambda mask, x: mask.sum() * x,
+        lambda mask, x: mask / x * x,
+        lambda mask, x: torch.where(mask, 1.0, 0.0) * x,
+    ],
+)
+def test_false_times_what_is_not_finite_is_nan(product, value):
+    """XLA would make a choice between the other factor and 0 of a converted boolean's product."""
+    mask, x = torch.tensor([True, False]), torch.tensor([value, value])
+    expected = product(mask, x)
+    on_device = mask.to("jax"), x.to("jax")
+    for run in (product, calque.jit(product)):
+        torch.testing.assert_close(run(*on_device).cpu(), expected, equal_nan=True)

@@ -5,11 +5,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 import calque
 from calque import TraceError
+from calque.graph import JaxInterpreter
 from calque.tracing import lower
 
 X = torch.arange(1.0, 4.0)
@@ -64,11 +66,15 @@ def test_an_attribute_is_assigned_on_the_way_that_was_taken() -> None:
         torch.testing.assert_close(kept, x.exp() if x.sum() > 0 else x * 2)
 
 
-def test_a_lowered_graph_assigns_nothing() -> None:
+def test_a_lowered_graph_assigns_too_and_a_function_of_arrays_does_not() -> None:
     model = Outer(Keeps())
     lowered = lower(calque.trace(model, X))
+    function = JaxInterpreter(lowered)
     torch.testing.assert_close(lowered(-X), (-X * 2 + 1) * 3)
-    assert model.inner.kept is None
+    torch.testing.assert_close(model.inner.kept["double"], -X * 2)
+    kept = model.inner.kept
+    assert jax.jit(function)(jax.numpy.asarray(X.numpy())).shape == X.shape
+    assert model.inner.kept is kept
 
 
 def test_an_attribute_that_is_put_back_is_no_change() -> None:

@@ -288,3 +288,19 @@ def test_more_or_fewer_arguments_are_refused() -> None:
     for given in ((X,), (X, X, X)):
         with pytest.raises(TraceError, match=r"traced with 2 parts in \*xs"):
             graph(*given)
+
+
+def test_a_tensor_that_may_be_left_out_is_given_again():
+    """The program may ask `mask is None`, which no tracer sees."""
+
+    def attend(x, mask=None):
+        if mask is None:
+            x = x * 2
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    x, mask = torch.ones(1, 2, 2), torch.zeros(2, 2)
+    graph = calque.trace(attend, x, mask)
+    assert torch.equal(graph(x, mask), attend(x, mask))
+    for left_out in ((x,), (x, None)):
+        with pytest.raises(calque.TraceError, match=r"a tensor for mask, called with None"):
+            graph(*left_out)

@@ -114,3 +114,43 @@ def test_methods_are_traced_by_any_tracer() -> None:
     model = Model()
     graph = calque.trace(model.encode, x, tracer="auto")
     assert torch.equal(graph(x + 1), (x + 1) * 2)
+
+
+class Leaves(torch.nn.Module):
+    """Leaves behind what a call may leave."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.linear, self.counts = torch.nn.Linear(2, 2), counts
+        self.count, self.seen = 0, []
+        self.last: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x * max(x.tolist()[0])
+        if self.counts:
+            self.count += 1
+            self.seen.append(x)
+        self.linear(x).sum().backward()
+        return x + 1
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_a_recorded_trace_leaves_nothing_behind(counts: bool, has_gradient: bool) -> None:
+    x, model = torch.ones(2, 2), Leaves(counts)
+    if has_gradient:
+        model.linear(x).sum().backward()
+    kept = model.linear.weight.grad
+    before = None if kept is None else kept.clone()
+    if counts:
+        with pytest.raises(calque.TraceError, match="self.count changes"):
+            calque.trace(model, x, tracer="record")
+    else:
+        graph = calque.trace(model, x, tracer="record")
+    assert (model.count, model.seen, model.last) == (0, [], None)
+    assert model.linear.weight.grad is kept
+    assert kept is None or torch.equal(kept, before)  # type: ignore[arg-type]
+    if not counts:
+        graph(x)
+        assert torch.equal(model.last, x)
+        assert model.linear.weight.grad is not None

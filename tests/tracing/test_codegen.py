@@ -1,5 +1,6 @@
 """The code of a graph computes what its nodes say, whatever literals stand in them."""
 
+import copy
 import enum
 import functools
 import math
@@ -17,6 +18,7 @@ from torch.fx import Interpreter, Transformer
 
 import calque
 from calque import TraceError
+from calque.tracing.graph.purity import TracedGraph
 
 X = torch.tensor([-1.5, 0.0, 2.0])
 
@@ -149,7 +151,7 @@ def test_an_expression_is_computed_as_python_computes_it(tree: Any, known: bool)
     with np.errstate(all="ignore"):
         try:
             expected = f(X)
-        except (ZeroDivisionError, OverflowError, RuntimeError, TypeError):
+        except (ZeroDivisionError, OverflowError, RuntimeError, TypeError, ValueError):
             return
         graph = calque.trace(f, X) if known else calque.symbolic_trace(f)
     for run in (graph, Interpreter(graph).run):
@@ -245,3 +247,74 @@ def test_a_tensor_is_made_of_elements_of_others() -> None:
     expected = [t.reshape(-1, t.shape[0]) for t in f(-X)]
     torch.testing.assert_close(graph(-X), expected)
     assert [t.dtype for t in graph(-X)] == [t.dtype for t in expected]
+
+
+CLOSING = 'x"), 1 / 0, ("'
+NOT_NAMES = ["class", CLOSING, "a'\"b\n", "1", "a b"]
+
+
+class OddNames(torch.nn.Module):
+    """Names that a checkpoint or a configuration may bring along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = {name: torch.nn.Linear(3, 3) for name in NOT_NAMES}
+        self.layers = torch.nn.ModuleDict({**layers, "a": torch.nn.Sequential(torch.nn.Tanh())})
+        scales = {name: torch.nn.Parameter(torch.rand(3)) for name in NOT_NAMES}
+        self.scales = torch.nn.ParameterDict(scales)
+        for name in NOT_NAMES:
+            self.register_buffer(name, torch.rand(3))
+
+    def forward(self, x):
+        for name in NOT_NAMES:
+            x = self.layers[name](x) * self.scales[name] + getattr(self, name)
+        return self.layers["a"](x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: calque.trace(model, X),
+        lambda model: calque.symbolic_trace(model),
+        lambda model: calque.record(model, X).graph("module"),
+        lambda model: calque.record(model, X).graph(),
+        lambda model: calque.record(model, X).graph("aten"),
+    ],
+)
+def test_names_of_members_are_data(make: Any) -> None:
+    model = OddNames()
+    graph = make(model)
+    again = pickle.loads(pickle.dumps(graph))
+    for each in (graph, copy.deepcopy(graph), again):
+        torch.testing.assert_close(each(X), model(X))
+    assert len(again.graph.nodes) == len(graph.graph.nodes)
+
+    graph = TracedGraph()
+    x = graph.placeholder("x")
+    called = graph.call_method(CLOSING, (x,))
+    got = graph.call_function(getattr, (x, "class"))
+    graph.output((called, got))
+    code = graph.python_code("self").src
+    assert f"getattr(x, {CLOSING!r}).__call__()" in code
+    assert "getattr(x, 'class')" in code
+    compile(code, "code", "exec")
+
+
+class Bomb(str):
+    def __repr__(self) -> str:
+        return "SEEN.append(1)"
+
+
+def test_a_literal_is_not_what_its_class_says_it_is() -> None:
+    SEEN.clear()
+    graph = calque.trace(lambda x: show(x, Bomb("s"), {Bomb("key"): 1}), X)
+    graph(X)
+    assert [call for call in SEEN if isinstance(call, tuple)] == [(("s", {"key": 1}), {})]
+    assert 1 not in SEEN
+
+
+def test_a_parameter_whose_name_is_code_is_refused() -> None:
+    graph = TracedGraph()
+    graph.output(graph.placeholder("x=SEEN.append(1)"))
+    with pytest.raises(TraceError, match="no name in Python"):
+        graph.python_code("self")

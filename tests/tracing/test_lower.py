@@ -264,3 +264,123 @@ def test_nested_tensors_are_refused_with_the_line() -> None:
     with pytest.raises(calque.TraceError, match="no abstract values") as caught:
         calque.lower(graph)
     assert "test_lower.py:" in caught.value.__notes__[0]
+
+
+class Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+        self.last: Any = None
+        self.register_buffer("seen", torch.zeros(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.linear(x))
+        self.last = [y, {"sum": y.sum()}]
+        return y + 1
+
+
+class RemembersInABuffer(Remembers):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.linear(x))
+        self.seen = y * 2
+        self.last = self.linear.given = x + 1
+        return y
+
+
+def remembered(model: Any) -> Any:
+    return [model.last, getattr(model.linear, "given", None), model.seen]
+
+
+@pytest.mark.parametrize("kind", [Remembers, RemembersInABuffer])
+def test_a_lowered_graph_assigns_the_attributes_that_the_program_assigns(kind: Any) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(5, 3), kind()
+    owner = copy.deepcopy(model).eval()
+    model.eval()
+    graph = calque.trace(owner, x, tracer="record" if kind is RemembersInABuffer else "symbolic")
+    lowered = lower(graph)
+    for member in (owner, owner.linear):
+        vars(member).pop("given", None)
+    owner.last = None
+    for _ in range(2):
+        other = torch.randn(5, 3)
+        torch.testing.assert_close(lowered(other), model(other))
+        torch.testing.assert_close(remembered(owner), remembered(model))
+
+
+@pytest.mark.parametrize("level", ["trace", "module", "function"])
+def test_a_lowered_graph_refuses_another_mode_of_each_module(level: str) -> None:
+    model, x = nn.Sequential(Norm(), nn.Dropout()), torch.randn(5, 3)
+    model[0].norm.eval()  # as fine tuning freezes it
+    graph = calque.trace(model, x) if level == "trace" else calque.record(model, x).graph(level)
+    lowered = lower(graph, x)
+    lowered(x)
+    for change in (lowered.eval, lowered.train):
+        change()
+        with pytest.raises(calque.TraceError, match="mode and reads self.training"):
+            lowered(x)
+    lowered.get_submodule("0.norm").eval()
+    lowered(x)
+
+
+def through_data(y: Tensor) -> None:
+    y.data.mul_(2)
+
+
+def through_data_of_a_part(y: Tensor) -> None:
+    y.view(-1).data[0] = 7
+
+
+def through_detach(y: Tensor) -> None:
+    y.detach().add_(2)
+
+
+def without_gradients(y: Tensor) -> None:
+    with torch.no_grad():
+        y[0].mul_(2)
+
+
+def by_assignment(y: Tensor) -> None:
+    y.data = y.data * 5
+
+
+UNSEEN = [through_data, through_data_of_a_part, through_detach, without_gradients, by_assignment]
+
+
+@pytest.mark.parametrize("write", UNSEEN)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_write_that_autograd_does_not_see_is_no_operator(write: Any, recorded: bool) -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+    def f(x):
+        y = weight * x
+        write(y)
+        return y * 3
+
+    x = torch.ones(2)
+    graph = calque.record(f, x).graph() if recorded else calque.trace(f, x)
+    for result in (graph(x), f(x)):
+        torch.testing.assert_close(torch.autograd.grad(result.sum(), weight)[0], 3 * x)
+    with pytest.raises(calque.TraceError, match=r"where autograd does not see it") as raised:
+        lower(graph, x)
+    assert write.__name__ in str(raised.value)
+    with torch.no_grad():
+        torch.testing.assert_close(lower(graph, x)(x), f(x))
+
+
+def test_writes_that_autograd_need_not_see_are_lowered() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+    def f(x):
+        y = weight * x
+        copy = y.detach().clone()
+        copy.mul_(2)
+        x.data.add_(1)
+        with torch.no_grad():
+            noise = torch.zeros(2).add_(y)
+        return y * copy + x + noise
+
+    x, other = torch.ones(2), torch.ones(2)
+    lowered = lower(calque.trace(f, x))
+    torch.testing.assert_close(lowered(other), f(x))
+    torch.testing.assert_close(other, x)

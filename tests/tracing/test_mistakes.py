@@ -161,9 +161,10 @@ def test_what_a_failed_trace_has_put_somewhere_is_taken_back() -> None:
 def test_an_error_three_modules_deep_shows_the_line_and_the_module() -> None:
     with pytest.raises(RuntimeError) as caught:
         calque.trace(Deep(), X)
-    (note,) = caught.value.__notes__
+    note, layer = caught.value.__notes__
     place = line_of(Deep.forward, "x @ torch.ones")
     assert f"while tracing {place} (inner.inner.inner): return x @ torch.ones(5, 5)" in note
+    assert layer == "in layer inner.inner.inner of Deep: Deep"
     shown = "".join(traceback.format_exception(caught.value))
     assert "site-packages" not in shown
     assert shown.count("src/calque") <= 1

@@ -7,6 +7,7 @@ import subprocess
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 import calque
 from calque import federated as fed
 from calque.federated.building_blocks import BuildingBlock
+from calque.federated.building_blocks import blocks as bb
 from calque.view import View, ViewEdge, ViewGraph, ViewGroup, ViewNode
 from calque.view.collapsing import collapsed
+from calque.view.readers.blocks import read
 from tests.view.models import Detector, ResNet
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
@@ -107,6 +110,18 @@ def test_a_federated_computation() -> None:
     assert len(parts) == sum(len(block.children()) for block in blocks)
     uses = {view.graph.node[e.target].label for e in view.edges if e.kind == "binding"}
     assert uses == {node.label for node in view.nodes if node.label.startswith("call_")}
+
+
+@pytest.mark.parametrize("local", ["call_2", "call_3", "block_1", "literal_2", "reference_3"])
+def test_names_of_values_may_look_like_those_that_a_view_makes(local: str) -> None:
+    one = bb.Literal(np.float32(1))
+    named = bb.Reference(local, one.type)
+    block = bb.Block(((local, one), ("call_9", named)), bb.Struct(((None, named), (None, named))))
+    view = read(block)
+    assert len({node.id for node in view.nodes}) == len(blocks_of(block))
+    bound = next(node.id for node in view.nodes if node.op == "Literal")
+    uses = [edge for edge in view.edges if edge.kind == "binding"]
+    assert [edge.source for edge in uses] == [bound] * 3
 
 
 def test_a_recording_without_a_graph_shows_its_calls() -> None:

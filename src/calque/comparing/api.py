@@ -71,7 +71,7 @@ def diff(
     rows = list(aligned(first, second))
     found = Differences()
     if vocabulary(first) == vocabulary(second):
-        found.found += structural(rows)
+        found.found += structural(first, second, rows, not runs)
     if runs:
         on = (None, None) if devices is None else devices
         where = Side(first, on[0], args, kwargs), Side(second, on[1], args, kwargs)

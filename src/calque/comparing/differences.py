@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch.fx.node import Node
 
+from calque.errors.printable import printable
 from calque.tracing.core.origins import NodeOrigin
 
 Kind = Literal["structure", "shape", "dtype", "values", "error"]
@@ -44,7 +45,7 @@ class Difference:
         text = self.origin.text if self.origin is not None else ""
         lines = [f"{self.kind}: {place}", f"    {text}" if text else ""]
         lines.append(f"  {' and '.join(nodes)}: {self.what}" if nodes else f"  {self.what}")
-        return "\n".join(line for line in lines if line)
+        return "\n".join(printable(line) for part in lines for line in part.split("\n") if line)
 
 
 @dataclass

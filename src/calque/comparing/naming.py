@@ -93,6 +93,12 @@ def is_part(node: Node) -> bool:
     return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
 
 
+def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
+    """Whether two graphs give values that may be the same, in containers that are."""
+    (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
+    return _same(first.args[0], second.args[0], twins)
+
+
 def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
     """Whether two nodes that call the same are given the same, as far as that can be told.
 
@@ -117,10 +123,54 @@ def _arguments(node: Node) -> dict[str, Any] | None:
     return {**{str(i): part for i, part in enumerate(node.args)}, **node.kwargs}
 
 
+def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
+    """Whether two nodes may stand for one value, as far as their graphs tell.
+
+    >>> first, second = torch.fx.Graph(), torch.fx.Graph()
+    >>> x, y = first.placeholder("x"), second.placeholder("y")
+    >>> same_values(x, y, {}), same_values(x, second.placeholder("x"), {})
+    (True, True)
+    """
+    if a in twins:
+        return twins[a] is b
+    if a.op == b.op == "placeholder":
+        return _same_inputs(a, b)
+    if a.op == b.op == "get_attr":
+        return str(a.target) == str(b.target) or _alike(_member(a), _member(b))
+    return a.op.startswith("call") or not any(twin is b for twin in twins.values())
+
+
+def _same_inputs(a: Node, b: Node) -> bool:
+    """Whether two inputs have one name, or else, in graphs with as many, one position."""
+    first, second = ([*node.graph.find_nodes(op="placeholder")] for node in (a, b))
+    names = [[str(node.target).strip("*_") for node in nodes] for nodes in (first, second)]
+    if {*names[0]} == {*names[1]}:
+        return str(a.target).strip("*_") == str(b.target).strip("*_")
+    return len(first) != len(second) or first.index(a) == second.index(b)
+
+
+def _member(node: Node) -> Any:
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two members of other names may be one; a tracer chooses the names of constants."""
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return type(a) is type(b)
+    if a is b:
+        return True
+    there = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+    return there and not a.is_meta and torch.equal(a, b)
+
+
 def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
+    if isinstance(a, Node) and isinstance(b, Node):
+        return same_values(a, b, twins)
     if isinstance(a, Node) or isinstance(b, Node):
-        both = isinstance(a, Node) and isinstance(b, Node)
-        return both and twins.get(a, b) is b
+        return False
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key], twins) for key in a)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):

@@ -11,6 +11,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
+from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
 
 
@@ -49,6 +50,8 @@ class Run(torch.fx.Interpreter):
         except Exception:
             if self.failed is None:
                 raise
+            blocks = [node.name for node in modes.beginnings(list(module.graph.nodes))]
+            modes.leave({node.name: value for node, value in self.env.items()}, blocks)
             return None
         return module.graph.process_outputs(result)
 

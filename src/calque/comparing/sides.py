@@ -13,7 +13,7 @@ from torch.fx.node import Node
 from calque.comparing.alignment import Pair, origin_of_pair
 from calque.comparing.differences import Difference
 from calque.comparing.running import Run, moved, same_random_numbers
-from calque.comparing.values import compared, kept
+from calque.comparing.values import compared, kept, other_structure, parts_of
 from calque.tracing.core.origins import origin_of
 
 
@@ -94,7 +94,13 @@ def _failed(a: Side, b: Side) -> Difference:
 
 
 def _of_ends(name: str, a: Any, b: Any, tolerances: Any) -> Iterator[Difference]:
-    unlike = compared(kept(a), kept(b), tolerances)
+    first, second = parts_of(a), parts_of(b)
+    other = other_structure(first.structure, second.structure)
+    if other is not None:
+        yield Difference("structure", f"{name} differs: {other}", None, None, None)
+    if other is not None and len(first.leaves) != len(second.leaves):
+        return
+    unlike = compared(first.leaves, second.leaves, tolerances)
     if unlike is not None:
         kind, what, *errors = unlike
         yield Difference(kind, f"{name} differs: {what}", None, None, None, *errors)

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.comparing.alignment import Odd, Pair, Stretch, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import called, same_arguments
+from calque.comparing.naming import called, same_arguments, same_results
 from calque.tracing.core.origins import origin_of
 
 
@@ -22,9 +23,24 @@ def positions(rows: list[Pair | Odd]) -> dict[Any, int]:
     return found
 
 
-def structural(rows: list[Pair | Odd]) -> Iterator[Difference]:
-    """Where two graphs call something else, or give the same call other arguments."""
+def structural(
+    a: GraphModule, b: GraphModule, rows: list[Pair | Odd], results: bool
+) -> Iterator[Difference]:
+    """Where two graphs call something else, or give the same call other arguments.
+
+    Args:
+        rows: their nodes.
+        results: whether to say so where they give other nodes, too.
+    """
     twins = {row.a: row.b for row in rows if isinstance(row, Pair)}
+    yield from _of_calls(rows, twins)
+    if results and not same_results(a, b, twins):
+        (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
+        what = f"the result is {first.args[0]} against {second.args[0]}"
+        yield Difference("structure", what, None, None, None)
+
+
+def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Difference]:
     for row in rows:
         if isinstance(row, Odd):
             yield _odd(row)

@@ -1,11 +1,18 @@
 """What two nodes give, compared as `torch.testing.assert_close` compares tensors."""
 
-from typing import Any
+import dataclasses
+import enum
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from calque.comparing.differences import Kind
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import class_name
+from calque.tracing.graph.templates import take_apart
+
+_CONSTANTS = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, enum.Enum)
 
 Found = tuple[Kind, str, float | None, float | None]
 """The kind of a difference, the words for it, the greatest absolute and relative error."""
@@ -22,6 +29,69 @@ def _is_compared(leaf: Any) -> bool:
 
 def _copied(leaf: Any) -> Any:
     return leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+class Parts(NamedTuple):
+    """A result, taken apart.
+
+    Attributes:
+        structure: its containers, what is in them beside tensors and numbers, and where these are.
+        leaves: the tensors and numbers, copied.
+    """
+
+    structure: Any
+    leaves: list[Any]
+
+
+def parts_of(value: Any) -> Parts:
+    """A result, an argument or a buffer in its parts; objects of other classes by their tensors.
+
+    >>> parts_of([torch.ones(1), "name"]).structure
+    ('builtins.list', {0: 'tensor', 1: 'name'})
+    """
+    leaves: list[Any] = []
+
+    def walk(part: Any) -> Any:
+        if _is_compared(part):
+            leaves.append(_copied(part))
+            return "tensor" if isinstance(part, torch.Tensor) else "number"
+        if isinstance(part, dict):
+            return class_name(part), {key: walk(each) for key, each in part.items()}
+        if isinstance(part, (tuple, list)) and not isinstance(part, torch.Size):
+            return class_name(part), {i: walk(each) for i, each in enumerate(part)}
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            fields = [field.name for field in dataclasses.fields(part)]
+            return class_name(part), {name: walk(getattr(part, name)) for name in fields}
+        if isinstance(part, _CONSTANTS) or part is None:
+            return part
+        try:
+            return class_name(part), {i: walk(each) for i, each in enumerate(take_apart(part)[1])}
+        except SymbolicTraceError:
+            return class_name(part)
+
+    return Parts(walk(value), leaves)
+
+
+def other_structure(a: Any, b: Any, where: str = "") -> str | None:
+    """Where the structures of two results differ, in words; None where they do not.
+
+    >>> other_structure(parts_of([1, "x"]).structure, parts_of([1, "y"]).structure)
+    "at [1], 'x' against 'y'"
+    """
+    place = f"at {where}, " if where else ""
+    if not (isinstance(a, tuple) and isinstance(b, tuple)) or isinstance(a, torch.Size):
+        same = type(a) is type(b) and bool(a == b)
+        return None if same else f"{place}{_spoken(a)} against {_spoken(b)}"
+    if a[0] != b[0]:
+        return f"{place}a {a[0]} against a {b[0]}"
+    if [*a[1]] != [*b[1]]:
+        return f"{place}{[*a[1]]} against {[*b[1]]}"
+    found = (other_structure(a[1][key], b[1][key], f"{where}[{key!r}]") for key in a[1])
+    return next((each for each in found if each is not None), None)
+
+
+def _spoken(part: Any) -> str:
+    return f"a {part[0]}" if isinstance(part, tuple) and part[1:] else repr(part)
 
 
 def compared(a: list[Any], b: list[Any], tolerances: dict[str, Any]) -> Found | None:

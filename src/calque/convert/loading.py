@@ -292,12 +292,17 @@ def _short(told: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _arrays(result: Any) -> list[Any]:
+    """The arrays of a result, which may have strings beside them."""
+    return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+
+
 def _try(loaded: Loaded) -> None:
     """Run the program without data, so that what it cannot do is found now."""
     specs = [jax.ShapeDtypeStruct(i.shape, to_numpy(i.dtype)) for i in loaded.inputs]
     try:
         with jax.enable_x64(True):
-            jax.eval_shape(lambda *arrays: loaded(*arrays, rng=jax.random.key(0)), *specs)
+            jax.eval_shape(lambda *arrays: _arrays(loaded(*arrays, rng=jax.random.key(0))), *specs)
     except Exception as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"the program cannot be run: {first[0]}") from error

@@ -13,6 +13,7 @@ from torch.fx.node import Node
 from torch.utils.flop_counter import flop_registry
 
 from calque.convert.calls import Call, Calls, TensorInfo
+from calque.errors.printable import printable
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.lower.lowering import lower
@@ -68,12 +69,15 @@ class LayerTable:
         return sum(getattr(row, column) for row in self.rows)
 
     def to_csv(self) -> str:
-        """The rows as CSV, with a header; names that contain commas or quotes are quoted."""
+        """The rows as CSV, with a header; names that contain commas or quotes are quoted.
+
+        A name that a spreadsheet would take for a formula has an apostrophe before it.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         names = [f.name for f in fields(Layer)]
         writer.writerow(names)
-        writer.writerows([getattr(row, name) for name in names] for row in self.rows)
+        writer.writerows([_cell(getattr(row, name)) for name in names] for row in self.rows)
         return text.getvalue()
 
 
@@ -137,7 +141,8 @@ _COUNTED_AS = {
 
 def _macs(graph: GraphModule) -> dict[str, int]:
     """The MACs of each call of a graph, by the name of its node."""
-    lowered = lower(_marked(graph))
+    with torch.no_grad():  # what is counted has no gradient
+        lowered = lower(_marked(graph))
     found: dict[str, int] = {}
     for node in lowered.graph.nodes:
         if node.op != "call_function":
@@ -172,4 +177,12 @@ def _values(arguments: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def _cell(value: Any) -> Any:
+    """A value as CSV holds it, which is neither a formula nor moves a terminal's cursor."""
+    if isinstance(value, int):
+        return value
+    text = printable(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") and text != "-" else text

@@ -1,12 +1,15 @@
 """Errors, and where in the user's program they come from."""
 
 from calque.errors.exceptions import (
+    CacheWarning,
     CalqueError,
     ClientError,
     EagerWarning,
+    FallbackWarning,
     FederatedTypeError,
     InternalError,
     RetraceWarning,
+    ShapeWarning,
     TraceError,
     UnsupportedOpError,
     note_refusal,
@@ -18,13 +21,16 @@ from calque.errors.frames import Origin, user_frame, user_origin
 from calque.errors.tracebacks import tidy, with_user_frames
 
 __all__ = [
+    "CacheWarning",
     "CalqueError",
     "ClientError",
     "EagerWarning",
+    "FallbackWarning",
     "FederatedTypeError",
     "InternalError",
     "Origin",
     "RetraceWarning",
+    "ShapeWarning",
     "TraceError",
     "UnsupportedOpError",
     "note_refusal",

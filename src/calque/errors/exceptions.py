@@ -7,6 +7,9 @@
     ├── ClientError         (also a RuntimeError)         one client's data or result is not usable
     └── InternalError       (also a RuntimeError)         a mistake in calque, to be reported
 
+Warnings are `FallbackWarning`, `EagerWarning`, `CacheWarning`, `RetraceWarning` and
+`ShapeWarning` (all `UserWarning`s).
+
 What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
 raised as PyTorch's own class instead.
 """
@@ -80,12 +83,31 @@ class InternalError(CalqueError, RuntimeError):
     """Calque failed at a call that PyTorch finds nothing wrong with."""
 
 
+class FallbackWarning(UserWarning):
+    """An operator ran on the CPU because the device has no rule for it."""
+
+
 class EagerWarning(UserWarning):
     """Calls of a jitted function run eagerly from now on, or a call of a compiled one does."""
 
 
+class CacheWarning(UserWarning):
+    """Compiled programs cannot be kept for the next process."""
+
+
 class RetraceWarning(UserWarning):
-    """A jitted function is traced at each call, because it differs from call to call."""
+    """A jitted function is traced at each call, or again and again for other arguments."""
+
+
+class ShapeWarning(UserWarning):
+    """A line is compiled again and again, because its tensors have another length each time."""
+
+
+for _public in (
+    *(CalqueError, TraceError, UnsupportedOpError, FederatedTypeError, ClientError, InternalError),
+    *(FallbackWarning, EagerWarning, CacheWarning, RetraceWarning, ShapeWarning),
+):
+    _public.__module__ = "calque"  # the name that a traceback prints is the one to catch it by
 
 
 def unrepeatable(what: str, why: str, remedy: str) -> TraceError:

@@ -13,6 +13,7 @@ _LIBRARIES = tuple(
     for path in (os.path.dirname(__file__), torch.__file__, jax.__file__, os.__file__)
 )
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _WRAPPERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
@@ -57,6 +58,11 @@ def is_library(filename: str) -> bool:
         or filename.startswith("<frozen")
         or any(part in filename for part in _SITE)
     )
+
+
+def is_standard(filename: str) -> bool:
+    """Whether a file is of Python's standard library."""
+    return filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
 
 
 def is_librarys(frame: FrameType) -> bool:

@@ -8,32 +8,51 @@ from typing import ParamSpec, TypeVar
 
 from calque.errors.exceptions import CalqueError
 from calque.errors.frames import is_librarys
+from calque.errors.layers import layer_of
 
 E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LAYER = "in layer "
+
+
+def is_full() -> bool:
+    """Whether tracebacks are to be left as they are: `CALQUE_TRACEBACK=full`."""
+    return os.environ.get("CALQUE_TRACEBACK") == "full"
+
 
 def tidy(error: E) -> E:
     """The same exception, its traceback without the frames of libraries, to be raised again.
 
-    Of calque's own errors, which name the line themselves, only the innermost frame is kept.
+    Of calque's own errors, which name the line themselves, only the innermost frame is kept. The
+    layer of a model that was running is added as a note. Exceptions that libraries caught on the
+    way are left out, those that the user's code caught are not.
     With `CALQUE_TRACEBACK=full` in the environment nothing is left out.
     """
-    if os.environ.get("CALQUE_TRACEBACK") == "full":
+    if is_full():
         return error
-    frames = []
-    step = error.__traceback__
-    while step is not None:
-        if not is_librarys(step.tb_frame):
-            frames.append(step)
-        step = step.tb_next
-    if isinstance(error, CalqueError):
+    innermost = isinstance(error, CalqueError)
+    with_user_frames_only(error, innermost)
+    return error
+
+
+def with_user_frames_only(error: BaseException, innermost: bool = False) -> None:
+    """Leave out the frames of libraries, and what libraries caught.
+
+    Args:
+        error: the exception; it is changed.
+        innermost: whether of the user's frames only the innermost is kept.
+    """
+    _name_layer(error)
+    frames = _user_frames(error.__traceback__)
+    if innermost:
         frames = frames[-1:]
     notes = getattr(error, "__notes__", None)
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
-    return error.with_traceback(_chain(frames))
+    error.__traceback__ = _chain(frames)
+    _leave_out_internal(error)
 
 
 def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
@@ -51,6 +70,46 @@ def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
             raise  # which adds no frame, unlike `raise error`
 
     return call
+
+
+def _name_layer(error: BaseException) -> None:
+    if any(note.startswith(_LAYER) for note in getattr(error, "__notes__", ())):
+        return
+    layer = layer_of(error.__traceback__)
+    if layer is not None:
+        error.add_note(_LAYER + layer)
+
+
+def _leave_out_internal(error: BaseException) -> None:
+    """Drop the exceptions before this one that libraries caught; tidy those that users caught."""
+    seen = {id(error)}
+    while True:
+        for name in ("__cause__", "__context__"):
+            before = getattr(error, name)
+            if before is not None and _is_internal(before):
+                suppressed = error.__suppress_context__
+                setattr(error, name, None)
+                error.__suppress_context__ = suppressed and name == "__context__"
+        following = error.__cause__ or error.__context__
+        if following is None or id(following) in seen:
+            return
+        seen.add(id(following))
+        following.__traceback__ = _chain(_user_frames(following.__traceback__))
+        error = following
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Whether the frame that caught an exception, the outermost of it, is of a library."""
+    return error.__traceback__ is None or is_librarys(error.__traceback__.tb_frame)
+
+
+def _user_frames(traceback: TracebackType | None) -> list[TracebackType]:
+    frames = []
+    while traceback is not None:
+        if not is_librarys(traceback.tb_frame):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    return frames
 
 
 def _chain(frames: list[TracebackType]) -> TracebackType | None:

@@ -55,8 +55,11 @@ def _sum(size: int, batched: Any, value: Array) -> tuple[Array, bool]:
 def _scatter(shape: Sequence[int], indices: Sequence[Array], vals: Array) -> Array:
     """Zeros to which values are added at indices; vectorized, into the same zeros.
 
-    The gradient of `bias[h, q - k]`: a table for each score would not fit into memory.
+    The gradient of `bias[h, q - k]`: a table for each score would not fit into memory. Without
+    indices, as for a number that scales every score, it is the sum.
     """
+    if not indices:
+        return _summed(jnp.broadcast_to(vals, tuple(shape)))
 
     @custom_vmap
     def add(places: list[Array], vals: Array) -> Array:

@@ -67,7 +67,15 @@ def _scan(
 
 
 @higher_order("map_impl")
-def _map(of: AsFunction, body: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def _map(
+    of: AsFunction,
+    body: Any,
+    xs: Sequence[Any],
+    captured: Sequence[Any],
+    mutated_arg_indices: str = "",
+) -> Any:
+    if mutated_arg_indices:  # PyTorch 2.13 has no such argument
+        raise NotImplementedError("map: a function that writes to its arguments")
     step = _capturing(of(body), captured)
     return tuple(lax.map(lambda items: step(*items), tuple(xs)))
 

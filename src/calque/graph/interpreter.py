@@ -23,6 +23,7 @@ from calque.graph.higher_order import HIGHER_ORDER
 from calque.graph.node_location import located, origin_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
+from calque.tracing.graph.checks import assign, expect_container
 
 _CAPTURED = (
     "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
@@ -157,6 +158,11 @@ class Nodes(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One operator, or one higher-order operator with its subgraphs."""
+        if target is assign:
+            return None  # as what is written to members: a function of arrays has only results
+        if target is expect_container and isinstance(args[0], dict):
+            args = (dict(sorted(args[0].items())), *args[1:])  # JAX does not keep their order
+            args = (*args[:2], sorted(args[2]) if isinstance(args[2], list) else args[2], args[3])
         if not isinstance(target, torch._ops.HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
         if target.name() in CALLING:

@@ -3,6 +3,7 @@
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from torch.nn import Module
 from calque.device.backend.interop import to_jax
 from calque.device.memory.cell import x64
 from calque.errors import CalqueError, tidy
+from calque.interop import exported_inputs
 from calque.interop.sealed import seal, unseal
 from calque.interop.stateless import Stateless
 from calque.program.plain_containers import plain
@@ -48,6 +50,7 @@ def export(
         The program; see `Exported`.
 
     Raises:
+        TypeError: the example inputs are not in a tuple, or the model is no module.
         TraceError: the program draws random numbers or writes to its inputs, or an operator needs
             a size that is dynamic; names your line.
         UnsupportedOpError: an operator has no rule for dynamic sizes.
@@ -59,6 +62,7 @@ def export(
     >>> program.call(torch.zeros(7, 3)).shape
     (7, 2)
     """
+    _check_examples(model, args)
     program = torch.export.export(
         model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
     )
@@ -83,6 +87,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
         state: a `state_dict()`, of tensors or arrays; it may hold more than the program takes.
 
     Raises:
+        TypeError: it is no bytes (a path, say).
         ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
         KeyError: the state lacks an array that the program takes.
 
@@ -97,7 +102,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
 
 
 class Exported:
-    """A program of `calque.export`.
+    """A program of `calque.export`, to be called as the module is (see `call`).
 
     Attributes:
         program: the program as JAX has it, a function of `(state, *args, **kwargs)`.
@@ -166,14 +171,34 @@ class Exported:
             result, and a dict of the buffers' new values.
 
         Raises:
-            ValueError: the arguments are not those the program was exported for.
+            ValueError: the arguments are not those the program was exported for: a Python value is
+                another, or a tensor is missing or has another shape or dtype; names them all.
         """
         tree = plain((args, kwargs))
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
         with x64():
             given = [self._taken(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+            arrays = {p: a for (p, _), a in zip(leaves, given, strict=True) if a is not None}
+            exported_inputs.check(self._inputs, arrays, self._names)
             args, kwargs = jax.tree.unflatten(spec, given)
             return self._run(self.state, *args, **kwargs)
+
+    __call__ = call
+
+    @cached_property
+    def _inputs(self) -> dict[tuple[Any, ...], Any]:
+        """The abstract value of each input but the state, by its path in (args, kwargs)."""
+        (_, *args), kwargs = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
+        found, _ = jax.tree_util.tree_flatten_with_path((tuple(args), kwargs))
+        return dict(found)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of the positional arguments; none for a program that was loaded."""
+        if self.exported_program is None:
+            return []
+        call = self.exported_program.module_call_graph[0].signature
+        return list(call.forward_arg_names or ()) if call is not None else []
 
     def _taken(self, path: str, value: Any) -> Array | None:
         if value is None or (value is self._values.get(path, _ABSENT)):
@@ -190,6 +215,20 @@ class Exported:
 
 
 _ABSENT = object()
+
+
+def _check_examples(model: Any, args: Any) -> None:
+    """Raise TypeError where `export` is given something else than a module and a tuple."""
+    if not isinstance(model, Module):
+        raise TypeError(
+            f"calque.export takes a module, not {type(model).__name__}: of a function, write it as "
+            "the forward of an nn.Module"
+        )
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"calque.export takes the example inputs in a tuple, not {type(args).__name__}: "
+            "`calque.export(model, (x,))`"
+        )
 
 
 def _array(value: Any) -> Array:

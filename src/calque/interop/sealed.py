@@ -23,8 +23,14 @@ def unseal(data: bytes | bytearray | memoryview) -> bytes:
     """The bytes without their seal.
 
     Raises:
+        TypeError: they are no bytes.
         ValueError: there is no seal, one of another version, or it does not fit the bytes.
     """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"load_exported takes the bytes of a program, not {type(data).__name__}: of a file, "
+            "`pathlib.Path(path).read_bytes()`"
+        )
     data = bytes(data)
     if len(data) < _SEAL.size or not data.endswith(_MAGIC):
         raise ValueError(

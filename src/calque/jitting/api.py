@@ -13,26 +13,32 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import compiler
-from torch.autograd import forward_ad
+from torch.autograd import _profiler_enabled, forward_ad
 from torch.nn import Module
+from torch.profiler import record_function
 
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
-from calque.device.runtime.executable import calls_back
+from calque.device.runtime.executable import calls_back, devices_of
 from calque.errors import tidy
+from calque.jitting import settings
 from calque.jitting.assumed_values import Assumptions
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import MISS, FastCall
+from calque.jitting.hints import add_hint
 from calque.jitting.modes import ambient
 from calque.jitting.module import JittedModule
 from calque.jitting.objects import Objects
 from calque.jitting.program import Program
 from calque.jitting.recording import Recording
+from calque.jitting.retraces import Retraces
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
 from calque.program.compile_flags import others_compile
+from calque.program.compiler_options import Options
+from calque.program.direct_call import compile_checked
 from calque.program.gradients.derivatives import Step
 from calque.program.slow_log import announced
 from calque.program.turns import Stale, tracing, wait_for_traces
@@ -47,7 +53,6 @@ logger = logging.getLogger("calque.jit")
 MAX_PROGRAMS = 128
 """For how many signatures a jitted function keeps programs, unless it is told."""
 
-_MANY_TRACES = 16
 _TENSORS = "the function left tensors behind in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
@@ -69,8 +74,7 @@ class Jitted(Generic[P, R]):
         verify: bool = True,
         max_programs: int = MAX_PROGRAMS,
     ) -> None:
-        if max_programs < 1:
-            raise ValueError(f"at least one program has to be kept, not {max_programs}")
+        settings.check(fn, checks, specialize, verify, max_programs)
         self._fn = fn
         self._checks = checks
         self._specialize = specialize
@@ -85,6 +89,7 @@ class Jitted(Generic[P, R]):
         self._verify = verify
         self._ordered = takes_keywords(fn)
         self._repeating = Repeating(fn, verify)
+        self._retraces = Retraces(fn)
         self._lock = threading.RLock()
         self._given: Any = None
         self._last: Any = None
@@ -96,9 +101,14 @@ class Jitted(Generic[P, R]):
         if _is_inlined():
             return self._fn(*args, **kwargs)
         try:
+            if _profiler_enabled():
+                with record_function(f"calque.jit: {self}"):
+                    return self._call(args, kwargs)
             return self._call(args, kwargs)
         except Exception as error:
-            raise tidy(error)  # noqa: B904 (the same exception, seen from the user's side)
+            add_hint(error)
+            tidy(error)
+            raise  # which adds no frame, unlike `raise error`
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         if self._fast is not None:
@@ -174,6 +184,7 @@ class Jitted(Generic[P, R]):
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
         self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
+        self._retraces.compare(self._last, key)
         self._last = key
         return self._specializing.made(key, leaves, spec, reason)
 
@@ -194,8 +205,8 @@ class Jitted(Generic[P, R]):
             del known[_MANY_PROGRAMS:]
         if len(self.programs) > self._max_programs:
             self._forget(key)
-        if len(self.history) == _MANY_TRACES:
-            logger.warning("%s was traced %d times: %s", self, _MANY_TRACES, reason)
+        if not self._repeating.tells:
+            self._retraces.traced(self.history, program.guarded)
         return program
 
     def _trace(
@@ -214,21 +225,24 @@ class Jitted(Generic[P, R]):
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
 
-    def _compiled(self, lowered: Any) -> Any:
+    def _compiled(self, lowered: Any, options: Options) -> Any:
         """The executable of a lowered program; the same program is compiled once."""
         if calls_back(lowered):  # its text says nothing of what it calls
-            return self._compile(lowered)
-        text = hash(lowered.as_text())
+            return self._compile(lowered, options)
+        text = hash((lowered.as_text(), devices_of(lowered), *options.items()))
         known = self._executables.get(text)
         if known is None:
-            known = self._executables[text] = self._compile(lowered)
+            known = self._executables[text] = self._compile(lowered, options)
         self._recent.append(known)  # a function that is traced at each call compiles once
         return known
 
-    def _compile(self, lowered: Any) -> Any:
+    def _compile(self, lowered: Any, options: Options) -> Any:
         self.compilations += 1
+        started = time.perf_counter()
         with announced(f"compiling {self}"):
-            return lowered.compile()
+            executable = compile_checked(lowered, options)
+        logger.info("%s: compiled in %.2f s", self, time.perf_counter() - started)
+        return executable
 
     def _forget(self, newest: Any) -> None:
         """Drop a signature: one whose programs did not run since one was dropped, or the oldest."""
@@ -386,6 +400,7 @@ def jit(
             programs are kept. When there are more, one goes that was not called lately.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: `max_programs` is less than 1.
         TraceError: the function needs a tensor's value while it is traced, or does something else
             one program cannot repeat. Nothing has changed then.
@@ -394,7 +409,8 @@ def jit(
         EagerWarning: the values are others at most calls, so that calls with such arguments run
             eagerly from now on.
         RetraceWarning: the function is traced at each call: it does something else each time, or
-            what it reads of Python is changed by each call (a counter, a list that grows).
+            what it reads of Python is changed by each call (a counter, a list that grows). Or it
+            was traced 4 times, and 16, for other arguments; or it computes with CPU tensors.
 
     >>> import torch, calque
     >>> w = torch.ones(3, device="jax")
@@ -409,9 +425,9 @@ def jit(
         return functools.partial(
             jit, checks=checks, specialize=specialize, verify=verify, max_programs=max_programs
         )
-    settings = checks, specialize, verify, max_programs
+    chosen = checks, specialize, verify, max_programs
     if isinstance(fn, type) and issubclass(fn, Module):
-        fn.forward = Jitted(fn.forward, *settings)
+        fn.forward = Jitted(fn.forward, *chosen)
         return fn
-    jitted = Jitted(fn, *settings)
+    jitted = Jitted(fn, *chosen)
     return JittedModule(jitted) if isinstance(fn, Module) else jitted

@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Asked, NeedsValue, NeverServed, Unforeseen
 from calque.errors import preparing_errors
-from calque.errors.frames import asking_frame, is_library, is_packages
+from calque.errors.frames import asking_frame, is_library, is_packages, is_standard
 from calque.jitting.descriptions import Describer
 from calque.program.compile_flags import announced_as_compiling, told_to_compile
 from calque.program.value_checks import Checks
@@ -132,8 +132,7 @@ class Assumptions:
             NeedsValue: it may be assumed, but was not seen.
             NeverServed: it is asked for in the backward of what the function returns.
         """
-        allowed = self._everywhere or is_library(asking_frame().f_code.co_filename)
-        if not allowed:
+        if not self.allowed(asking_frame().f_code.co_filename):
             return None
         if self._closed:  # a backward outside: the program has given its results by then
             self.unmet = NeverServed(str(_prepared(error)))
@@ -147,6 +146,17 @@ class Assumptions:
         self.taken.append((seen, array))
         self.has_answered = True
         return seen.value.copy()
+
+    def allowed(self, file: str) -> bool:
+        """Whether code of a file may be answered."""
+        return self._everywhere or is_library(file)
+
+    def shown(self, file: str) -> bool:
+        """Whether a text that code of a file makes of a tensor has its values.
+
+        That of debuggers and loggers has not, unless they are to be had everywhere.
+        """
+        return self.allowed(file) and (self._everywhere or not is_standard(file))
 
     def refused(self, error: Exception) -> BaseException:
         """What to raise for a step that no program can repeat: in a package's code, a signal."""

@@ -5,10 +5,12 @@ programs that it finds. Most calls are like the one before: some tensors, nothin
 compared here is the same; whatever differs is left to the general path.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from calque.device.runtime.placement import placements_of, spread
 from calque.program import turns
 
 if TYPE_CHECKING:
@@ -28,12 +30,22 @@ _modes = torch._C._len_torch_function_stack
 class FastCall:
     """One program, for calls with tensors alone; made by `fast_call`."""
 
-    __slots__ = ("_count", "_dtype", "_forms", "_grad", "_guards", "_program", "_state")
+    __slots__ = (
+        "_count",
+        "_dtype",
+        "_forms",
+        "_grad",
+        "_guards",
+        "_placements",
+        "_program",
+        "_state",
+    )
 
     def __init__(self, program: "Program", leaves: list[torch.Tensor], ambient: Any) -> None:
         self._program = program
         self._count = len(leaves)
         self._forms = [(leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves]
+        self._placements = _placements(leaves)
         self._grad, _, _, self._dtype, _ = ambient
         self._guards = [guard.holds for guard in program.guards]
         self._state = program.state_written
@@ -64,6 +76,7 @@ class FastCall:
             or _modes()
             or _default_dtype() is not self._dtype
             or (self._state and not self._state.isdisjoint(cells))
+            or (spread.exists and _placements(args) != self._placements)
         ):
             return MISS
         program = self._program
@@ -72,6 +85,10 @@ class FastCall:
             if not holds():
                 return MISS
         return program(list(args), (args, kwargs))
+
+
+def _placements(leaves: Sequence[torch.Tensor]) -> list[Any]:
+    return placements_of([leaf.untyped_storage().cell.array for leaf in leaves])  # type: ignore[attr-defined]
 
 
 def fast_call(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | None:

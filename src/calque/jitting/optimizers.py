@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 )
 
 from calque.device.memory.cell import active
-from calque.errors import TraceError
+from calque.errors import TraceError, unrepeatable
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
@@ -119,6 +119,8 @@ class OptimizerLending:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is not self.lifting:
             return
+        _check_device(optimizer)
+        self.watch.stepping = type(optimizer).__name__
         for group in optimizer.param_groups:
             if id(group) not in self._numbers_before:
                 own = self.own_numbers(group)
@@ -221,6 +223,7 @@ class OptimizerLending:
         return known
 
     def _give_back(self) -> None:
+        self.watch.stepping = None
         self.lifting.lend_number = None
         for group, key, value in reversed(self._lent):
             group[key] = value
@@ -231,6 +234,21 @@ class OptimizerLending:
         for handle in self._kept_waiting:
             handle.remove()
         self._kept_waiting.clear()
+
+
+def _check_device(optimizer: Optimizer) -> None:
+    """Raise TraceError where an optimizer is to step parameters that are left on the CPU."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.device.type == "cpu" and parameter.grad is not None:
+                name = type(optimizer).__name__
+                raise unrepeatable(
+                    f"{name} steps a parameter of shape {tuple(parameter.shape)} that is on the "
+                    "CPU",
+                    "inside calque.jit, whose program runs on the jax device",
+                    f'Move the model before the call, `model.to("jax")`, and its inputs; {name} '
+                    "then has the moved parameters.",
+                )
 
 
 def _changed(name: str, key: str, running: Running) -> TraceError:

@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 from calque.device.memory import rng
 from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
 from calque.device.runtime import threads
+from calque.device.runtime.placement import spread
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import MISS, FastCall, fast_call
@@ -24,14 +25,25 @@ from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
 from calque.jitting.recording import Recording
 from calque.program import turns
+from calque.program.channels_last import Order, channels_last
+from calque.program.compiler_options import Options, options_of
 from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import may_raise, prune
+from calque.program.pinning import (
+    FoundPlacementGuard,
+    PlacementGuard,
+    avals,
+    constraints,
+    pinned,
+    settled,
+)
 from calque.program.results import Outputs
 from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
+from calque.program.stored_kernels import Turning, stored
 from calque.program.transposed_operands import materialized
 from calque.program.view_arguments import unrepeated
 
@@ -84,8 +96,14 @@ class Program(Stepping[Call]):
             forward, self._carrying, kept = carrying(recording, backward)
         self._gives_gradients = self._carrying is not None and self._carrying.gives_gradients
         del recording.jaxpr
-        forward = materialized(forward)
         self._inputs = [recording.inputs[i] for i in kept]
+        self._turned: dict[int, Order] = {}
+        only_computes = backward is None and not recording.written
+        self._options = options_of(forward.jaxpr, only_computes)
+        if only_computes and not spread.exists:
+            cells = [i for i, one in enumerate(self._inputs) if isinstance(one.source.memory, Cell)]
+            self._turned = stored(forward, cells)
+        forward = materialized(channels_last(forward, self._turned))
         self._higher = Higher(self._inputs, recording, self._retrace)
         self.may_raise = may_raise(forward.jaxpr)
         # A differentiable program's backward may still need what the forward overwrites, and after
@@ -102,9 +120,21 @@ class Program(Stepping[Call]):
         self.random = [
             i for i, one in enumerate(self._inputs) if isinstance(one.source, RandomSource)
         ]
-        self._jitted = jax.jit(jaxpr_as_fun(forward), donate_argnums=tuple(self._donated))
+        self._placements = [one.placement for one in self._inputs]
+        found = [*self._placements, *recording.placements, *constraints(forward.jaxpr)]
+        self._whole = settled(self._state, found)
+        self.guards.append(PlacementGuard(self._state))
+        if recording.implicit:
+            self._call_guards.append(self._implicit_placements())
+        self._jitted = jax.jit(
+            jaxpr_as_fun(forward),
+            donate_argnums=tuple(self._donated),
+            out_shardings=pinned(recording.placements, len(forward.out_avals), self._whole),
+        )
         self._gathering = Gathering(self._inputs, self._gives_gradients)
         self.gather = self._gathering.arrays
+        if self._turned:
+            self.gather = Turning(self.gather, self._turned)
         self._changing = Changing(recording)
         self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
         self.fixed_targets = recording.written if self._simple_writes else ()
@@ -113,17 +143,31 @@ class Program(Stepping[Call]):
             self.draws or recording.seeded or self.may_raise
         )
 
+    def _implicit_placements(self) -> FoundPlacementGuard:
+        sources, count = self.recording.implicit, self.recording.count
+        lay = {
+            one.source.memory: one.placement
+            for one in self.recording.inputs
+            if isinstance(one.source.memory, int) and one.source.memory >= count
+        }
+
+        def find(leaves: list[Any]) -> list[Any] | None:
+            found = [source.find(leaves) for source in sources]
+            return None if None in found else [leaf for one in found for leaf in one or ()]
+
+        return FoundPlacementGuard(find, lay, count)
+
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
         with x64():
-            avals = [jax.ShapeDtypeStruct(i.shape, i.dtype, weak_type=i.weak) for i in self._inputs]
-            return self._jitted.lower(*avals)
+            found = avals(self._inputs, self._placements, self._whole, self._turned)
+            return self._jitted.lower(*found)
 
-    def compile_with(self, compiler: Callable[[Any], Any], lowered: Any) -> None:
-        """Take the executable that `compiler` gives for the lowered program."""
+    def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
+        """Take the executable that `compiler` gives for the lowered program and XLA's options."""
         with x64():
             numbers = [i for i, one in enumerate(self._inputs) if one.source.is_number]
-            compiled = compiler(lowered)
+            compiled = compiler(lowered, self._options)
             self.execution = Execution(compiled, numbers, self._donated, self.may_raise)
 
     def describe(self) -> dict[str, Any]:
@@ -140,8 +184,13 @@ class Program(Stepping[Call]):
             "assumed": self.assumed.lines() if self.assumed else [],
             "hits": self.assumed.hits if self.assumed else 0,
             "misses": self.assumed.misses if self.assumed else 0,
-            "guards": sorted({guard.guarded for guard in (*self.guards, *self._call_guards)}),
+            "guards": sorted(self.guarded),
         }
+
+    @property
+    def guarded(self) -> set[str]:
+        """What is compared before each call."""
+        return {guard.guarded for guard in (*self.guards, *self._call_guards)}
 
     # Guards ---------------------------------------------------------------------------------------
 

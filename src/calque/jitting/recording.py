@@ -26,6 +26,7 @@ class Recording:
         implicit: what is handed to the program behind the arguments of each call: tensors whose
             place is the same at each call, and not they.
         written: what the function wrote: a cell, or the index of an argument.
+        placements: where that lies.
         results: the leaves of the result, with `spec` as their container.
         shells: the objects among these leaves, whose tensors `results` has in their stead.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
@@ -50,6 +51,7 @@ class Recording:
     jaxpr: Any
     inputs: list[Input]
     written: list[Any]
+    placements: list[Any]
     results: list[Any]
     gradients: list[tuple[Target, Description | None]]
     guards: list[Guard]

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from calque.device.memory.cell import Cell, active, cell_of, read
 from calque.device.runtime.interrupts import settles
+from calque.device.runtime.placement import placements_of
 from calque.errors import TraceError, noting_refusals
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
@@ -313,6 +314,7 @@ class _Trace:
         del rebound
         recording.survivors = self._find_survivors(made, describer)
         recording.written = [self.arguments.indexes.get(cell, cell) for cell in written]
+        recording.placements = placements_of([cell.array for cell in written])
         outputs = [self.lifting.values[cell] for cell in written] + describer.arrays
         recording.n_outputs = len(outputs)
         return outputs + (recording.backward.gradients if recording.backward else [])
@@ -329,7 +331,7 @@ class _Trace:
             recording.results.append(carriers.add(gradient, bare) if has_graph(gradient) else bare)
         carriers.number()
         recording.backward = trace_backward(self.lifting, carriers.found, derived.around)
-        recording.written = []
+        recording.written, recording.placements = [], []
         outputs = [read(gradient) for gradient in derived.gradients]
         recording.n_outputs = len(outputs)
         return outputs + (recording.backward.gradients if recording.backward else [])

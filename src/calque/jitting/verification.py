@@ -114,6 +114,11 @@ class Repeating:
             found = program.recording.unrepeatable
             self.warn(found[0] if found else reason, _OBJECTS if another else _REMEDY)
 
+    @property
+    def tells(self) -> bool:
+        """Whether it is told here that the function is traced at each call, now or soon."""
+        return self._warned or self._streak[1] > 1
+
     def is_due(self, program: Program, leaves: list[Any]) -> bool:
         """Whether a program is to be compared with a second trace at this call."""
         first = self._unverified.get(id(program))

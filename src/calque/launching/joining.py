@@ -1,11 +1,19 @@
 """A process becomes one of several that compute together."""
 
 import os
+import socket
+from datetime import timedelta
 
 import jax
+import torch
+
+from calque.device.backend import printing_parts
+from calque.device.runtime import one_program
 
 HEARTBEAT_SECONDS = 10
 """A process that is not heard of for so long is dead, and JAX ends the others with its number."""
+
+_MEETING_SECONDS = 300
 
 
 def join() -> None:
@@ -15,7 +23,9 @@ def join() -> None:
     `calque launch` and `torchrun` make (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, and
     `LOCAL_RANK`, `LOCAL_WORLD_SIZE` on machines with several processes), finds within seconds that
     another process has died, and leaves SIGTERM its meaning. Without that environment JAX asks the
-    cluster (Slurm, Open MPI, TPU). A process that has joined stays as it is.
+    cluster (Slurm, Open MPI, TPU). A process that has joined stays as it is. On CPUs each call of a
+    program that spans several processes waits for its results from then on: several on the way
+    would wait for each other for ever.
 
     To be called before anything is computed; `calque launch` has done it for the program it starts.
 
@@ -23,18 +33,44 @@ def join() -> None:
         RuntimeError: JAX has computed something before.
         ValueError: neither the environment nor a cluster says which processes there are.
     """
-    if jax.distributed.is_initialized():
-        return
-    jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
-    if "RANK" not in os.environ:
-        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
-        return
+    if not jax.distributed.is_initialized():
+        jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
+        if "RANK" in os.environ:
+            _join_by_environment()
+        else:
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    one_program.install()
+    printing_parts.install()
+
+
+def _join_by_environment() -> None:
     several = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
     jax.distributed.initialize(
-        f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
+        _coordinator(),
         int(os.environ["WORLD_SIZE"]),
         int(os.environ["RANK"]),
         local_device_ids=int(os.environ["LOCAL_RANK"]) if several else None,
         cluster_detection_method="deactivate",
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
+
+
+def _coordinator() -> str:
+    """The address at which the first process listens.
+
+    `calque launch` says it. torchrun itself listens at the port of the environment; there the first
+    process writes another down for the rest.
+    """
+    if "CALQUE_COORDINATOR" in os.environ:
+        return os.environ["CALQUE_COORDINATOR"]
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return f"{host}:{port}"
+    waits = timedelta(seconds=_MEETING_SECONDS)
+    store = torch.distributed.TCPStore(host, port, is_master=False, timeout=waits)
+    key = f"calque/coordinator/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if os.environ["RANK"] == "0":
+        with socket.socket() as one:
+            one.bind(("", 0))
+            store.set(key, str(one.getsockname()[1]))
+    return f"{host}:{store.get(key).decode()}"

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 5.0
 """How long the others may take to end by themselves when a process has failed."""
 
 
@@ -25,6 +25,8 @@ class Job:
         node: the number of this machine.
         coordinator: the address of the first machine, with a port that is free there; None for a
             program of one machine.
+        jax_port: where JAX listens on the first machine; the next port, which has to be free as
+            well, without it. The coordinator's own is for `torch.distributed`.
     """
 
     command: Sequence[str]
@@ -33,6 +35,7 @@ class Job:
     nodes: int = 1
     node: int = 0
     coordinator: str | None = None
+    jax_port: int | None = None
 
     def __post_init__(self) -> None:
         if self.processes < 1 or (self.devices is not None and self.devices < 1):
@@ -56,6 +59,7 @@ class Job:
             "LOCAL_WORLD_SIZE": str(self.processes),
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
+            "CALQUE_COORDINATOR": f"{host}:{self.jax_port or int(port) + 1}",
         }
         if self.devices is not None:
             flags = made.get("XLA_FLAGS", "").split()
@@ -72,6 +76,8 @@ def start(job: Job) -> int:
     this one is interrupted or asked to end, all are.
     """
     coordinator = job.coordinator or f"127.0.0.1:{_free_port()}"
+    if job.coordinator is None:
+        job = replace(job, jax_port=_free_port())
     command = [sys.executable, "-m", "calque.launching", *job.command]
     running = {
         job.node * job.processes + local: subprocess.Popen(

@@ -16,6 +16,7 @@ from jax._src.interpreters.pxla import batched_device_put
 from calque.device.memory.cell import x64
 from calque.device.runtime.executable import debugging, execution
 from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
+from calque.program.compiler_options import Options, compile_with
 
 Call = Callable[[list[Any]], list[Array]]
 
@@ -33,6 +34,23 @@ class Direct(NamedTuple):
     start: Callable[[list[Any]], Iterator[list[Array]]]
 
 
+def compile_checked(
+    lowered: jax.stages.Lowered, options: Options | None = None
+) -> jax.stages.Compiled:
+    """The executable of a lowered program; results are looked at first: XLA may die of their size.
+
+    Args:
+        lowered: the program.
+        options: for XLA (see `compiler_options`).
+
+    Raises:
+        torch.OutOfMemoryError: a result alone is larger than the device's memory.
+    """
+    for result in jax.tree.leaves(lowered.out_info):
+        check_fits(result.shape, result.dtype.itemsize)
+    return compile_with(lowered, options or {})
+
+
 def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
     """A compiled program, to be called with what is known to be right.
 
@@ -44,11 +62,8 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
             the device. The list of arguments belongs to the callee.
 
     Raises:
-        torch.OutOfMemoryError: a result alone is larger than the device's memory; when called, as
-            soon as XLA finds too little of it.
+        torch.OutOfMemoryError: when called, as soon as XLA finds too little memory.
     """
-    for result in jax.tree.leaves(compiled.out_info):
-        check_fits(result.shape, result.dtype.itemsize)
 
     def by_jax(arguments: list[Any]) -> list[Array]:
         with translated(), x64():
@@ -87,14 +102,14 @@ class _Placed:
     def __init__(self, compiled: Any, index: int) -> None:
         self._aval = compiled.in_avals[0][index]
         self._sharding = compiled._executable.unsafe_call.in_handler.in_shardings[index]
-        self._devices = jax.devices()
+        self._devices = self._sharding._addressable_device_assignment
         self._bytes: bytes | None = None
         self._array: Any = None
 
     def __call__(self, value: np.ndarray | np.generic) -> Array:
         data = value.tobytes()
         if data != self._bytes:
-            values = [np.asarray(value)]
+            values = [np.asarray(value)] * len(self._devices)
             with x64():
                 self._array = batched_device_put(self._aval, self._sharding, values, self._devices)
             self._bytes = data

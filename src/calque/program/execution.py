@@ -18,6 +18,7 @@ from jax import Array
 
 from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
+from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
 from calque.program.direct_call import direct
 from calque.program.donation import picker, protect
@@ -87,7 +88,9 @@ class Execution:
 
     def _hold(self, arrays: list[Any]) -> Any:
         """Have the program work on copies of what it is given."""
-        if jax.default_backend() == "cpu":  # XLA copies what is visible to others
+        if (
+            jax.default_backend() == "cpu" and not spread.exists
+        ):  # XLA copies what is visible to others
             return list(map(np.asarray, self._pick(arrays)))
         originals = self._pick(arrays)
         with x64():

@@ -1,6 +1,6 @@
 """Surgery on jaxprs: drop what the outputs do not need, cut a forward from its backward."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -174,18 +174,22 @@ def _zeros(variable: Any) -> tuple[list[Any], Any]:
 
 def may_raise(jaxpr: Any) -> bool:
     """Whether a program may fail by what it calls: Python, or another library by JAX's FFI."""
-    programs = {id(jaxpr): jaxpr}  # a program that is called a hundred times is looked at once
+    names = (equation.primitive.name for inner in every(jaxpr) for equation in inner.eqns)
+    return any(name.endswith("_callback") or name == "ffi_call" for name in names)
+
+
+def every(jaxpr: Any) -> Iterator[Any]:
+    """A jaxpr and those that it calls; one that is called a hundred times comes once."""
+    programs = {id(jaxpr): jaxpr}
     waiting = [jaxpr]
     while waiting:
-        for equation in waiting.pop().eqns:
-            name = equation.primitive.name
-            if name.endswith("_callback") or name == "ffi_call":
-                return True
+        one = waiting.pop()
+        yield one
+        for equation in one.eqns:
             for inner in jaxprs_in_params(equation.params):
                 if id(inner) not in programs:
                     programs[id(inner)] = inner
                     waiting.append(inner)
-    return False
 
 
 def _is_variable(value: Any) -> bool:

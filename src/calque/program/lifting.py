@@ -16,6 +16,7 @@ import torch
 from jax import Array
 from jax._src.core import eval_context
 from jax.extend.core import ClosedJaxpr, Primitive
+from jax.sharding import Sharding
 
 from calque.device.kernels.trace_checks import Failure
 from calque.device.memory.cell import Cell, active, read, x64
@@ -24,6 +25,7 @@ from calque.device.memory.host_reads import AssumesValues
 from calque.device.memory.rng import pack
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.interrupts import settles
+from calque.device.runtime.placement import placed, placement_of
 from calque.errors import TraceError
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.jaxprs import build
@@ -47,9 +49,10 @@ class Input:
         source: where it comes from at each call.
         shape, dtype, weak: of the array.
         name: how the user's program names it, if it does.
+        placement: where the array lay when the program was traced.
     """
 
-    __slots__ = ("dtype", "name", "shape", "source", "weak")
+    __slots__ = ("dtype", "name", "placement", "shape", "source", "weak")
 
     def __init__(self, source: Source, shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> None:
         self.source = source
@@ -57,6 +60,7 @@ class Input:
         self.dtype = dtype
         self.weak = weak
         self.name = source.name
+        self.placement: Sharding | None = None
 
     @property
     def aval(self) -> Any:
@@ -79,6 +83,7 @@ class Lifting:
         self.cell_slots: dict[Cell, int] = {}
         self.written: dict[Cell, None] = {}
         self.fresh: dict[int, weakref.ref[Cell]] = {}
+        self.placements: weakref.WeakKeyDictionary[Cell, Any] = weakref.WeakKeyDictionary()
         self.host_slots: dict[int, Array] = {}
         self.host_born: dict[int, torch.Tensor] = {}
         self._segments: list[Any] = []
@@ -112,12 +117,15 @@ class Lifting:
                 "is still being traced, is used here: return it from that function instead"
             )
         self.cell_slots[cell] = len(self.inputs)
-        return self.new_input(CellSource(cell), array.shape, array.dtype)
+        traced = self.new_input(CellSource(cell), array.shape, array.dtype)
+        self.inputs[-1].placement = placement_of(array)
+        return traced
 
     def write(self, cell: Cell, array: Array) -> None:
         """Give a cell a new value from this point on."""
         if self.is_fresh(cell):
-            cell.array = array
+            placement = self.placements.get(cell) if self.placements else None
+            cell.array = array if placement is None else placed(array, placement)
             return
         if array.shape != cell.array.shape or array.dtype != cell.array.dtype:
             raise TraceError(
@@ -163,6 +171,10 @@ class Lifting:
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """A value that the host asks for, if it may be assumed."""
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
+
+    def shown(self, file: str) -> bool:
+        """Whether a text that code of a file makes of a tensor has its values."""
+        return self.assumptions is not None and self.assumptions.shown(file)
 
     @contextmanager
     def unassuming(self) -> Iterator[None]:

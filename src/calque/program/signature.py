@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.utils import _pytree
 
+from calque.device.runtime.placement import placement_of, spread
 from calque.program.structures import Structure, opened
 from calque.program.unread import is_unread, value_of
 
@@ -195,6 +196,17 @@ class Attributes(tuple[Any, ...]):
     __slots__ = ()
 
 
+class Placed(tuple[Any, ...]):
+    """Where a tensor's storage lies, in a key."""
+
+    __slots__ = ()
+
+
+def _placement(tensor: torch.Tensor) -> Any:
+    cell = getattr(tensor.untyped_storage(), "cell", None) if is_tensor(tensor) else None
+    return None if cell is None else placement_of(cell.array)
+
+
 def _key_of_part(value: Any) -> Any:
     return Same(value) if isinstance(value, torch.Tensor) else key_of(value)
 
@@ -209,6 +221,8 @@ def key_of(leaf: Any) -> Any:
         else:
             gradient = None
         key = (kind, leaf.shape, leaf.stride(), leaf.dtype, leaf.device.type, gradient)
+        if spread.exists and (placement := _placement(leaf)) is not None:
+            key = (*key, Placed((placement,)))
         held = leaf.__dict__
         return (*key, Attributes((n, _key_of_part(v)) for n, v in held.items())) if held else key
     if kind in _VALUES:
@@ -278,6 +292,9 @@ def _spoken(key: Any) -> str:
     _, shape, stride, dtype, device, gradient, *attributes = key
     requires = ", requires_grad" if gradient else ""
     said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
+    for placement in (found for found in attributes if type(found) is Placed):
+        said += f", spread as {getattr(placement[0], 'spec', placement[0])}"
+    attributes = [found for found in attributes if type(found) is Attributes]
     for name, part in (pair for found in attributes for pair in found):
         said += f", whose {name} is {_spoken(part)}"
     return said

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger("calque.jit")
-_PATIENCE_S = 10.0
+_PATIENCE_S = 3.0
 
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Log a line if the body takes more than ten seconds."""
+    """Log a line if the body takes more than three seconds."""
     timer = threading.Timer(_PATIENCE_S, logger.warning, (f"{what} takes a while ...",))
     timer.daemon = True
     timer.start()

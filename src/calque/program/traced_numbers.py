@@ -17,14 +17,20 @@ import torch
 from jax import Array
 from jax._src.lax import lax as lax_internal
 
-from calque.errors import TraceError
+from calque.errors import TraceError, unrepeatable
 
 
 class Watch:
-    """The comparisons made with traced numbers, for the guards of a program."""
+    """The comparisons made with traced numbers, for the guards of a program.
+
+    Attributes:
+        answers: what asks once more, and what it was answered.
+        stepping: the name of the optimizer whose step runs now, to which numbers are lent.
+    """
 
     def __init__(self) -> None:
         self.answers: list[tuple[Callable[[], bool], bool]] = []
+        self.stepping: str | None = None
 
     def holds(self) -> bool:
         """Whether every comparison would be answered as it was."""
@@ -78,10 +84,7 @@ class _Node:
         return None
 
     def guard_float(self, file: str, line: int) -> float:
-        raise TraceError(
-            "a hyper-parameter that is an input of the jitted program is turned into a Python "
-            "float; pass it as a tensor, or keep it constant"
-        )
+        raise turned_into_float(self.watch.stepping)
 
     def _graph_repr(self) -> str:
         return f"TracedFloat({self.compute()})"
@@ -113,6 +116,27 @@ class TracedFloat(torch.SymFloat):
 
     def __repr__(self) -> str:
         return self.node._graph_repr()
+
+
+def turned_into_float(stepping: str | None) -> TraceError:
+    """The error for a number of a param group that code needs as a Python float.
+
+    Args:
+        stepping: the name of the optimizer whose step does that; None for the function's own code.
+    """
+    if stepping is not None:
+        return unrepeatable(
+            f"{stepping}.step() turns a number of its param groups, or of a tensor, into a Python "
+            "float",
+            "inside calque.jit, where it is an input of the program and has no value",
+            f"Run {stepping} eagerly: leave its step() out of the jitted function, and keep the "
+            "loss and its backward() in it.",
+        )
+    return unrepeatable(
+        "a hyper-parameter that is an input of the program is turned into a Python float",
+        "inside calque.jit, where it has no value",
+        "Pass it as a tensor, or read it outside of the jitted function.",
+    )
 
 
 def _unary(python: Any, traced: Any, x: TracedFloat) -> TracedFloat:
@@ -156,9 +180,10 @@ def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
 
 
 def _unknown() -> float:
-    raise TraceError(
-        "the value of a tensor is read as a Python number and compared inside calque.jit, where "
-        "it has none yet.\nUse torch.where or torch.cond."
+    raise unrepeatable(
+        "the value of a tensor is read as a Python number and compared",
+        "inside calque.jit, where it has none yet",
+        "Use torch.where or torch.cond.",
     )
 
 

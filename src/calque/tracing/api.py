@@ -15,7 +15,9 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
 from calque.tracing.graph.home import home
 from calque.tracing.paths import decisions
+from calque.tracing.proxies.modules import Scripted
 from calque.tracing.symbolic.capture import Capture
+from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 
@@ -116,6 +118,7 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
 
     capture = Capture(tracer_of_method, root, concrete_args)
     graph = capture.graph()
+    graph._tracer_cls = Restoring  # which unpickling traces the code with
     members = home(capture.tracer)
     module = _make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():
@@ -126,6 +129,8 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
 
 def _uncompiled(root: Any) -> Any:
     """What `calque.jit` or `torch.compile` made a module of; a function that was jitted."""
+    if isinstance(root, torch.jit.ScriptModule):
+        return Scripted(root)
     if isinstance(root, torch.nn.Module):
         return root._modules.get("_orig_mod", root)
     if isinstance(root, types.FunctionType | types.MethodType):

@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from calque.errors import TraceError, tidy
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.record import record
+from calque.tracing.record.api import run_once
+from calque.tracing.record.keeping import Keeper
 
 TracerName = Literal["symbolic", "record", "export", "auto"]
 Trace = Callable[[], GraphModule]
@@ -74,11 +75,11 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
 
 
 def _recorded(root: Any, args: tuple, kwargs: dict[str, Any]) -> GraphModule:
-    """The graph of a run, whose writes to arguments and members are taken back."""
+    """The graph of a run, whose changes of arguments, members and Python state are taken back."""
     owner = getattr(root, "__self__", root)
     with _state_put_back(owner), torch.random.fork_rng(devices=()):
         args, kwargs = _copies((args, kwargs))
-        return record(root, *args, **kwargs).graph("module")
+        return run_once(root, args, kwargs, False, Keeper((), {}), put_back=True).graph("module")
 
 
 def _copies(given: Any) -> Any:
@@ -96,12 +97,16 @@ def _copies(given: Any) -> Any:
 
 @contextlib.contextmanager
 def _state_put_back(owner: Any) -> Iterator[None]:
-    """Parameters and buffers have the values of before afterwards."""
+    """Parameters and buffers have the values, and the gradients, of before afterwards."""
     members = [*owner.parameters(), *owner.buffers()] if isinstance(owner, torch.nn.Module) else []
+    gradients = [(tensor, tensor.grad) for tensor in members if tensor.is_leaf]
+    members += [gradient for _, gradient in gradients if gradient is not None]
     before = [(tensor, tensor.detach().clone()) for tensor in members]
     try:
         yield
     finally:
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
         with torch.no_grad():
             for tensor, value in before:
                 if not torch.equal(tensor, value):  # batch_norm writes, and counts no version

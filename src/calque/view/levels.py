@@ -11,10 +11,10 @@ from torch.fx.graph_module import GraphModule
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy
+from calque.errors.printable import shortened
 from calque.graph.interpreter import JaxInterpreter
 from calque.view.graph import ViewGraph
 from calque.view.operators import Lowered, lowered
-from calque.view.printable import shortened
 
 _MOST = 40
 """How many lines of StableHLO are kept of a node."""

@@ -21,7 +21,7 @@ from calque.view.operators import graph_module_of, lowered
 from calque.view.readers import read
 from calque.view.readers.fx import is_check
 
-_COUNTED_AS = {  # attention as the CPU has it, for which PyTorch has no formula
+_COUNTED_AS = {  # attention as the CPU has it, for which PyTorch 2.13 has no formula
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         torch.ops.aten._scaled_dot_product_flash_attention
     )

@@ -47,6 +47,9 @@ class Program:
         return None if self.each_call else self.states
 
 
+_COUNTED = (" was traced 4 times", " computes with CPU tensors")  # traces have a limit here
+
+
 @dataclasses.dataclass
 class Outcome:
     """What a program did in a mode."""
@@ -71,7 +74,8 @@ class Outcome:
                 f"{self.traces} traces and {self.compilations} compilations, at most "
                 f"{program.states + 1} and {program.states}"
             )
-        return f"warned: {self.warnings[0]}" if self.warnings else None
+        told = [text for text in self.warnings if not any(part in text for part in _COUNTED)]
+        return f"warned: {told[0]}" if told else None
 
 
 @dataclasses.dataclass

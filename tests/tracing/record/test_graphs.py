@@ -1,5 +1,6 @@
 """Graphs of recordings: at each level, with each node's place, on each device."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -175,3 +176,31 @@ def test_a_recording_of_a_graph_computes_the_same_calls() -> None:
 def test_levels_have_names() -> None:
     with pytest.raises(ValueError, match="'functions'"):
         calque.record(torch.relu, torch.ones(1)).graph("functions")  # type: ignore[arg-type]
+
+
+def test_a_graph_that_reads_values_is_the_same_after_pickling() -> None:
+    def f(x):
+        y = x.new_ones(3) * 2
+        if x.sum() > 0:
+            y = y + len(x) + int(x.sum()) + x.tolist()[0]
+        with torch.no_grad():
+            return y + x.new_tensor([1.0]), f"{x.sum()}" == ""
+
+    graph = calque.record(f, torch.ones(3)).graph()
+    again = pickle.loads(pickle.dumps(graph))
+    torch.testing.assert_close(again(torch.ones(3)), f(torch.ones(3)))
+    with pytest.raises(calque.TraceError, match="gave True, and now it gives False"):
+        again(-torch.ones(3))
+
+
+def test_inputs_with_defaults_are_the_same_after_pickling() -> None:
+    def f(x, mask=None, scale=2.0):
+        return x * scale if mask is None else x * mask
+
+    x = torch.ones(3)
+    for given in ((x,), (x, 3 * x)):
+        for graph in (calque.trace(f, *given), calque.record(f, *given).graph()):
+            again = pickle.loads(pickle.dumps(graph))
+            torch.testing.assert_close(again(*given), f(*given))
+    with pytest.raises(calque.TraceError, match="mask"):
+        again(x, None)

@@ -238,3 +238,36 @@ def test_an_edit_gives_what_has_the_same_looks() -> None:
             calque.record(model, x).graph(edits={"head": edit})(x)
     with pytest.raises(TypeError, match="no function"):
         calque.record(model, x, edits={"head": 0})  # type: ignore[dict-item]
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.GELU(), nn.Linear(4, 4)))
+        self.attn = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) + self.attn(x, x, x)[0]
+
+
+PATTERNS = ["layers.1.0:gelu", "layers.1.0", "attn:multi_head_attention_forward", "layers.1"]
+
+
+def doubled(value: Any) -> Any:
+    return value * 2 if isinstance(value, Tensor) else (value[0] * 2, *value[1:])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("leaf", [None, lambda module, path: path in ("layers", "attn")])
+def test_an_edit_opens_the_layer_that_it_is_in(pattern: str, leaf: Any) -> None:
+    model, x, other = Inner(), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    edits = {pattern: doubled}
+    plain = calque.record(model, x)
+    options: dict[str, Any] = {"level": "module", "leaf": leaf}
+    later = plain.graph(edits=edits, **options)
+    now = calque.record(model, x, edits=edits)
+    assert not torch.allclose(now.result, plain.result)
+    expected = calque.record(model, other, edits=edits).result
+    torch.testing.assert_close(later(other), expected)
+    torch.testing.assert_close(now.graph(**options)(other), expected)
+    assert later.graph.find_nodes(op="call_module", target="layers.0") or leaf is not None

@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 
-from calque.device.backend import torch_jax
+from calque.device.backend import peak_memory, torch_jax
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "synchronize": torch_jax.synchronize,
     "empty_cache": torch_jax.empty_cache,
-    "memory_stats": lambda device=None: dict(torch_jax.memory_stats()),
+    "memory_stats": lambda device=None: peak_memory.as_torch(
+        torch_jax.memory_stats(), torch_jax.memory_allocated()
+    ),
+    "get_memory_info": torch_jax.get_memory_info,
     "memory_allocated": torch_jax.memory_allocated,
     "max_memory_allocated": torch_jax.max_memory_allocated,
     "memory_reserved": torch_jax.memory_allocated,

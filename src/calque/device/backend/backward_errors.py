@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from jax._src.xla_bridge import backends_are_initialized
 
+from calque.device.backend.placed_gradients import run_placing
+from calque.device.runtime.placement import spread
+
 _KIND = torch._C._autograd.DeviceType.PrivateUse1
 _NOTHING: frozenset[None] = frozenset()
 _taken: list[BaseException] = []
@@ -41,13 +44,17 @@ def install() -> None:
     @functools.wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal has_thread
+        engine = run
+        if spread.exists:
+            engine = functools.partial(run_placing, run)
+            args, kwargs = (args[0], args[1:], kwargs), {}
         if has_thread is None and backends_are_initialized():  # else there is no tensor of ours
             has_thread = _has_thread(run)
         try:
             if has_thread is not False:
-                return run(*args, **kwargs)
+                return engine(*args, **kwargs)
             with torch.autograd.set_multithreading_enabled(False):
-                return run(*args, **kwargs)
+                return engine(*args, **kwargs)
         except SystemError:
             if not _taken:
                 raise

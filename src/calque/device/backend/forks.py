@@ -5,12 +5,15 @@ compiled functions. A data loader whose workers only make CPU tensors is not aff
 """
 
 import os
+import sys
 from typing import NoReturn
 
 from jax._src import xla_bridge
 
 from calque.device.memory.cell import active, x64
 from calque.device.runtime import executable
+
+_LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
 
 
 class _State:
@@ -46,6 +49,23 @@ def _after_fork() -> None:
         x64.__enter__ = _refuse  # type: ignore[method-assign]
 
 
+def _is_loaders() -> bool:
+    """Whether a `DataLoader` forks: its workers make CPU tensors, and the device refuses others."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_LOADER):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def install() -> None:
-    """Watch for forks."""
+    """Watch for forks; JAX, which warns of them once it has started, is silent of a loader's."""
     os.register_at_fork(after_in_child=_after_fork)
+    theirs = xla_bridge._at_fork
+
+    def at_fork() -> None:
+        if not _is_loaders():
+            theirs()
+
+    xla_bridge._at_fork = at_fork

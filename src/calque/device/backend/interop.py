@@ -40,8 +40,13 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
 
     Raises:
         RuntimeError: `copy=False`, and the memory of the tensor cannot be shared.
-        TypeError: JAX has no such dtype.
+        TypeError: it is no tensor, or JAX has no such dtype.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: jax.numpy.asarray makes "
+            "an array of a number or list, jax.tree.map(calque.to_jax, tree) of a tree of tensors"
+        )
     if tensor.device.type == "jax":
         return read(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -78,7 +83,10 @@ def to_torch(
         TypeError: it is not a JAX array, or PyTorch has no such dtype.
     """
     if not isinstance(array, Array):
-        raise TypeError(f"to_torch takes a jax.Array, not {type(array).__name__}")
+        raise TypeError(
+            f"to_torch takes a jax.Array, not {type(array).__name__}: torch.as_tensor makes a "
+            "tensor of a number, a list or a NumPy array"
+        )
     torch_dtype(array.dtype)
     device = torch.device(device)
     if device.type == "jax":

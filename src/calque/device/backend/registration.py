@@ -8,9 +8,11 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from calque.device.backend import (
     accelerator,
     backward_errors,
+    data_parallel,
     forks,
     interop,
     moves,
+    printing,
     queues,
     signals,
     torch_jax,
@@ -22,13 +24,14 @@ from calque.device.kernels import (
     composites,
     copies,
     indices,
+    installed_release,
     sparse,
     storage,
     validations,
     views,
 )
 from calque.device.kernels.fallback import fall_back
-from calque.device.runtime import async_dispatch, sizes
+from calque.device.runtime import async_dispatch, persistent_cache, sizes
 from calque.device.validation import factorizations
 
 _libraries: list[torch.library.Library] = []
@@ -48,6 +51,7 @@ def register() -> None:
             f"PyTorch has one slot for devices like ours, and {taken!r} holds it already: import "
             "calque in a process without that package"
         )
+    installed_release.ask()
     _setup_privateuseone_for_python_backend(
         "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
     )
@@ -66,10 +70,13 @@ def register() -> None:
         storage,
         queues,
         moves,
+        data_parallel,
+        printing,
         interop,
         accelerator,
         forks,
         async_dispatch,
+        persistent_cache,
         backward_errors,
         signals,
         sizes,

@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import torch
 
-from calque.device.backend import backward_errors, forks
+from calque.device.backend import backward_errors, forks, peak_memory
+from calque.device.backend.streams import Event as Event
+from calque.device.backend.streams import Stream as Stream
+from calque.device.backend.streams import current_stream as current_stream
+from calque.device.backend.streams import default_stream as default_stream
+from calque.device.backend.streams import set_stream as set_stream
+from calque.device.backend.streams import stream as stream
 from calque.device.memory import rng
 from calque.device.runtime import interrupts
 from calque.device.runtime.compile_cache import get_max_programs as get_max_programs
@@ -36,13 +42,16 @@ def current_device() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Accept device 0.
+    """Accept device 0, and in one of several processes its own rank on the machine.
+
+    Scripts for `torchrun` say `set_device(local_rank)`: the device is the process's own then.
 
     Raises:
         RuntimeError: any other index.
     """
     index = _index(device)
-    if index != 0:
+    own = int(os.environ.get("LOCAL_RANK", "0")) if jax.distributed.is_initialized() else 0
+    if index not in (0, own):
         raise RuntimeError(f"the jax device has index 0 only, not {index}")
 
 
@@ -150,24 +159,34 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The peak of the bytes in use.
+    """The peak of the bytes in use, since `reset_peak_memory_stats` where that can be told.
 
-    Raises:
-        RuntimeError: the backend keeps no peak (the CPU's does not).
+    JAX's own figure where its backend has one; on the CPU, which has none, the peak of the
+    process's resident memory.
     """
-    stats = memory_stats()
-    if "peak_bytes_in_use" not in stats:
-        raise RuntimeError(f"JAX's {jax.default_backend()} backend keeps no peak of its memory")
-    return stats["peak_bytes_in_use"]
+    return peak_memory.peak(memory_stats(), memory_allocated())
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Not to be had: JAX keeps its peak for the life of the process.
+    """Begin a new peak.
 
-    Raises:
-        RuntimeError: always.
+    JAX keeps its own for the life of the process: until that one is passed, the peak is taken to
+    be what is in use when it is asked for.
     """
-    raise RuntimeError("JAX's figures of peak memory cannot be reset")
+    peak_memory.reset(memory_stats())
+
+
+def get_memory_info(device: Any = None) -> tuple[int, int]:
+    """The free and the total bytes of the device; on the CPU, of the machine."""
+    return peak_memory.free_and_total(memory_stats())
+
+
+mem_get_info = get_memory_info
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 can be used: always, though not every device is faster with it."""
+    return True
 
 
 def empty_cache() -> None:

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from calque.device.kernels.applying import UNUSED
 from calque.device.kernels.slots import number_array, viewed
 from calque.device.memory.cell import Cell, is_whole
+from calque.device.runtime.placement import placement_of, spread
 
 Tensor = torch.Tensor
 Description = tuple[Any, ...]
@@ -56,6 +57,8 @@ def describe(
             aval = array.aval  # `array.shape` is a Python property
             key.append(aval.dtype)
             key.append(aval.shape)
+            if spread.exists:
+                key.append(placement_of(array))
             if not cell.viewed or (cell.stride is None and is_whole(cell, value)):
                 arrays.append(array)
                 continue

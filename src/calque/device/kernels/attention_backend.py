@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, flex_attention
+from torch.nn.attention import SDPBackend
 
 from calque.device.kernels.binding import traced_parameters
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.memory.cell import wrap_strided
 from calque.device.memory.strides import of_attention
+from calque.device.runtime.imports import when_imported
 from calque.ops.table.registry import RULES
 
 _NAME = "aten::_scaled_dot_product_fused_attention_overrideable"
@@ -78,8 +80,7 @@ def kernels() -> dict[str, Any]:
     }
 
 
-def install() -> None:
-    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+def _admit(flex_attention: ModuleType) -> None:
     theirs = flex_attention._validate_device
 
     def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -87,3 +88,8 @@ def install() -> None:
             theirs(query, key, value)
 
     flex_attention._validate_device = check
+
+
+def install() -> None:
+    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+    when_imported("torch.nn.attention.flex_attention", _admit)

@@ -14,15 +14,15 @@ from jax import Array
 from torch._C._dynamo import eval_frame
 from torch.autograd.graph import increment_version
 
-from calque.device.kernels import fast_path, trace_checks
+from calque.device.kernels import fast_path
 from calque.device.kernels.call import Runner
+from calque.device.kernels.checked import checked
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
-from calque.device.kernels.seen import all_seen
 from calque.device.memory.cell import cell_of, read, write, x64
 from calque.device.runtime.dtypes import to_torch
-from calque.ops.table.facts import Known, canonical, fact_of, told
+from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 
 Kernel = Callable[..., Any]
@@ -214,8 +214,15 @@ def _out_form(name: str) -> Kernel:
         targets = [*args[count:], *targets]
         if untold and targets[0].dtype != torch.bool:
             kwargs["dtype"] = targets[0].dtype
+        elif kwargs.get("dtype") not in (None, targets[0].dtype):
+            raise RuntimeError(
+                f"Expected out tensor to have dtype {kwargs['dtype']}, but got {targets[0].dtype} "
+                "instead"
+            )
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results
+        if written.any_shape and targets[0].numel() == results[0].size:
+            results = (results[0].reshape(tuple(targets[0].shape)),)
         if len(targets) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
         inputs = (*args[:count], *kwargs.values())
@@ -319,27 +326,6 @@ def derived(name: str) -> Kernel | None:
     return None
 
 
-def checked(name: str, kernel: Kernel) -> Kernel:
-    """A kernel that first makes the checks of numbers and values that are told of its rule."""
-    rule = RULES.get(name) or functional_of(name)
-    known = Known() if rule is None else fact_of(rule.name)
-    numbers, values = known.get("numbers"), known.get("values")
-    if numbers is None and values is None:
-        return kernel
-    names = tuple(a.name for a in schema_of(name).arguments)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if numbers is not None or trace_checks.looking():
-            given = all_seen(names, args, kwargs)
-            if numbers is not None:
-                numbers(**given)
-            if values is not None and trace_checks.looking():
-                values(**given)
-        return kernel(*args, **kwargs)
-
-    return run
-
-
 def untraced(kernel: Kernel) -> Kernel:
     """Keep `torch.compile` out of a kernel: around a graph break it would compile our frames."""
     skip = eval_frame._FrameAction.SKIP
@@ -372,5 +358,6 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
         kernel = derived(name)
         if kernel is not None:
             if name.partition(".")[0].removesuffix("_") in looked_at:
-                kernel = checked(name, kernel)
+                names = tuple(a.name for a in schema_of(name).arguments)
+                kernel = checked(names, RULES.get(name) or functional_of(name), kernel)
             library.impl(short, untraced(kernel), "PrivateUse1")

@@ -13,21 +13,26 @@ import jax
 import torch
 from jax import lax
 from jax._src.array import ArrayImpl
+from jax.sharding import Sharding
 from torch.nn import Parameter
 
-from calque.device.kernels import fast_path
+from calque.device.kernels import fast_path, growing_shapes
 from calque.device.kernels.applying import UNUSED, apply
 from calque.device.kernels.arguments import NUMBERS
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
+from calque.device.kernels.remedies import MASK
 from calque.device.kernels.slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device
 from calque.device.memory.host_reads import known
+from calque.device.memory.placing import placement_like
 from calque.device.runtime import sizes
+from calque.device.runtime.addressable import explained
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
+from calque.device.runtime.placement import spread, together
 from calque.errors import TraceError, unrepeatable
 from calque.ops.index.sized_outputs import SIZED
 from calque.ops.table import promotion
@@ -93,6 +98,8 @@ class Runner:
                 return function(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise sizes.as_out_of_memory(error) from None
+        except RuntimeError as error:
+            raise explained(error, arrays, f"read by the host ({self.rule.name})") from None
 
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
@@ -109,12 +116,19 @@ class Runner:
                 key.append((name, self._split(value, name, arrays)))
             elif name == "device":
                 check_device(value)
+        placement = None
+        if spread.exists:
+            together(arrays)
+            placement = self._placement(args)
+            key.append(placement)
         if active.trace is None:  # in a trace nothing is compiled
             key.append(tuple([a.aval.shape for a in arrays if type(a) is ArrayImpl]))
         hashed = tuple(key)
         entry = self._cache.get(hashed)
         if entry is None:
-            return self._cache.keep(hashed, self._compile(args, kwargs)).value, arrays
+            if active.trace is None:
+                growing_shapes.note(self.rule.name, hashed[-1])
+            return self._cache.keep(hashed, self._compile(args, kwargs, placement)).value, arrays
         entry.used = True
         return entry.value, arrays
 
@@ -189,7 +203,16 @@ class Runner:
             return _ARRAY
         return value
 
-    def _compile(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def _placement(self, args: Sequence[Any]) -> Sharding | None:
+        """Where the result is needed, so that no device makes the whole of what it is to share."""
+        if self.cast is None or self.rule.mutates or active.trace is not None:
+            return None
+        target = args[self.cast]
+        return placement_like(target) if isinstance(target, Tensor) else None
+
+    def _compile(
+        self, args: Sequence[Any], kwargs: dict[str, Any], placement: Sharding | None = None
+    ) -> Callable[..., Any]:
         rule, cast, outline = self.rule, self.cast, self.outline
         names = rule.parameters
         template = [self._template(v, n) for v, n in zip(args, names, strict=False)]
@@ -216,7 +239,7 @@ class Runner:
         if dependent(*args, **kwargs) if callable(dependent) else dependent:
             return self._dependent(run, template, keywords)
         # An in-place form may not look at its target: the fast path passes it all the same.
-        return jax.jit(run, keep_unused=cast is not None)
+        return jax.jit(run, keep_unused=cast is not None, out_shardings=placement)
 
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
@@ -266,8 +289,7 @@ def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
     return unrepeatable(
         f"{rule.name} of {given}",
         "gives a shape that depends on the values, which one XLA program cannot",
-        "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask "
-        "in place of a count of nonzero(); or do this step outside of calque.jit.",
+        MASK,
     )
 
 

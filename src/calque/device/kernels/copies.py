@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import jax
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
+from jax.sharding import Sharding
 
-from calque.device.kernels import validations
+from calque.device.kernels import remedies, validations
 from calque.device.kernels.out_aliasing import Written
 from calque.device.memory import geometry
 from calque.device.memory.cell import (
@@ -27,12 +29,14 @@ from calque.device.memory.cell import (
     write,
     x64,
 )
-from calque.device.memory.host import check_device, host_array, host_tensor
+from calque.device.memory.host import check_device, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
+from calque.device.memory.placing import keep_placement, placement_like
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import placed
 from calque.device.runtime.sizes import translated
-from calque.errors import TraceError, unrepeatable
+from calque.errors import TraceError, unrepeatable, user_frame
 from calque.errors.branches import is_subscript
 from calque.errors.frames import asking_frame
 from calque.ops.table.helpers import cast
@@ -46,8 +50,9 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         TraceError: a trace is running: its tensors have no values yet.
     """
-    array = concrete(tensor, "copied to the CPU (cpu(), numpy(), tolist(), print)")
-    return host_tensor(array)
+    use = "copied to the CPU (cpu(), numpy(), tolist())"
+    error = functools.partial(no_value, tensor, use, remedies.of_copy)
+    return host_tensor(known(read(tensor), use, error))
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
@@ -59,13 +64,22 @@ def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
     return known(read(tensor), use, lambda: no_value(tensor, use))
 
 
-def no_value(tensor: torch.Tensor, use: str) -> TraceError:
-    """What is raised in a trace that cannot know a value; names the user's line."""
+def no_value(
+    tensor: torch.Tensor, use: str, remedy: str | Callable[[FrameType], str] = remedies.of_number
+) -> TraceError:
+    """What is raised in a trace that cannot know a value; names the user's line.
+
+    Args:
+        tensor: the tensor.
+        use: what its value is asked for, as the end of "a tensor is".
+        remedy: what to do instead, or what tells it from the frame that asks.
+    """
+    if not isinstance(remedy, str):
+        remedy = remedy(user_frame() or asking_frame())
     return unrepeatable(
         f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
         "inside calque.jit, where it has no value yet",
-        "Use torch.where or torch.cond instead of a Python `if` on it; return it from the "
-        "function to look at it outside.",
+        remedy,
     )
 
 
@@ -113,6 +127,11 @@ def copy_from(
 
 
 def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
+    if source.device.type == "cpu" and _is_like(source, target) and active.trace is None:
+        placement = placement_like(target)
+        if placement is not None:  # each device gets its part, and none the whole
+            replace(cell_of(target), placed(host_view(source).copy(), placement))
+            return
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
     check_broadcast(array.shape, tuple(target.shape))
     dtype = to_numpy(target.dtype)
@@ -122,6 +141,10 @@ def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
         if array.shape != target.shape:
             array = _expander(array.shape, array.dtype, tuple(target.shape))(array)
     write(target, array)
+
+
+def _is_like(source: torch.Tensor, target: torch.Tensor) -> bool:
+    return source.shape == target.shape and source.dtype == target.dtype and source.ndim <= 64
 
 
 @kept
@@ -196,7 +219,7 @@ def output_stride(
     if memory_format is None or memory_format == torch.preserve_format:
         if tensor.is_contiguous():
             return geometry.contiguous_strides(shape)
-        return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
+        return torch.empty_like(torch.empty_strided(shape, tensor.stride(), device="meta")).stride()
     if memory_format == torch.contiguous_format:
         return geometry.contiguous_strides(shape)
     return torch.empty(shape, device="meta", memory_format=memory_format).stride()
@@ -309,22 +332,51 @@ def empty_strided(
     return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
 
 
+def empty_like(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`torch.empty_like`: zeros, with the placement of the tensor if it shows a whole storage."""
+    dtype = self.dtype if dtype is None else dtype
+    if layout is not None and layout != torch.strided:
+        return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
+    stride = output_stride(self, memory_format)
+    if device is not None and device.type != "jax":
+        return torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
+    check_device(device)
+    placement = placement_like(self)
+    zeros = _zeros(tuple(self.shape), dtype, placement)
+    return keep_placement(wrap_strided(zeros, stride), placement)
+
+
 def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
     """The zeros of forward-mode autograd; on other devices they have no memory."""
     return empty(size, **options)
 
 
-def _zeros(shape: geometry.Ints, dtype: torch.dtype | None) -> Array:
+def _zeros(
+    shape: geometry.Ints, dtype: torch.dtype | None, placement: Sharding | None = None
+) -> Array:
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
     numpy = to_numpy(dtype or torch.get_default_dtype())
     with translated(), x64():
-        return jnp.zeros(shape, numpy) if active.trace is not None else _maker(shape, numpy)()
+        if active.trace is None:
+            return _maker(shape, numpy, placement)()
+        zeros = jnp.zeros(shape, numpy)
+        return zeros if placement is None else placed(zeros, placement)
 
 
 @kept
-def _maker(shape: geometry.Ints, dtype: np.dtype) -> Callable[[], Array]:
-    return jax.jit(functools.partial(jnp.zeros, shape, dtype))
+def _maker(
+    shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None
+) -> Callable[[], Array]:
+    return jax.jit(functools.partial(jnp.zeros, shape, dtype), out_shardings=placement)
 
 
 def kernels() -> dict[str, Any]:
@@ -341,5 +393,6 @@ def kernels() -> dict[str, Any]:
         "_local_scalar_dense": local_scalar_dense,
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
+        "empty_like": empty_like,
         "_efficientzerotensor": efficient_zeros,
     }

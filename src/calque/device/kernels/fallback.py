@@ -18,13 +18,28 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from calque.device.kernels.sparse import check_dense
-from calque.device.memory.cell import active, cell_of, read, wrap, wrap_strided, write, x64
+from calque.device.memory.cell import (
+    active,
+    cell_of,
+    other_device,
+    read,
+    wrap,
+    wrap_strided,
+    write,
+    x64,
+)
 from calque.device.memory.host import array_of, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
 from calque.device.memory.packed_shapes import DESCRIPTION, fitted, shapes_of, tensors_of
 from calque.device.runtime import callbacks
 from calque.device.runtime.dtypes import to_numpy
-from calque.errors import TraceError, UnsupportedOpError, preparing_errors, user_origin
+from calque.errors import (
+    FallbackWarning,
+    TraceError,
+    UnsupportedOpError,
+    preparing_errors,
+    user_origin,
+)
 from calque.ops.table.facts import fact_of_form
 
 logger = logging.getLogger("calque.fallback")
@@ -37,10 +52,6 @@ DECOMPOSED: Counter[str] = Counter()
 
 _decomposing = threading.local()
 _SHAPES_ASKED = "the shapes of {}"
-
-
-class FallbackWarning(UserWarning):
-    """An operator ran on the CPU because the device has no rule for it."""
 
 
 def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -147,12 +158,12 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
 def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
     """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    others = [t.device for t in tensors if t.device.type != "jax" and t.ndim]
+    others = [t for t in tensors if t.device.type != "jax" and t.ndim]
     mixed = others and any(t.device.type == "jax" for t in tensors)
     if mixed and not fact_of_form(op.name()).get("host_indices"):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, jax:0 "
-            f"and {others[0]}! ({op.name()})"
+            f"and {others[0].device}! ({op.name()})\n{other_device(others[0])}"
         )
 
 

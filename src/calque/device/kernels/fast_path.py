@@ -24,11 +24,12 @@ from calque.device.kernels.arguments import (
     is_among,
 )
 from calque.device.kernels.slots import Viewed, slot_of
-from calque.device.memory.cell import Cell, active, wrap, wrap_strided, x64
+from calque.device.memory.cell import Cell, active, cell_of, swap, wrap, wrap_strided, x64
 from calque.device.memory.geometry import Ints
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
+from calque.device.runtime.placement import placement_of, spread, together
 from calque.device.runtime.sizes import as_out_of_memory, translated
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class _Results(_Calls):
             return self._learn(key, arrays, args, kwargs)
         known.used = True
         function = known.value
+        if spread.exists:
+            together(arrays)
         previous = _swap(True)
         try:
             result = function.call(*arrays)
@@ -235,11 +238,13 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
             return learn(key, arrays, args, kwargs)
         found.used = True
         execute, handlers = found.value
+        before = arrays[0]
         try:
             (result,) = execute(arrays).consume_with_handlers(handlers)
         except _UNFIT:
             return general(*args, **kwargs)
-        cell.array = result
+        if not swap(cell, before, result):
+            return kernel(*args, **kwargs)
         return args[0]
 
     return kernel
@@ -285,11 +290,13 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
             return learn(key, arrays, args, kwargs, out)
         found.used = True
         execute, handlers = found.value
+        before = arrays[0]
         try:
             (result,) = execute(arrays).consume_with_handlers(handlers)
         except _UNFIT:
             return general(*args, out=out, **kwargs)
-        cell.array = result
+        if not swap(cell, before, result):
+            return kernel(*args, out=out, **kwargs)
         return out
 
     return kernel
@@ -303,6 +310,7 @@ def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Calla
     """
     slot = slot_of(target)
     count = 1 + (slot.count if type(slot) is Viewed else 0)
+    placement = placement_of(cell_of(target).array) if spread.exists else None
 
     def written(*arrays: Any) -> Any:
         result = function(*arrays[0 if reads else count :])
@@ -310,8 +318,8 @@ def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Calla
             return result
         return slot.write(arrays[0], result, list(arrays[1:count]))
 
-    plain = reads and type(slot) is not Viewed
-    return function if plain else jax.jit(written, keep_unused=True)
+    plain = reads and type(slot) is not Viewed and placement is None
+    return function if plain else jax.jit(written, keep_unused=True, out_shardings=placement)
 
 
 def _fits(result: Any, out: Tensor) -> bool:
@@ -341,6 +349,8 @@ def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
         return found
 
     def execute(arrays: list[Any]) -> _Given:
+        if spread.exists:
+            together(arrays)
         previous = _swap(True)
         try:
             return _Given(function(*arrays))
@@ -355,9 +365,12 @@ def _execution(function: Callable[..., Any], arrays: list[Any]) -> Execution | N
     lower = getattr(function, "lower", None)
     if lower is None:
         return None
+    if spread.exists:
+        arrays = list(arrays)
+        together(arrays)
     with x64():
         lowered = lower(*arrays)
         text = lowered.as_text()
         if any(name in text for name in _PRECISION):
             return None
-        return execution(lowered.compile())
+        return execution(lowered.compile(), keeps=True)

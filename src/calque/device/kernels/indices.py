@@ -18,11 +18,13 @@ from jax import Array
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional, in_place
 from calque.device.kernels.copies import no_value
+from calque.device.kernels.remedies import MASK
 from calque.device.kernels.seen import host_view, seen
 from calque.device.memory import strides
 from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import known
+from calque.device.runtime.addressable import values as on_host
 from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
 from calque.ops.table.given import INDEX, within_dim
@@ -30,6 +32,7 @@ from calque.ops.table.registry import RULES
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
+_POSITIONS = "used as a mask whose positions are asked for"
 
 
 def _on_device(index: Tensor | None) -> Tensor | None:
@@ -54,7 +57,7 @@ def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> 
             return [wrap(jnp.zeros(size, np.int64))]
         if active.trace is not None:
             return [wrap(part) for part in positions(array, size)]
-        return [wrap(jnp.asarray(part)) for part in np.nonzero(np.asarray(array))]
+        return [wrap(jnp.asarray(part)) for part in np.nonzero(on_host(array, _POSITIONS))]
 
 
 def _implied(indices: Sequence[Tensor | None]) -> int | None:
@@ -92,11 +95,11 @@ def _as_many(mask: Array, size: int) -> list[Tensor]:
 def _size_of(mask: Tensor, array: Array) -> int:
     """The number of positions at which a mask is set."""
     if active.trace is None and active.observer is None:
-        return int(np.count_nonzero(np.asarray(array)))
+        return int(np.count_nonzero(on_host(array, _POSITIONS)))
     use = "used as an index whose number of positions is needed"
     with x64():
         count = jnp.count_nonzero(array)
-    return int(known(count, use, lambda: no_value(mask, use)))
+    return int(known(count, use, lambda: no_value(mask, use, MASK)))
 
 
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
@@ -176,7 +179,7 @@ def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
     at = values.ndim - 1 - trailing
     if active.trace is None and at >= 0 and values.shape[at] != 1:
         check_mask(tuple(self.shape), dim, tuple(mask.shape))
-        chosen = int(np.count_nonzero(np.asarray(read(mask))))
+        chosen = int(np.count_nonzero(on_host(read(mask), _POSITIONS)))
         if values.shape[at] != chosen:
             shape = [*self.shape[:dim], chosen, *self.shape[dim + mask.ndim :]]
             raise RuntimeError(

@@ -32,7 +32,9 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {promotion.BOOL: True, promotion.INT: 1, promotion.FLOAT: 1.0, promotion.COMPLEX: 1j}
 _BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
+_NO_KERNEL = "Could not run"  # PyTorch's dispatcher; it has no kernel for the device
 _MANY = 2**28
+_FEW = 2**20
 _TOO_LARGE = ("overflow", "negative dimension")  # what PyTorch says of sizes
 _OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable to allocate")
 
@@ -76,6 +78,8 @@ class Outline:
         """
         try:
             yield
+        except promotion.RefusedDtype as error:
+            raise self._refusal(error, args, kwargs) from None
         except (*_FOREIGN, IndexError, MemoryError) as error:
             if isinstance(error, jax.errors.JAXTypeError):
                 raise
@@ -91,8 +95,11 @@ class Outline:
                 raise RuntimeError(f"{self.op.name()}: {error}") from error
             except NotImplementedError:  # it has no Meta kernel, or one that needs values
                 pass
-            with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
-                self._ask(_CPU, torch.device("cpu"), args, kwargs)
+            except Exception:
+                if _are_small(args, kwargs):  # Meta kernels in Python have words of their own
+                    self._ask_cpu(args, kwargs)
+                raise
+            self._ask_cpu(args, kwargs)
             if not ours:
                 error.add_note(f"in the rule of {self.op.name()}")
                 raise
@@ -100,8 +107,26 @@ class Outline:
             raise InternalError(
                 f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "
                 f"that PyTorch allows ({type(error).__name__}: {error}).\nThis is a mistake in "
-                "calque: please report it, with the line and the shapes and dtypes of its tensors."
+                "calque: please report it, with what CALQUE_TRACEBACK=full shows of it."
             ) from error
+
+    def _ask_cpu(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
+            self._ask(_CPU, torch.device("cpu"), args, kwargs)
+
+    def _refusal(
+        self, error: promotion.RefusedDtype, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Exception:
+        """What the CPU raises for the dtypes: its class differs from release to release."""
+        try:
+            with torch.random.fork_rng(devices=()):
+                self._ask(_CPU, torch.device("cpu"), args, kwargs)
+        except _Symbolic:
+            pass
+        except (RuntimeError, TypeError, ValueError) as told:
+            if not str(told).startswith(_NO_KERNEL):
+                return told.with_traceback(None)
+        return NotImplementedError(str(error))
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Where a number may be a huge size, ask PyTorch for the result's, before a rule uses it.
@@ -154,12 +179,22 @@ class Outline:
         if isinstance(value, jax.Array):
             if not all(isinstance(n, int) for n in value.shape):
                 raise _Symbolic
-            if not value.weak_type:
+            # Of booleans JAX does not tell numbers from arrays.
+            is_flag = value.dtype == np.bool_ and name not in self._tensors
+            if not value.weak_type and not is_flag:
                 return torch.zeros(value.shape, dtype=to_torch(value.dtype), device=device)
             value = _NUMBERS[promotion.category(value.dtype)]
         if name in self._tensors and type(value) in (bool, int, float, complex):
             return torch.tensor(value, device=device)
         return value
+
+
+def _are_small(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the arrays of a call, and what its numbers may ask for, are quick to make."""
+    leaves = tree_leaves((args, kwargs))
+    elements = sum(leaf.size for leaf in leaves if isinstance(leaf, jax.Array))
+    numbers = [abs(leaf) for leaf in leaves if type(leaf) is int]
+    return elements < _FEW and max(numbers, default=0) < _FEW
 
 
 def _is_huge(value: Any) -> bool:

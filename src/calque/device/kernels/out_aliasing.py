@@ -27,6 +27,7 @@ class Written:
 
     Attributes:
         apart: whether it may not read memory that it writes, not even element by element.
+        any_shape: whether an `out=` of as many elements keeps its shape.
     """
 
     def __init__(self, name: str, rule: Rule | None = None) -> None:
@@ -39,6 +40,7 @@ class Written:
         self._fills = "fills" in own
         self._looks = "computes_first" not in own
         self.apart = "apart" in told or "changes" in told
+        self.any_shape = "any_shape" in told
         self._changes = "changes" in told and not in_place
         self._exact = "exact_dtype" in told or self.base.endswith("_copy")
         self._no_booleans = "no_booleans" in told

@@ -13,14 +13,20 @@ from torch import Tensor
 from calque.device.kernels import trace_checks
 from calque.device.memory.cell import read, x64
 from calque.device.memory.host import array_of
+from calque.device.runtime.addressable import is_here, own_values
 from calque.device.runtime.dtypes import to_numpy
 
 
 def host_view(array: Array) -> np.ndarray | None:
     """The elements as the host sees them without a copy; None where it cannot."""
-    if isinstance(array, Tracer) or next(iter(array.devices())).platform != "cpu":
+    return None if isinstance(array, Tracer) or not is_here(array) else _own_view(array)
+
+
+def _own_view(array: Array) -> np.ndarray | None:
+    """As `host_view`; of an array of several processes those of this one, in one dimension."""
+    if next(iter(array.devices())).platform != "cpu":
         return None
-    return np.asarray(array)
+    return own_values(array)
 
 
 class Seen:
@@ -70,7 +76,7 @@ class Seen:
             with x64():
                 trace_checks.collect(~good(array), array, lambda bad: _spoken(error(bad)))
             return
-        found = np.asarray(array) if wait else host_view(array)
+        found = own_values(array) if wait else _own_view(array)
         if found is not None:
             fits = good(found)
             if not fits.all():
@@ -84,7 +90,7 @@ class Seen:
         if isinstance(array, Tracer):
             trace_checks.collect((array < least) | (array >= limit), array, error)
             return
-        found = host_view(array)
+        found = _own_view(array)
         if found is not None:
             low, high = int(found.min()), int(found.max())
             if high >= limit or low < least:

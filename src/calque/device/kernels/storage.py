@@ -22,6 +22,7 @@ from calque.device.runtime.sizes import LARGEST, translated
 
 Storage = torch.UntypedStorage
 _UINT8 = np.dtype("uint8")
+_SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
 
 
 def cell_of_storage(storage: Storage) -> Cell:
@@ -98,7 +99,9 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
 # The methods ------------------------------------------------------------------------------------
 
 
-def _nbytes(self: Storage) -> int:
+def _nbytes(self: Storage) -> int | torch.SymInt:
+    if getattr(self, "cell", None) is None:  # a fake tensor's: it has a size, and no memory
+        return _SIZE(self)
     return current(cell_of_storage(self)).nbytes
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import jax.numpy as jnp
 import torch
@@ -22,6 +23,7 @@ from calque.device.memory.geometry import Layout, View
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.runtime.interrupts import settles
+from calque.device.runtime.placement import kept, note, spread
 from calque.device.runtime.threads import Presence
 
 _create = torch._C._acc.create_empty_tensor
@@ -52,6 +54,7 @@ class Trace(Protocol):
     callbacks: bool  # whether the program may call back to the host
     failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
     looking: bool  # whether values are to be checked as PyTorch checks them eagerly
+    placements: WeakKeyDictionary["Cell", Any]  # of storages that are made in the trace
 
     def read(self, cell: Cell) -> Array: ...
 
@@ -64,6 +67,8 @@ class Trace(Protocol):
     def number(self, tensor: torch.Tensor) -> Any: ...
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> Any: ...
+
+    def shown(self, file: str) -> bool: ...
 
     def unassuming(self) -> AbstractContextManager[None]: ...
 
@@ -136,11 +141,20 @@ def cell_of(tensor: torch.Tensor) -> Cell:
         if tensor.device.type != "jax":
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                f"jax:0 and {tensor.device}!"
+                f"jax:0 and {tensor.device}!\n{other_device(tensor)}"
             ) from None
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} on device 'jax' has no array behind it"
         ) from None
+
+
+def other_device(tensor: torch.Tensor) -> str:
+    """The remedy for a tensor of another device among those of this one."""
+    where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
+    return (
+        f'The tensor of shape {tuple(tensor.shape)} on {where} has to move: `x.to("jax")`, or of '
+        'a model that was left there `model.to("jax")`.'
+    )
 
 
 def layout_of(cell: Cell) -> Layout:
@@ -167,12 +181,30 @@ def current(cell: Cell) -> Array:
 
 
 def replace(cell: Cell, array: Array) -> None:
-    """Give a cell a new array of the same shape and dtype."""
+    """Give a cell a new array of the same shape and dtype; its placement stays."""
     trace = active.trace
     if trace is None:
-        cell.array = array
+        cell.array = kept(array, cell.array) if spread.exists else array
     else:
         trace.write(cell, array)
+
+
+def swap(cell: Cell, before: Array, array: Array) -> bool:
+    """Give a cell the array that was computed from another one, if it still holds that one.
+
+    Threads may write different elements of a storage at once. What one of them computes from the
+    array that it read lacks what another has written since: then it has to compute again.
+
+    Returns:
+        Whether the cell held `before`. Nothing comes between the look and the write: Python
+        changes threads at calls and backward jumps only.
+    """
+    if spread.exists:
+        array = kept(array, before)
+    if cell.array is before:
+        cell.array = array
+        return True
+    return False
 
 
 def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
@@ -229,13 +261,22 @@ def write(tensor: torch.Tensor, value: Array) -> None:
         return
     with sizes.translated(), x64():
         value = _lazy(tensor, value)
-        array, layout, view = current(cell), layout_of(cell), view_of(tensor)
-        if array.dtype == value.dtype:
-            replace(cell, geometry.write(array, layout, view, value))
-            return
-        flat = geometry.retype(geometry.memory(array, layout), value.dtype)
-        flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
-        replace(cell, geometry.from_memory(geometry.retype(flat, array.dtype), layout))
+        while True:
+            before = current(cell)
+            array = _with_view(before, layout_of(cell), view_of(tensor), value)
+            if active.trace is not None:
+                return replace(cell, array)
+            if swap(cell, before, array):
+                return None
+
+
+def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
+    """A storage's array with a view of it replaced."""
+    if array.dtype == value.dtype:
+        return geometry.write(array, layout, view, value)
+    flat = geometry.retype(geometry.memory(array, layout), value.dtype)
+    flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
+    return geometry.from_memory(geometry.retype(flat, array.dtype), layout)
 
 
 def wrap(array: Array) -> torch.Tensor:
@@ -250,6 +291,8 @@ def wrap(array: Array) -> torch.Tensor:
 def wrap_untraced(array: Array) -> torch.Tensor:
     """As `wrap`, where no trace is running."""
     dtype, shape = array.dtype, array.shape
+    if not spread.exists:
+        note(array)
     if 0 in shape:
         sizes.check_strides(shape)
     tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))

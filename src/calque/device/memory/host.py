@@ -13,6 +13,7 @@ from torch import Tensor
 
 from calque.device.memory.cell import active, cell_of, read, x64
 from calque.device.runtime import sizes
+from calque.device.runtime.addressable import on_host
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
 
 CARRIERS = {
@@ -72,13 +73,18 @@ def _default_place() -> tuple[Any, list[Any]]:
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
-    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own."""
+    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own.
+
+    By DLPack: `tensor.numpy()` would keep PyTorch from resizing the tensor ever after.
+    """
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain._is_zerotensor():  # forward-mode autograd's zeros, which have no memory
         plain = plain.clone()
     carrier = CARRIERS.get(plain.dtype)
     dtype = to_numpy(plain.dtype)
-    return plain.numpy() if carrier is None else plain.view(carrier).numpy().view(dtype)
+    if carrier is None:
+        return np.from_dlpack(plain)
+    return np.from_dlpack(plain.view(carrier)).view(dtype)
 
 
 def host_tensor(array: Any) -> Tensor:
@@ -86,7 +92,7 @@ def host_tensor(array: Any) -> Tensor:
     if array.ndim > 64:  # more than NumPy has
         return host_tensor(array.reshape(-1)).reshape(array.shape)
     with sizes.translated():
-        host = np.array(array, copy=True, order="C")
+        host = np.array(on_host(array), copy=True, order="C")
     dtype = to_torch(host.dtype)
     carrier = CARRIERS.get(dtype)
     if carrier is None:

@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array
 
 from calque.device.memory.cell import active
+from calque.device.runtime.addressable import check_here
+from calque.device.runtime.placement import spread
 from calque.errors.frames import asking_frame
 
 
@@ -63,6 +65,8 @@ class AssumesValues(Protocol):
         self, array: Array, use: str, error: Callable[[], Exception]
     ) -> np.ndarray | None: ...
 
+    def shown(self, file: str) -> bool: ...
+
     def refused(self, error: Exception) -> BaseException: ...
 
 
@@ -94,6 +98,9 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
         array: the array; traced in a trace.
         use: what the host wants of it, as the end of "a tensor is".
         error: gives what is raised in a trace that may not assume the value.
+
+    Raises:
+        ElsewhereError: another process holds a part of it.
     """
     trace = active.trace
     if trace is not None:
@@ -101,6 +108,8 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
         if value is None:
             raise error()
         return value
+    if spread.exists:
+        check_here(array, use)
     if active.observer is not None:
         active.observer.see(array, use)
     return array

@@ -28,7 +28,7 @@ Layer = Callable[[Results, Sequence[Any], dict[str, Any]], Strides]
 Tensor = torch.Tensor
 _aten = torch.ops.aten
 _META = torch.device("meta")
-_IMAGES = {4: torch.channels_last, 5: torch.channels_last_3d}
+_IMAGE_RANKS = (4, 5)
 
 
 class _Place(NamedTuple):
@@ -108,12 +108,26 @@ def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
     for tensor in tensors:
-        form = _IMAGES.get(tensor.ndim)
-        if form and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form):
+        if tensor.ndim not in _IMAGE_RANKS or tensor.is_contiguous():
+            continue
+        if _lies_as_images(tensor.shape, tensor.stride()):
             like = [r is not None and r.ndim == tensor.ndim for r in results]
             rows = zip(results, like, strict=True)
             return [_channels_last(r.shape) if fits else None for r, fits in rows]
     return None
+
+
+def _lies_as_images(shape: Ints, stride: Ints) -> bool:
+    """Whether PyTorch counts it as `channels_last`, as it does a part of such images."""
+    least = 0
+    if stride[1] == 0:
+        return False
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        step, length = stride[axis], shape[axis]
+        if length == 0 or step < least or (axis == 0 and least == stride[1]):
+            return False
+        least = step * max(length, 1)
+    return True
 
 
 def _channels_last(shape: Ints) -> Ints:

@@ -10,6 +10,11 @@ import jax
 from jax._src.config import debug_infs, debug_nans
 from jax._src.interpreters.pxla import ExecuteReplicated
 
+from calque.device.runtime import one_program
+from calque.device.runtime.placement import is_same, placed, spread
+
+_SMALL = 1024  # bytes
+
 
 class Execution(NamedTuple):
     """XLA's executable, and what makes arrays of its results.
@@ -21,29 +26,96 @@ class Execution(NamedTuple):
     handlers: Any
 
 
-def execution(compiled: jax.stages.Compiled) -> Execution | None:
+def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution | None:
     """How to execute a program on a flat list of its arguments.
 
     None where more than the arrays goes in or comes out (effects, callbacks, arguments dropped),
-    where there is more than one device to be on, and for releases of JAX built another way.
+    where every call is waited for (`one_program`), and for releases of JAX built another way.
+
+    Args:
+        compiled: the program.
+        keeps: whether small arrays that had to be moved to the program's devices are kept there
+            for the next call. Only where the program is given no memory.
     """
+    if one_program.is_installed():
+        return None
     try:
         program: Any = compiled._executable.unsafe_call  # type: ignore[attr-defined]
         if type(program) is not ExecuteReplicated or program.mut is not None:
             return None
         if program.ordered_effects or program.has_unordered_effects or program.has_host_callbacks:
             return None
-        complete = len(program.kept_var_idx) == len(compiled.in_avals[0])
-        if not complete or jax.device_count() != 1:
+        if len(program.kept_var_idx) != len(compiled.in_avals[0]):
             return None
-        return Execution(program.xla_executable.execute_sharded, program.out_handler.handlers)
+        execute, handlers = program.xla_executable.execute_sharded, program.out_handler.handlers
+        if jax.device_count() == 1:
+            return Execution(execute, handlers)
+        shardings = list(program.in_handler.in_shardings)
+        if any(sharding.num_devices > 1 for sharding in (*shardings, *_given(program))):
+            spread.exists = True
+        return Execution(_OnDevices(execute, shardings, keeps), handlers)
     except AttributeError:
         return None
+
+
+def _given(program: Any) -> list[Any]:
+    """The shardings of a program's results."""
+    return [handler.sharding for handler in program.out_handler.handlers if _has_sharding(handler)]
+
+
+def _has_sharding(handler: Any) -> bool:
+    return hasattr(handler, "sharding")
+
+
+class _OnDevices:
+    """Executes a program where there are several devices: each array has to be on the right ones.
+
+    Args:
+        execute: XLA's executable.
+        shardings: of its arguments.
+        keeps: see `execution`.
+    """
+
+    def __init__(self, execute: Any, shardings: list[Any], keeps: bool) -> None:
+        self._execute = execute
+        self._shardings = shardings
+        self._keeps = keeps
+        self._seen: list[Any] = []
+        self._astray: list[int] = []
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, arrays: list[Any]) -> Any:
+        found = [array.sharding for array in arrays]
+        if found != self._seen:  # compares identities first
+            self._look(arrays, found)
+        for index in self._astray:
+            arrays[index] = self._moved(index, arrays[index])
+        return self._execute(arrays)
+
+    def _look(self, arrays: list[Any], found: list[Any]) -> None:
+        wanted = zip(arrays, found, self._shardings, strict=True)
+        self._astray = [i for i, (a, f, w) in enumerate(wanted) if not is_same(f, w, a.ndim)]
+        self._seen = found
+
+    def _moved(self, index: int, array: Any) -> Any:
+        kept = self._kept.get(index)
+        if kept is not None and kept[0] is array:
+            return kept[1]
+        moved = placed(array, self._shardings[index])
+        if self._keeps and array.nbytes <= _SMALL:
+            self._kept[index] = array, moved
+        return moved
 
 
 def calls_back(lowered: jax.stages.Lowered) -> bool:
     """Whether a program calls Python functions."""
     return bool(lowered._lowering.compile_args["host_callbacks"])  # type: ignore[attr-defined]
+
+
+def devices_of(lowered: jax.stages.Lowered) -> Any:
+    """The devices that a program is for, in their order in its mesh."""
+    found = lowered._lowering.compile_args.get("device_assignment")  # type: ignore[attr-defined]
+    return None if found is None else tuple(device.id for device in found)
 
 
 def debugging() -> bool:

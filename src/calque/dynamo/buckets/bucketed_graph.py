@@ -24,7 +24,7 @@ from calque.dynamo.buckets.padding.padded import Layout, settled
 from calque.dynamo.buckets.symbolic_shapes import FunctionalGraph, Place, SymbolicProgram, is_tensor
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
-from calque.program.direct_call import direct
+from calque.program.direct_call import compile_checked, direct
 from calque.program.execution import told
 from calque.program.lifting import Input
 from calque.program.shared_memory import Kept
@@ -163,7 +163,7 @@ class _Program:
                 random.append(place)
         with x64():
             lowered = jax.jit(self._body).lower(*avals)
-            self._run = direct(lowered.compile(), random).call
+            self._run = direct(compile_checked(lowered), random).call
         self._tell_orders()
         self._devices = [
             node.meta["val"].device if is_tensor(node) else None for node in graph.results

@@ -24,15 +24,19 @@ from calque.device.memory.cell import (
 )
 from calque.device.memory.geometry import Ints
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import placement_of, placements_of, spread
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.inputs import arrays_of, length, order_of
 from calque.dynamo.graphs.outputs import Returned, device_of, resizable
 from calque.dynamo.graphs.rebinding import rebound
 from calque.dynamo.graphs.remat import in_order
 from calque.graph.interpreter import Nodes
+from calque.program.channels_last import channels_last
+from calque.program.direct_call import compile_checked
 from calque.program.execution import Execution
 from calque.program.jaxprs import constant, may_raise, prune
 from calque.program.lifting import Lifting, close
+from calque.program.pinning import avals, constraints, pinned, settled
 from calque.program.shared_memory import tensor_over
 from calque.program.sources import ArgumentSource, CellSource, RandomSource
 from calque.program.stepping import Stepping
@@ -90,7 +94,7 @@ class CompiledGraph:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
         call = self._only
-        if call is None:
+        if call is None or spread.exists:
             call = self._call_for(inputs)
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
 
@@ -102,14 +106,16 @@ class CompiledGraph:
         return results
 
     def _call_for(self, inputs: list[Any]) -> Call:
-        key = tuple(map(self._key, inputs)) if self._key is not None else None
+        key: Any = tuple(map(self._key, inputs)) if self._key is not None else None
+        if spread.exists:
+            key = key, tuple(map(_placement, inputs))
         call = self._calls.get(key)
         if call is None:
             program = _Program(
                 self._nodes, inputs, self._results, self._aliases, self._reaching, self._checks
             )
             call = self._calls[key] = program.call()
-            if self._key is None:
+            if self._key is None and not spread.exists:
                 self._only = call
             if len(self._calls) > self._most:
                 self._calls.popitem(last=False)
@@ -137,6 +143,11 @@ def _is_reaching(node: fx.Node) -> bool:
 
 def _shape_key(value: Any) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
+
+
+def _placement(value: Any) -> Any:
+    on_device = isinstance(value, Tensor) and value.device.type == "jax"
+    return placement_of(cell_of(value).array) if on_device else None
 
 
 def _place_key(value: Any) -> Any:
@@ -180,7 +191,7 @@ class _Program(Stepping[list[Any]]):
         closed, found = close(traced, self._lifting.inputs)
         pruned, kept = prune(closed)
         self._own_constants(pruned)
-        pruned = materialized(pruned)
+        pruned = materialized(channels_last(pruned))
         self._sources = [found[i].source for i in kept]
         self.gather = arrays_of(self._sources, inputs, reaching, self._orders)
         self._donated = [
@@ -194,12 +205,21 @@ class _Program(Stepping[list[Any]]):
         self.may_raise, self.draws = may_raise(pruned.jaxpr), self._lifting.draws
         self.donating = bool(self._donated)
         with x64():
-            avals = [jax.ShapeDtypeStruct(found[i].shape, found[i].dtype) for i in kept]
+            state = [one.cell for one in self._sources if isinstance(one, CellSource)]
+            arrays = self.gather(list(inputs)) if spread.exists else [None] * len(kept)
+            placements = placements_of(arrays)
+            written = [_placement(inputs[index]) for index in self._written]
+            known = [*placements, *written, *constraints(pruned.jaxpr)]
+            whole = settled(state, known)
             run = jax.jit(
-                jaxpr_as_fun(pruned), donate_argnums=tuple(self._donated), keep_unused=True
+                jaxpr_as_fun(pruned),
+                donate_argnums=tuple(self._donated),
+                keep_unused=True,
+                out_shardings=pinned(written, len(pruned.out_avals), whole),
             )
-            compiled = run.lower(*avals).compile()
-            self.execution = Execution(compiled, self.random, self._donated, self.may_raise)
+            lowered = run.lower(*avals([found[i] for i in kept], placements, whole))
+            program = compile_checked(lowered)
+            self.execution = Execution(program, self.random, self._donated, self.may_raise)
         devices = [device_of(node) for node in results]
         devices += [x.device for x in inputs if isinstance(x, Tensor)]
         self._host = any(d is not None and d.type == "cpu" for d in devices)

@@ -74,7 +74,11 @@ def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequen
     return _by_rule("scan", combine, (init, xs), captured)
 
 
-def _map(function: Any, xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def _map(
+    function: Any, xs: Sequence[Any], captured: Sequence[Any], mutated_arg_indices: str = ""
+) -> Any:
+    if mutated_arg_indices:  # PyTorch 2.13 has no such argument
+        raise NotImplementedError("torch.map: the function writes to its arguments")
     return _by_rule("map_impl", function, (xs,), captured)
 
 

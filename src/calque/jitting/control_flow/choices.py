@@ -3,7 +3,8 @@
 The cells that a branch reads become operands of `lax.cond`, and those it writes become results, as
 `calque.jit` does it for the whole program: so aliases, writes and buffers are right. The backward
 runs the branch that was taken once more, on the same values and the same random numbers, under
-torch's own autograd.
+torch's own autograd. It is traced with the forward, for the Python around a branch (what it closes
+over, attributes, autocast) may be another by the time of the backward.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import Array, lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.utils._python_dispatch import (
@@ -34,14 +36,18 @@ class Nested(Lifting):
         outer: the trace that the branch belongs to.
         given: values for cells.
         key: the packed key that random draws count from.
+        looking: whether nothing of what is traced is kept.
 
     Attributes:
         found: the cells that were read and not given.
     """
 
-    def __init__(self, outer: Lifting, given: dict[Cell, Array], key: Array | None) -> None:
+    def __init__(
+        self, outer: Lifting, given: dict[Cell, Array], key: Array | None, looking: bool = False
+    ) -> None:
         super().__init__()
         self.outer = outer
+        self.looking = looking
         self.values = dict(given)
         self.host_born = dict(outer.host_born)
         self.found: dict[Cell, None] = {}
@@ -112,6 +118,7 @@ class _Plan:
         self._outer, self._predicate = outer, predicate
         self._branches, self._operands = branches, list(operands)
         self._closed_over: list[torch.Tensor] = []
+        self._gradient: ClosedJaxpr | None = None
         self.targets = self._targets()
         looks = [self._look(branch) for branch in branches]
         self.results = _agreeing([look.results for look in looks])
@@ -128,7 +135,7 @@ class _Plan:
         found: list[_Found] = []
 
         def look() -> int:
-            nested = Nested(self._outer, {}, None)
+            nested = Nested(self._outer, {}, None, looking=True)
             results = inside(nested, lambda: self._try(branch))
             specs = [(tuple(r.shape), r.dtype) if _is_ours(r) else r for r in results]
             found.append(_Found(nested.found, dict(nested.written), nested.draws, specs))
@@ -188,25 +195,36 @@ class _Plan:
             self._outer.write(cell, value)
         return results
 
-    def backward(self, targets: Sequence[torch.Tensor], incoming: list[Array]) -> list[Array]:
-        """The gradients of the targets, for those of the results."""
+    def prepare(self, results: Sequence[Array]) -> None:
+        """Trace the backward for such results, while the Python around the branches is theirs."""
+        if isinstance(self._outer, Nested) and self._outer.looking:
+            return
+        like = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
+        self._gradient = jax.make_jaxpr(self._pull)(self.values, like)
 
+    def backward(self, incoming: list[Array]) -> list[Array]:
+        """The gradients of the targets, for those of the results."""
+        if self._gradient is None:
+            return self._pull(self.values, incoming)
+        return jaxpr_as_fun(self._gradient)(*self.values, *incoming)
+
+    def _pull(self, values: list[Array], incoming: list[Array]) -> list[Array]:
         def run(branch: Branch) -> Callable[[list[Array], list[Array]], Any]:
             def body(values: list[Array], incoming: list[Array]) -> Any:
                 nested = Nested(self._outer, dict(zip(self.cells, values)), self._key)
-                return inside(nested, lambda: self._gradients(branch, targets, incoming))
+                return inside(nested, lambda: self._gradients(branch, incoming))
 
             return body
 
         bodies = [run(branch) for branch in self._branches]
-        return lax.cond(self._predicate, *bodies, self.values, incoming)
+        return lax.cond(self._predicate, *bodies, values, incoming)
 
-    def _gradients(
-        self, branch: Branch, targets: Sequence[torch.Tensor], incoming: list[Array]
-    ) -> list[Array]:
+    def _gradients(self, branch: Branch, incoming: list[Array]) -> list[Array]:
         with torch.enable_grad():
             kept = {id(t) for t in self._closed_over}
-            leaves = {id(t): t if id(t) in kept else t.detach().requires_grad_() for t in targets}
+            leaves = {
+                id(t): t if id(t) in kept else t.detach().requires_grad_() for t in self.targets
+            }
             operands = [leaves.get(id(o), o) for o in self._operands]
             members = {n: leaves[id(p)] for n, p in branch.named_parameters() if id(p) in leaves}
             results = [r for r in functional_call(branch, members, tuple(operands)) if _is_ours(r)]
@@ -223,8 +241,10 @@ class _Plan:
 class _Choose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *targets: torch.Tensor) -> Any:
-        ctx.plan, ctx.targets = plan, targets
-        results = [wrap(array) for array in plan.forward()]
+        ctx.plan = plan
+        arrays = plan.forward()
+        plan.prepare(arrays)
+        results = [wrap(array) for array in arrays]
         whole = [r for r in results if not r.is_floating_point() and not r.is_complex()]
         ctx.mark_non_differentiable(*whole)
         return tuple(results)
@@ -232,7 +252,7 @@ class _Choose(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
-        gradients = ctx.plan.backward(ctx.targets, [plain(read(g)) for g in incoming])
+        gradients = ctx.plan.backward([plain(read(g)) for g in incoming])
         return None, *[wrap(g) for g in gradients]
 
 

@@ -12,6 +12,7 @@ from calque.ops.table.given import Given
 from calque.ops.table.helpers import is_known
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
+    RefusedDtype,
     default_complex,
     default_float,
     is_complex,
@@ -68,7 +69,7 @@ def zero(self: Array) -> Array:
     return jnp.zeros_like(self)
 
 
-@op("fill.Scalar", "fill.Tensor", layout="elementwise", writes_in_place=("fills",))
+@op("fill.Scalar", "fill.Tensor", layout="elementwise", writes_in_place=("fills", "computes_first"))
 def fill(self: Array, value: Any) -> Array:
     return jnp.broadcast_to(_number(value, self.dtype), self.shape)
 
@@ -120,12 +121,12 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
     return (index * step + start).astype(dtype)
 
 
-@op("arange", static=("end",), writes=("no_booleans",))
+@op("arange", static=("end",), writes=("no_booleans", "any_shape"))
 def arange(end: Any, dtype: Any = None) -> Array:
     return _sequence(0, end, 1, dtype, closed=False)
 
 
-@op("arange.start", static=("start", "end"), writes=("no_booleans",))
+@op("arange.start", static=("start", "end"), writes=("no_booleans", "any_shape"))
 def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
     return _sequence(start, end, 1, dtype, closed=False)
 
@@ -139,14 +140,14 @@ def _steps(step: Any = 1, out: Given | None = None, **_: Any) -> None:
 @op(
     "arange.start_step",
     static=("start", "end", "step"),
-    writes=("no_booleans",),
+    writes=("no_booleans", "any_shape"),
     numbers=_steps,
 )
 def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
     return _sequence(start, end, step, dtype, closed=False)
 
 
-@op("range", "range.step", static=("start", "end", "step"))
+@op("range", "range.step", static=("start", "end", "step"), writes=("any_shape",))
 def range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
     return _sequence(start, end, step, dtype or default_float(), closed=True)
 
@@ -177,13 +178,13 @@ def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
 SPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 
 
-@op(*(f"linspace{overload}" for overload in SPACE))
+@op(*(f"linspace{overload}" for overload in SPACE), writes=("any_shape",))
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Array:
     dtype = _space_dtype(start, end, dtype)
     return _linear(start, end, steps, dtype).astype(dtype)
 
 
-@op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",))
+@op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",), writes=("any_shape",))
 def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = None) -> Array:
     dtype = _space_dtype(start, end, dtype)
     exponent = _linear(start, end, steps, dtype)
@@ -245,7 +246,7 @@ def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Arra
 
 def _same_floats(name: str, x: Array, y: Array) -> None:
     if x.dtype != y.dtype or x.dtype not in (jnp.float32, jnp.float64, jnp.float16):
-        raise RuntimeError(
+        raise RefusedDtype(
             f"Expected both inputs of {name} to be Half, Float or Double tensors of one dtype but "
             f"got {spoken(x.dtype)} and {spoken(y.dtype)}"
         )

@@ -10,17 +10,20 @@ from calque.ops.index.index_bounds import positions
 from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.facts import facts
 from calque.ops.table.given import within_all
+from calque.ops.table.helpers import cast
 from calque.ops.table.registry import op
 
 
 @op("index_put", "_unsafe_index_put")
 def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False) -> Array:
+    masks = [d for d, i in enumerate(indices) if is_mask(i)]
+    if masks and values.size == 1 and not accumulate and len(indices) == 1:
+        values = cast(values, self.dtype)  # as PyTorch, which fills where the mask is set
     if self.dtype != values.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
             f"{self.dtype} for the destination and {values.dtype} for the source."
         )
-    masks = [d for d, i in enumerate(indices) if is_mask(i)]
     if len(masks) == 1 and all(i is None or is_mask(i) for i in indices):
         return _put_masked(self, masks[0], indices[masks[0]] != 0, values, accumulate)
     if masks:

@@ -30,7 +30,7 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
             "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
             f"{value.ndim} dimension(s)."
         )
-    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self):
+    if jnp.iscomplexobj(value) and not (jnp.iscomplexobj(self) or self.dtype == jnp.bool_):
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
     return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
 

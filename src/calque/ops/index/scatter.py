@@ -10,7 +10,8 @@ from jax import Array
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
 from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.given import IN_SELF, INDEX, within_dim
-from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.helpers import nan_of, wrap_dim
+from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import is_complex, is_integral
 from calque.ops.table.registry import op
 
@@ -35,7 +36,12 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
         )
 
 
-@op("index_add", writes=("exact_dtype", "changes"), values=within_dim(IndexError, IN_SELF))
+@op(
+    "index_add",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(IndexError, IN_SELF),
+    numbers=Holds("alpha", like="self"),
+)
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     _check_source("index_add_()", self, dim, index, source)
@@ -87,6 +93,9 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     return replace_at(target, _vector_key(target, dim, index), source).reshape(self.shape)
 
 
+_FITTING = Holds("value", like="self")
+
+
 def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
     if index.dtype not in (jnp.int64, jnp.int32):
         raise IndexError("index_fill_(): Expected dtype int64 for index.")
@@ -103,6 +112,7 @@ def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
     layout="meta_if_strided",
     writes_in_place=("fills",),
     condition=_index_fill_condition,
+    numbers=_FITTING,
 )
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
@@ -175,6 +185,13 @@ def _reduce_at(self: Array, key: Any, source: Any, reduce: str, include_self: bo
         )
     start = self if include_self else replace_at(self, key, _identity(reduce, self.dtype))
     result = accumulate_at(start, key, source, _REDUCTIONS[reduce])
+    if reduce in ("amax", "amin"):
+
+        def is_missing() -> Array:
+            marks = jnp.isnan(source).astype(jnp.int32)
+            return accumulate_at(jnp.isnan(start).astype(jnp.int32), key, marks, "max") > 0
+
+        return nan_of(result, is_missing, self.dtype)
     if reduce != "mean":
         return result
     counts = jnp.ones(self.shape, self.dtype)
@@ -190,6 +207,9 @@ def _scatter(
 ) -> Array:
     target, index = at_least_1d(self), at_least_1d(index)
     dim = wrap_dim(dim, target.ndim)
+    strong = hasattr(source, "dtype") and not getattr(source, "weak_type", False)
+    if strong and source.dtype != self.dtype:
+        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     if index.size == 0:
         return self
     if not jnp.issubdtype(index.dtype, jnp.integer):
@@ -212,8 +232,6 @@ def _matching_source(name: str, self: Array, dim: int, index: Array, source: Any
         )
     if getattr(source, "weak_type", False) or not hasattr(source, "dtype"):
         return jnp.asarray(source).astype(self.dtype)
-    if source.dtype != self.dtype:
-        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     source = at_least_1d(source)
     if source.ndim != index.ndim or any(map(operator.gt, index.shape, source.shape)):
         raise RuntimeError(
@@ -227,7 +245,12 @@ def scatter_src(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scatter("scatter", self, dim, index, src, None, True)
 
 
-@op("scatter.value", writes=("exact_dtype", "changes"), values=within_dim(RuntimeError, INDEX))
+@op(
+    "scatter.value",
+    writes=("exact_dtype", "changes"),
+    values=within_dim(RuntimeError, INDEX),
+    numbers=_FITTING,
+)
 def scatter_value(self: Array, dim: int, index: Array, value: Any) -> Array:
     return _scatter("scatter", self, dim, index, _everywhere(value, self, index), None, True)
 
@@ -241,6 +264,7 @@ def scatter_with(self: Array, dim: int, index: Array, src: Array, reduce: str) -
     "scatter.value_reduce",
     writes=("exact_dtype", "changes"),
     values=within_dim(RuntimeError, INDEX),
+    numbers=_FITTING,
 )
 def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: str) -> Array:
     source = _everywhere(value, self, index)

@@ -12,7 +12,14 @@ from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.given import each
-from calque.ops.table.promotion import BOOL, INT, complex_dtype, is_complex, real_dtype
+from calque.ops.table.promotion import (
+    BOOL,
+    INT,
+    RefusedDtype,
+    complex_dtype,
+    is_complex,
+    real_dtype,
+)
 from calque.ops.table.registry import op
 
 
@@ -31,7 +38,7 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
             f"{array.shape[-1]} matrices"
         )
     if not jnp.issubdtype(array.dtype, jnp.inexact):
-        raise RuntimeError(
+        raise RefusedDtype(
             f"{name}: Expected a floating point or complex tensor as input. Got {array.dtype}"
         )
 

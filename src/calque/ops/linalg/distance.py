@@ -8,8 +8,8 @@ from jax import Array
 
 from calque.ops.reduce.reduction import p_norm
 from calque.ops.table.facts import facts, senseless
-from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import BOOL, INT, is_integral, opmath, spoken
+from calque.ops.table.helpers import maximum, wrap_dim
+from calque.ops.table.promotion import BOOL, INT, RefusedDtype, is_integral, opmath, spoken
 from calque.ops.table.registry import op
 
 _BY_PRODUCT, _NEVER = 1, 2
@@ -26,7 +26,7 @@ def _norm(gap: Array, p: float) -> Array:
     if p == 2:
         return jnp.sqrt(jnp.sum(size * size, axis=-1))
     if p == np.inf:
-        return jnp.max(size, axis=-1, initial=0)
+        return maximum(size, -1, initial=0)
     return jnp.power(jnp.sum(jnp.power(size, p), axis=-1), 1 / p)
 
 
@@ -105,7 +105,7 @@ def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     if self.ndim < 2:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions")
     if is_integral(self.dtype):
-        raise RuntimeError(
+        raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
             f"{spoken(self.dtype)}"
         )

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -24,6 +25,10 @@ def _scale(array: Array, size: int, normalization: int) -> Array:
 def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...]) -> Array:
     """One XLA transform of the given axes (the last is the halved one, if one is)."""
     ndim, count = array.ndim, len(dims)
+    if kind == lax.FftType.FFT and ndim > 2 and jax.device_count() > 1:
+        # XLA's partitioner ends the process over a forward transform whose last axis is split
+        size = jnp.asarray(_sizes(array, dims), real_dtype(array.dtype))
+        return _transform(array.conj(), dims, lax.FftType.IFFT, lengths).conj() * size
     if dims == list(range(ndim - count, ndim)):
         return lax.fft(array, kind, lengths)
     last = tuple(range(-count, 0))

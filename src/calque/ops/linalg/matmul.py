@@ -13,10 +13,12 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import BOOL, spoken
 from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
+_FACTORS = Holds(*_SCALED, like="self")
 
 
 def _check_same_dtype(x: Array, y: Array) -> None:
@@ -142,6 +144,7 @@ def _products_condition(self: Any, x: Any, y: Any, *_: Any, **__: Any) -> None:
 @op(
     "addmm",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype", "computes_first"),
     writes_in_place=("computes_first",),
     autocast="lower",
@@ -156,6 +159,7 @@ def addmm(self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1) 
 @op(
     "addmm.dtype",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype", "computes_first"),
     writes_in_place=("computes_first",),
 )
@@ -165,7 +169,7 @@ def addmm_dtype(
     return _scaled_sum(self, mm(mat1, mat2, out_dtype), beta, alpha)
 
 
-@op("_addmm_activation", static=_SCALED, condition=_products_condition)
+@op("_addmm_activation", static=_SCALED, numbers=_FACTORS, condition=_products_condition)
 def addmm_activation(
     self: Array, mat1: Array, mat2: Array, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
 ) -> Array:
@@ -176,6 +180,7 @@ def addmm_activation(
 @op(
     "baddbmm",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype", "computes_first"),
     writes_in_place=("computes_first",),
     autocast="lower",
@@ -188,6 +193,7 @@ def baddbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any
 @op(
     "baddbmm.dtype",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype", "computes_first"),
     writes_in_place=("computes_first",),
 )
@@ -200,6 +206,7 @@ def baddbmm_dtype(
 @op(
     "addbmm",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype",),
     autocast="lower",
     condition=_products_condition,
@@ -215,6 +222,7 @@ def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any 
 @op(
     "addmv",
     static=_SCALED,
+    numbers=_FACTORS,
     writes=("exact_dtype",),
     autocast="lower",
     condition=_products_condition,
@@ -223,7 +231,7 @@ def addmv(self: Array, mat: Array, vec: Array, beta: Any = 1, alpha: Any = 1) ->
     return _scaled_sum(self, mv(mat, vec), beta, alpha)
 
 
-@op("addr", static=_SCALED, layout="meta_if_strided", autocast="lower")
+@op("addr", static=_SCALED, numbers=_FACTORS, layout="meta_if_strided", autocast="lower")
 def addr(self: Array, vec1: Array, vec2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
     if vec1.ndim != 1 or vec2.ndim != 1:
         raise RuntimeError(

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.nn import convolution_forms as forms
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
@@ -89,6 +90,14 @@ def _convolve(
     output_padding: tuple[int, ...],
     groups: int,
 ) -> Array:
+    how = forms.Sliding(stride, padding, dilation, groups)
+    if transposed:
+        like = _result_of_transposed(x, weight, how, output_padding)
+        made = forms.input_gradient(x, like, weight, how) if like is not None else None
+    else:
+        made = forms.forward(x, weight, how) if forms.applies(x, weight) else None
+    if made is not None:
+        return made
     letters = "NC" + "".join(c for c in string.ascii_uppercase if c not in "NCIO")[: x.ndim - 2]
     dimensions = lax.conv_dimension_numbers(
         x.shape, weight.shape, (letters, "OI" + letters[2:], letters)
@@ -117,6 +126,28 @@ def _convolve(
     )
 
 
+def _result_of_transposed(
+    x: Array, weight: Array, how: forms.Sliding, output_padding: tuple[int, ...]
+) -> jax.ShapeDtypeStruct | None:
+    """What the convolution takes of which this is the transposed; None if it has no other form."""
+    if not forms.applies(x, weight) or any(
+        extra >= step for extra, step in zip(output_padding, how.stride, strict=True)
+    ):
+        return None
+    each = zip(
+        x.shape[2:],
+        weight.shape[2:],
+        how.stride,
+        how.padding,
+        how.dilation,
+        output_padding,
+        strict=True,
+    )
+    size = [(n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in each]
+    like = jax.ShapeDtypeStruct((x.shape[0], weight.shape[1] * how.groups, *size), x.dtype)
+    return like if forms.applies(like, weight) else None
+
+
 def _convolution_condition(
     input: Any,
     weight: Any,
@@ -135,13 +166,22 @@ def _convolution_condition(
     if not transposed:
         return
     count = weight.ndim - 2
-    extra, step, gap = (
-        list(v) * count if len(v) == 1 else list(v) for v in (output_padding, stride, dilation)
+    extra, step, gap, cut = (
+        list(v) * count if len(v) == 1 else list(v)
+        for v in (output_padding, stride, dilation, padding)
     )
     if any(e >= max(s, g) for e, s, g in zip(extra, step, gap, strict=False)):
         raise RuntimeError(
             "output padding must be smaller than either stride or dilation, but got "
             f"output_padding {extra}, stride {step}, dilation {gap}"
+        )
+    size = input.shape[input.ndim - count :]
+    each = zip(size, weight.shape[2:], step, cut, gap, extra, strict=False)
+    out = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in each]
+    if any(n < 0 for n in out):
+        raise RuntimeError(
+            f"Given input size per channel: ({' x '.join(map(str, size))}). Calculated output size "
+            f"per channel: ({' x '.join(map(str, out))}). Output size is too small"
         )
 
 
@@ -228,9 +268,19 @@ def convolution_backward(
     for_input = for_weight = for_bias = None
     if jnp.iscomplexobj(grad_output):
         input, weight = jnp.conj(input), jnp.conj(weight)
-    if output_mask[0]:
+    how = forms.Sliding(stride, padding, dilation, groups)
+    small, large = (grad_output, input) if not transposed else (input, grad_output)
+    usual = not transposed or _result_of_transposed(input, weight, how, output_padding) is not None
+    if usual and forms.applies(large, weight):
+        if output_mask[0] and transposed:
+            for_input = forms.forward(large, weight, how)
+        elif output_mask[0]:
+            for_input = forms.input_gradient(small, large, weight, how)
+        if output_mask[1]:
+            for_weight = forms.weight_gradient(small, large, weight, how)
+    if output_mask[0] and for_input is None:
         (for_input,) = jax.linear_transpose(lambda x: forward(x, weight), input)(grad_output)
-    if output_mask[1]:
+    if output_mask[1] and for_weight is None:
         (for_weight,) = jax.linear_transpose(lambda w: forward(input, w), weight)(grad_output)
     if output_mask[2]:
         for_bias = jnp.sum(grad_output, axis=(0, *range(2, grad_output.ndim)))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.facts import facts
+from calque.ops.table.number_range import Holds
 from calque.ops.table.registry import op
 
 
@@ -67,7 +68,7 @@ for _dims in (1, 2, 3):
     _register(f"replication_pad{_dims}d", _dims, "edge")
 
 
-@op("constant_pad_nd", layout="meta_if_strided")
+@op("constant_pad_nd", layout="meta_if_strided", numbers=Holds("value"))
 def constant_pad_nd(self: Array, pad: Any, value: Any = 0) -> Array:
     if len(pad) % 2 or len(pad) > 2 * self.ndim:
         raise RuntimeError(

@@ -1,7 +1,8 @@
 """Max and average pooling over windows of one size, and their gradients.
 
 The gradient of max pooling is that of XLA's own windowed maximum (select-and-scatter) and needs no
-indices, so a program that pools and differentiates never computes them.
+indices, so a program that pools and differentiates never computes them. On CPUs both are made from
+the shifted image where the windows are small (`shifted_maximum`).
 """
 
 from typing import Any
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.nn import shifted_maximum
+from calque.ops.nn.shifted_maximum import prefer
 from calque.ops.nn.sliding_windows import Windows, windows
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.helpers import wrap_dim
@@ -38,6 +41,8 @@ def _arguments(x: Array, w: Windows) -> dict[str, Any]:
 
 
 def _maximum(x: Array, w: Windows) -> Array:
+    if shifted_maximum.applies(x, w):
+        return shifted_maximum.maximum(x, w, lowest(x.dtype))
     return lax.reduce_window(x, lowest(x.dtype), lax.max, **_arguments(x, w))
 
 
@@ -46,15 +51,9 @@ def positions(size: tuple[int, ...]) -> Array:
     return lax.iota(np.int32, int(np.prod(size))).reshape(size)
 
 
-def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The larger of two (value, position): the first of equal ones, the last of NaNs."""
-    (x, i), (y, j) = a, b
-    x_nan, y_nan = x != x, y != y
-    first = jnp.where(x_nan | y_nan, x_nan & (~y_nan | (i > j)), (x > y) | ((x == y) & (i < j)))
-    return jnp.where(first, x, y), jnp.where(first, i, j)
-
-
 def _argmaximum(x: Array, w: Windows) -> Array:
+    if shifted_maximum.applies(x, w):
+        return shifted_maximum.positions_of(x, w, lowest(x.dtype))
     at = jnp.broadcast_to(positions(w.size), x.shape)
     start = (lowest(x.dtype), np.int32(np.iinfo(np.int32).max))
     x = lax.stop_gradient(x)  # JAX does not know that no gradient flows to a position
@@ -99,6 +98,8 @@ def _max_pool(ndim: int) -> None:
         indices: Array,
     ) -> Array:
         w = windows(self.shape, ndim, kernel_size, stride, padding, dilation, ceil_mode)
+        if shifted_maximum.applies(self, w):
+            return shifted_maximum.gradient(grad_output, self, w, lowest(self.dtype))
         if max(w.dilation) > 1:
             return scatter_add(grad_output, indices, self.shape, ndim)
         wide = widened(self)

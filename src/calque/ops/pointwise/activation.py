@@ -13,8 +13,10 @@ from jax import Array, lax
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, refuse
+from calque.ops.table.number_range import Holds, HoldsLimits, saturated
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, opmath, refuse
 from calque.ops.table.registry import op
+from calque.ops.table.release import RELEASE
 
 
 def _zero(like: Array) -> Array:
@@ -31,12 +33,16 @@ def _vjp(function: Any, x: Array, grad: Array) -> Array:
 @op("relu")
 def relu(self: Array) -> Array:
     if self.dtype == jnp.bool_:
-        raise RuntimeError("Boolean inputs not supported for relu")
+        raise RefusedDtype("Boolean inputs not supported for relu")
     refuse("clamp_min_scalar_cpu", self.dtype, COMPLEX)
     return jnp.maximum(self, _zero(self))
 
 
-@op("threshold", refuses=no_kernel("threshold_cpu", BOOL, COMPLEX))
+@op(
+    "threshold",
+    refuses=no_kernel("threshold_cpu", BOOL, COMPLEX),
+    numbers=Holds("threshold", "value"),
+)
 def threshold(self: Array, threshold: Any, value: Any) -> Array:
     return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
 
@@ -46,11 +52,23 @@ def threshold_backward(grad_output: Array, self: Array, threshold: Any) -> Array
     return jnp.where(self <= threshold, _zero(grad_output), grad_output)
 
 
-@op("hardtanh")
+_fit = HoldsLimits("min_val", "max_val")
+
+
+def _limits(self: Given, min_val: Any = -1, max_val: Any = 1, **_: Any) -> None:
+    wraps = self.dtype.kind == "u" and not RELEASE.limits_saturate
+    if wraps and (min_val < 0 or max_val < 0):
+        raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
+    if self.dtype != jnp.bool_:
+        _fit(self=self, min_val=min_val, max_val=max_val)
+
+
+@op("hardtanh", numbers=_limits)
 def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
     if self.dtype == jnp.bool_:
-        raise RuntimeError("Bool inputs not supported for hardtanh")
-    low, high = (jnp.asarray(bound).astype(self.dtype) for bound in (min_val, max_val))
+        raise RefusedDtype("Bool inputs not supported for hardtanh")
+    limits = (saturated(bound, self.dtype) for bound in (min_val, max_val))
+    low, high = (jnp.asarray(bound).astype(self.dtype) for bound in limits)
     return jnp.minimum(jnp.maximum(self, low), high)
 
 
@@ -60,7 +78,11 @@ def hardtanh_backward(grad_output: Array, self: Array, min_val: Any, max_val: An
     return jnp.where(outside, _zero(grad_output), grad_output)
 
 
-@op("leaky_relu", refuses=no_kernel("leaky_relu_cpu", BOOL, INT, COMPLEX))
+@op(
+    "leaky_relu",
+    refuses=no_kernel("leaky_relu_cpu", BOOL, INT, COMPLEX),
+    numbers=Holds("negative_slope"),
+)
 @opmath
 def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
     return jnp.where(self > 0, self, self * negative_slope)
@@ -86,7 +108,12 @@ def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Arra
     return to_self, jnp.where(self > 0, zero, self * grad_output)
 
 
-@op("hardshrink", writes=("exact_dtype",), refuses=no_kernel("hardshrink_cpu", BOOL, INT, COMPLEX))
+@op(
+    "hardshrink",
+    writes=("exact_dtype",),
+    refuses=no_kernel("hardshrink_cpu", BOOL, INT, COMPLEX),
+    numbers=Holds("lambd"),
+)
 def hardshrink(self: Array, lambd: Any = 0.5) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), _zero(self), self)
 
@@ -188,7 +215,7 @@ def rrelu_with_noise_(
 # Smooth -------------------------------------------------------------------------------------------
 
 
-@op("elu")
+@op("elu", numbers=Holds("alpha", "scale", "input_scale"))
 @opmath
 def elu(self: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Array:
     refuse("elu_cpu", self.dtype, BOOL, INT, COMPLEX)

@@ -9,11 +9,14 @@ from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
 from calque.ops.table.facts import facts, no_kernel, senseless
+from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
     FLOAT,
     INT,
+    RefusedDtype,
+    as_dtype,
     category,
     is_complex,
     is_float,
@@ -32,7 +35,7 @@ Unary = Callable[[Array], Array]
 
 def _negative(x: Array) -> Array:
     if x.dtype == jnp.bool_:
-        raise RuntimeError(
+        raise RefusedDtype(
             "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
             "invert a mask, use the `~` or `logical_not()` operator instead."
         )
@@ -163,34 +166,34 @@ def _subtract(x: Array, y: Array, alpha: Any) -> Array:
 def _refuse_bool_sub(*operands: Any) -> None:
     dtypes = [jnp.asarray(x).dtype for x in operands]
     if all(d == jnp.bool_ for d in dtypes):
-        raise RuntimeError(
+        raise RefusedDtype(
             "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
             "`logical_xor()` operator instead."
         )
     if any(d == jnp.bool_ for d in dtypes):
-        raise RuntimeError(
+        raise RefusedDtype(
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
             "to invert a mask, use the `~` or `logical_not()` operator instead."
         )
 
 
-@op("add.Tensor", "add.Scalar")
+@op("add.Tensor", "add.Scalar", numbers=Holds("alpha"))
 def add(self: Array, other: Any, alpha: Any = 1) -> Array:
     return _add(*promote(self, other), alpha)
 
 
-@op("_add_relu.Tensor", "_add_relu.Scalar", layout="elementwise")
+@op("_add_relu.Tensor", "_add_relu.Scalar", layout="elementwise", numbers=Holds("alpha"))
 def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
     return jnp.maximum(add(self, other, alpha), 0)
 
 
-@op("sub.Tensor", "sub.Scalar")
+@op("sub.Tensor", "sub.Scalar", numbers=Holds("alpha"))
 def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
     _refuse_bool_sub(self, other)
     return _subtract(*promote(self, other), alpha)
 
 
-@op("rsub.Tensor", "rsub.Scalar")
+@op("rsub.Tensor", "rsub.Scalar", numbers=Holds("alpha"))
 def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 
@@ -208,16 +211,17 @@ def _in_opmath(*operands: Any) -> tuple[Array, ...]:
     dtype = result_type(*operands)
     if dtype in (jnp.float16, jnp.bfloat16):
         dtype = jnp.float32
-    return tuple(jnp.asarray(x).astype(dtype) for x in operands)
+    return tuple(as_dtype(x, dtype) for x in operands)
 
 
-@op("addcmul", autocast="widest")
+@op("addcmul", autocast="widest", numbers=Holds("value"))
 def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
+    refuse("addcmul_cpu_out", x.dtype, BOOL)
     return _add_scaled(x, lambda a, b: a * b, a, b, value)
 
 
-@op("addcdiv", autocast="widest")
+@op("addcdiv", autocast="widest", numbers=Holds("value"))
 def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
     x, a, b = promote(self, tensor1, tensor2)
     if is_integral(a.dtype):
@@ -234,7 +238,7 @@ def _add_scaled(x: Array, function: Any, a: Array, b: Array, value: Any) -> Arra
     return opmath(lambda x, a, b: x + jnp.asarray(value).astype(x.dtype) * function(a, b))(x, a, b)
 
 
-@op("lerp.Scalar")
+@op("lerp.Scalar", numbers=Holds("weight"))
 @opmath
 def lerp(self: Array, end: Array, weight: Any) -> Array:
     _check_lerp(self.dtype, end=end)

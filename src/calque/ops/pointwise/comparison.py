@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from calque.ops.table.facts import facts, senseless
-from calque.ops.table.promotion import COMPLEX, FLOAT, is_integral, promote, refuse
+from calque.ops.table.promotion import BOOL, COMPLEX, FLOAT, is_integral, promote, refuse
 from calque.ops.table.registry import op
 
 ORDER = {
@@ -87,26 +87,22 @@ def _shift_right(x: Array, y: Array) -> Array:
     return jnp.where(out, jnp.zeros((), x.dtype), jnp.right_shift(x, jnp.where(out, 0, y)))
 
 
-def _shift(name: str, function: Any, sign: int) -> tuple[Callable[..., Array], ...]:
+def _shift(kernel: str, function: Any) -> Callable[..., Array]:
     def rule(self: Any, other: Any) -> Array:
         x, y = promote(self, other)
-        refuse(f"{name}_cpu", x.dtype, FLOAT, COMPLEX)
+        refuse(kernel, x.dtype, BOOL, FLOAT, COMPLEX)
         return function(x, y)
 
-    def dunder(self: Array, other: Any) -> Array:
-        x, y = promote(self, other)
-        return function(x, y) if is_integral(x.dtype) else x * jnp.exp2(sign * y)
-
-    return rule, dunder
+    return rule
 
 
-for _name, _dunder, _function, _sign in (
-    ("bitwise_left_shift", "__lshift__", _shift_left, 1),
-    ("bitwise_right_shift", "__rshift__", _shift_right, -1),
+for _name, _dunder, _kernel, _function in (
+    ("bitwise_left_shift", "__lshift__", "lshift_cpu", _shift_left),
+    ("bitwise_right_shift", "__rshift__", "rshift_cpu", _shift_right),
 ):
-    _rule, _operator = _shift(_name, _function, _sign)
+    _rule = _shift(_kernel, _function)
     op(f"{_name}.Tensor", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_rule)
-    op(f"{_dunder}.Tensor", f"{_dunder}.Scalar")(_operator)
+    op(f"{_dunder}.Tensor", f"{_dunder}.Scalar")(_rule)
 
 
 # Kinds of numbers ---------------------------------------------------------------------------------
@@ -135,28 +131,6 @@ def _kind(name: str, function: Any) -> Callable[..., Array]:
 
 for _name, _function in KINDS.items():
     op(_name)(_kind(_name, _function))
-
-
-@op("isin.Tensor_Tensor")
-def isin(
-    elements: Array, test_elements: Array, assume_unique: bool = False, invert: bool = False
-) -> Array:
-    x, among = promote(elements, test_elements)
-    return jnp.isin(x, among, assume_unique=assume_unique, invert=invert)
-
-
-@op("isin.Tensor_Scalar")
-def isin_scalar(
-    elements: Array, test_element: Any, assume_unique: bool = False, invert: bool = False
-) -> Array:
-    return isin(elements, test_element, assume_unique, invert)
-
-
-@op("isin.Scalar_Tensor")
-def scalar_isin(
-    element: Any, test_elements: Array, assume_unique: bool = False, invert: bool = False
-) -> Array:
-    return isin(element, test_elements, assume_unique, invert)
 
 
 @op("_is_all_true")

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
+    as_dtype,
     is_complex,
     is_integral,
     opmath,
@@ -51,7 +53,7 @@ def _divides_rounded(self: Any, other: Any, rounding_mode: str | None = None, **
 def div(self: Array, other: Any) -> Array:
     dtype = to_float(result_type(self, other))
     wide = jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
-    return (jnp.asarray(self).astype(wide) / jnp.asarray(other).astype(wide)).astype(dtype)
+    return (as_dtype(self, wide) / as_dtype(other, wide)).astype(dtype)
 
 
 @op("div.Tensor_mode", "div.Scalar_mode", values=_divides_rounded)
@@ -73,6 +75,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
 
 @op("floor_divide", "floor_divide.Scalar", layout="elementwise", values=_divides)
 def floor_divide(self: Array, other: Any) -> Array:
+    refuse("div_floor_cpu", result_type(self, other), BOOL)
     return div_mode(self, other, "floor")
 
 
@@ -133,7 +136,12 @@ def fmod(self: Array, other: Any) -> Array:
 # Powers -------------------------------------------------------------------------------------------
 
 
-@op("pow.Tensor_Scalar", static=("exponent",), autocast="float32")
+@op(
+    "pow.Tensor_Scalar",
+    static=("exponent",),
+    autocast="float32",
+    numbers=Holds("exponent", operands=True, integers_only=True),
+)
 def pow_scalar(self: Array, exponent: Any) -> Array:
     dtype = result_type(self, exponent)
     x = self.astype(dtype)
@@ -156,8 +164,7 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
 @op("pow.Tensor_Tensor", "pow.Scalar", autocast="float32")
 def pow_tensor(self: Any, exponent: Array) -> Array:
     x, y = promote(self, exponent)
-    if x.dtype == jnp.bool_:
-        return x | ~y
+    refuse("pow", x.dtype, BOOL)
     if is_complex(x.dtype):
         return of_complex.power(x, y)
     if not is_integral(x.dtype):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.number_range import HoldsLimits, saturated
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -16,6 +17,7 @@ from calque.ops.table.promotion import (
     opmath,
     promote,
     refuse,
+    result_type,
     to_float,
 )
 from calque.ops.table.registry import op
@@ -62,24 +64,25 @@ def frexp(self: Array) -> tuple[Array, Array]:
     return mantissa.astype(self.dtype), exponent.astype(jnp.int32)
 
 
-@op("clamp", "clamp.Tensor")
+@op("clamp", "clamp.Tensor", numbers=HoldsLimits("min", "max", operands=True))
 def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     bounds = [x for x in (min, max) if x is not None]
-    x, *bounds = promote(self, *bounds)
+    dtype = result_type(self, *bounds)
+    x, *bounds = promote(self, *(saturated(limit, dtype) for limit in bounds))
     refuse("clamp", x.dtype, COMPLEX)
     if min is not None:
         x = jnp.maximum(x, bounds.pop(0))
     return x if max is None else jnp.minimum(x, bounds.pop(0))
 
 
-@op("clamp_min", "clamp_min.Tensor")
+@op("clamp_min", "clamp_min.Tensor", numbers=HoldsLimits("min", operands=True))
 def clamp_min(self: Array, min: Any) -> Array:
     return clamp(self, min=min)
 
 
-@op("clamp_max", "clamp_max.Tensor")
+@op("clamp_max", "clamp_max.Tensor", numbers=HoldsLimits("max", operands=True))
 def clamp_max(self: Array, max: Any) -> Array:
     return clamp(self, max=max)
 

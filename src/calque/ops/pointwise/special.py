@@ -113,7 +113,8 @@ def polygamma(n: int, self: Array) -> Array:
         return _digamma(x)
     order = jnp.asarray(n + 1, x.dtype)
     factorial = jnp.exp(lax.lgamma(order))
-    return (-1) ** (n + 1) * factorial * _zeta(order, x)
+    value = (-1) ** (n + 1) * factorial * _zeta(order, x)
+    return jnp.where(x == jnp.inf, 0, jnp.where(x == -jnp.inf, jnp.nan, value)) if n == 1 else value
 
 
 @op("mvlgamma", writes=("computes_first",))

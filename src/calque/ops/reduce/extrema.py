@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.facts import facts, senseless
-from calque.ops.table.helpers import wrap_dim, wrap_dims
+from calque.ops.table.helpers import maximum, minimum, wrap_dim, wrap_dims
 from calque.ops.table.promotion import COMPLEX, is_float, refuse
 from calque.ops.table.registry import op
 
@@ -32,8 +32,7 @@ def _reduce(name: str, x: Array, dims: Any, keepdim: bool) -> Array:
     refuse(name, x.dtype, COMPLEX)
     axes = wrap_dims(dims, x.ndim)
     _nonempty(name, x, axes)
-    function = jnp.max if "max" in name else jnp.min
-    return function(x, axis=axes, keepdims=keepdim)
+    return (maximum if "max" in name else minimum)(x, axes, keepdim)
 
 
 def _extreme_condition(self: Any, dim: Any = (), *_: Any, **__: Any) -> None:
@@ -70,13 +69,13 @@ def aminmax_dim(self: Array, dim: int | None = None, keepdim: bool = False) -> P
 @op("max")
 def max_all(self: Array) -> Array:
     _whole("max", self)
-    return jnp.max(self)
+    return maximum(self)
 
 
 @op("min")
 def min_all(self: Array) -> Array:
     _whole("min", self)
-    return jnp.min(self)
+    return minimum(self)
 
 
 def _position(name: str, x: Array, dim: int, keepdim: bool) -> Array:

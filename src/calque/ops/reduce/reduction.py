@@ -9,8 +9,17 @@ from jax import Array, lax
 
 from calque.ops.reduce import converted
 from calque.ops.table.facts import facts
-from calque.ops.table.helpers import is_known, wrap_dims
-from calque.ops.table.promotion import is_complex, is_integral, opmath, real_dtype, spoken, to_float
+from calque.ops.table.helpers import is_known, maximum, minimum, wrap_dims
+from calque.ops.table.promotion import (
+    RefusedDtype,
+    as_dtype,
+    is_complex,
+    is_integral,
+    opmath,
+    real_dtype,
+    spoken,
+    to_float,
+)
 from calque.ops.table.registry import op
 
 
@@ -18,7 +27,7 @@ def cast(x: Array, dtype: Any) -> Array:
     """An array in another dtype, complex numbers by their real part."""
     if is_complex(x.dtype) and not is_complex(dtype):
         x = x.real
-    return x.astype(dtype)
+    return as_dtype(x, dtype)
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
@@ -38,7 +47,7 @@ def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dty
     return total if keepdim else jnp.squeeze(total, axes)
 
 
-@op("sum", "sum.dim_IntList", autocast="float32")
+@op("sum.dim_IntList", autocast="float32")
 def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduced(jnp.sum, jnp.add, self, dim, keepdim, dtype)
 
@@ -46,29 +55,29 @@ def sum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) 
 @op("nansum")
 def nansum(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     if is_complex(self.dtype):
-        raise RuntimeError("nansum does not support complex inputs")
+        raise RefusedDtype("nansum does not support complex inputs")
     x = self if is_integral(self.dtype) else jnp.where(jnp.isnan(self), 0, self)
     return sum(x, dim, keepdim, dtype)
 
 
-@op("mean", "mean.dim")
+@op("mean.dim")
 def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     dtype = self.dtype if dtype is None else dtype
     if is_integral(dtype):
-        raise RuntimeError(
+        raise RefusedDtype(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or "
             f"complex dtype. Got: {spoken(dtype)}"
         )
     return jnp.mean(cast(self, dtype), axis=wrap_dims(dim, self.ndim), keepdims=keepdim)
 
 
-@op("prod", "prod.dim_int", autocast="float32")
+@op("prod.dim_int", autocast="float32")
 def prod(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
     return _reduced(jnp.prod, jnp.multiply, self, dim, keepdim, dtype)
 
 
-op("prod")(lambda self, dtype=None: prod(self, dtype=dtype))
-op("sum")(lambda self, dtype=None: sum(self, dtype=dtype))
+op("prod", autocast="float32")(lambda self, dtype=None: prod(self, dtype=dtype))
+op("sum", autocast="float32")(lambda self, dtype=None: sum(self, dtype=dtype))
 op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
 
 
@@ -90,7 +99,7 @@ def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0
 @opmath
 def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array, Array]:
     if is_integral(x.dtype):
-        raise RuntimeError(
+        raise RefusedDtype(
             f"std and var only support floating point and complex dtypes, but got {spoken(x.dtype)}"
         )
     axes = wrap_dims(dim, x.ndim)
@@ -101,7 +110,7 @@ def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array
     apart = x - center
     squares = apart.real**2 + apart.imag**2 if is_complex(x.dtype) else apart * apart
     lost = 1 if correction is None else correction
-    divisor = max(count - lost, 0) if is_known(count) else jnp.maximum(count - lost, 0)
+    divisor = max(0, count - lost) if is_known(count) else jnp.maximum(count - lost, 0)
     total = jnp.sum(squares, axis=axes, keepdims=keepdim)
     variance = total / jnp.asarray(divisor, total.dtype)
     return variance, center if keepdim else jnp.squeeze(center, axes)
@@ -187,7 +196,7 @@ def vector_norm(
 ) -> Array:
     """The p-norm over some dimensions; its dtype is the real part's."""
     if dtype is None and is_integral(self.dtype):
-        raise RuntimeError(
+        raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
             f"{spoken(self.dtype)}"
         )
@@ -214,7 +223,7 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
                 f"linalg.vector_norm cannot compute the {p} norm on the dimension {empty[0]} "
                 "because this dimension is empty and the operation does not have an identity"
             )
-        return (jnp.max if p > 0 else jnp.min)(size, axis=axes, keepdims=keepdim)
+        return (maximum if p > 0 else minimum)(size, axes, keepdim)
     if p == 1:
         return jnp.sum(size, axis=axes, keepdims=keepdim)
     return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.table.facts import senseless
 from calque.ops.table.helpers import is_below, wrap_dim
-from calque.ops.table.promotion import COMPLEX, is_complex
+from calque.ops.table.promotion import RefusedDtype, is_complex, spoken
 from calque.ops.table.registry import op
 
 
@@ -36,7 +35,7 @@ def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array
 @op("sort", layout="meta_if_strided", writes=("exact_dtype", "computes_first"))
 def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     if is_complex(self.dtype):
-        raise RuntimeError("Sort currently does not support complex dtypes on CPU")
+        raise RefusedDtype("Sort currently does not support complex dtypes on CPU")
     dim = wrap_dim(dim, self.ndim)
     if self.ndim == 0 or self.size == 0:
         return self, jnp.zeros(self.shape, jnp.int64)
@@ -148,35 +147,33 @@ def bucketize(self: Any, boundaries: Array, out_int32: bool = False, right: bool
     return _search(boundaries, _like_boundaries(self, boundaries), right, out_int32)
 
 
-@op(
-    "isin.Tensor_Tensor",
-    writes=("exact_dtype",),
-    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
-)
+def _check_isin(*operands: Any) -> None:
+    for each in operands:
+        dtype = jnp.asarray(each).dtype
+        if dtype == jnp.bool_ or is_complex(dtype):
+            raise RefusedDtype(f"Unsupported input type encountered for isin(): {spoken(dtype)}")
+
+
+@op("isin.Tensor_Tensor", writes=("exact_dtype",))
 def isin(
     elements: Array, test_elements: Array, assume_unique: bool = False, invert: bool = False
 ) -> Array:
+    _check_isin(elements, test_elements)
     return jnp.isin(elements, test_elements, invert=invert)
 
 
-@op(
-    "isin.Tensor_Scalar",
-    writes=("exact_dtype",),
-    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
-)
+@op("isin.Tensor_Scalar", writes=("exact_dtype",))
 def isin_scalar(
     elements: Array, test_element: Any, assume_unique: bool = False, invert: bool = False
 ) -> Array:
+    _check_isin(elements, test_element)
     return (elements != test_element) if invert else (elements == test_element)
 
 
-@op(
-    "isin.Scalar_Tensor",
-    writes=("exact_dtype",),
-    refuses=senseless("Unsupported input type encountered for isin(): ComplexFloat", COMPLEX),
-)
+@op("isin.Scalar_Tensor", writes=("exact_dtype",))
 def scalar_isin(
     element: Any, test_elements: Array, assume_unique: bool = False, invert: bool = False
 ) -> Array:
+    _check_isin(element, test_elements)
     found = jnp.any(test_elements == element)
     return ~found if invert else found

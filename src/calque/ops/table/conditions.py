@@ -6,7 +6,7 @@ from typing import Any
 from jax import Array
 
 from calque.ops.table.facts import Refusal, fact_of
-from calque.ops.table.promotion import category, result_type, spoken
+from calque.ops.table.promotion import RefusedDtype, category, result_type, spoken
 
 
 def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -17,8 +17,7 @@ def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         args, kwargs: its arguments, arrays for tensors.
 
     Raises:
-        NotImplementedError: PyTorch has no kernel for the dtype.
-        RuntimeError: PyTorch says that the dtype makes no sense.
+        RefusedDtype: PyTorch has no kernel for the dtype, or says that it makes no sense.
         Exception: what the operator's own condition raises.
     """
     known = fact_of(name)
@@ -37,6 +36,6 @@ def _check_dtype(name: str, refusal: Refusal, args: Sequence[Any]) -> None:
     if category(dtype) not in refusal.categories:
         return
     if refusal.kernel:
-        raise NotImplementedError(f"\"{refusal.says}\" not implemented for '{spoken(dtype)}'")
+        raise RefusedDtype(f"\"{refusal.says}\" not implemented for '{spoken(dtype)}'")
     base = name.removeprefix("aten::").partition(".")[0]
-    raise RuntimeError(f"{base}: {refusal.says}")
+    raise RefusedDtype(f"{base}: {refusal.says}")

@@ -22,8 +22,9 @@ row-major. The others are those of Fourier transforms, recurrent layers, `nonzer
 """
 
 Writes = Literal[
-    "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error"
-]
+    "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
+    "any_shape",
+]  # fmt: skip
 """What is demanded of a tensor that an in-place or `out=` form writes.
 
 exact_dtype: an `out=` has the dtype of the result.
@@ -32,6 +33,7 @@ apart: no memory is read that is written, not even element by element.
 changes: as `apart`, but for the first argument, of which the result is a changed copy.
 fills: elements that share memory may be written: they get the same value, or any.
 no_booleans: an `out=` of booleans is refused. cast_type_error: one of a lower kind, by TypeError.
+any_shape: an `out=` of as many elements keeps its shape.
 """
 
 Autocast = Literal["lower", "float32", "widest"]
@@ -48,7 +50,7 @@ class Refusal(NamedTuple):
         says: the name of PyTorch's kernel, or its whole message.
         categories: the categories (see `promotion`) that are refused.
         pair: whether the common dtype of the first two tensors counts, or that of the first.
-        kernel: whether `says` names a kernel (NotImplementedError) or is a message (RuntimeError).
+        kernel: whether `says` names a kernel or is a message.
     """
 
     says: str

@@ -1,13 +1,15 @@
 """Small helpers that several families of rules share."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import max_dim
 
-from calque.ops.table.promotion import is_complex, spoken
+from calque.ops.table.promotion import as_dtype, is_complex, is_float, spoken
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -21,7 +23,7 @@ def cast(array: Array, dtype: np.dtype) -> Array:
     """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
     if is_complex(array.dtype) and not is_complex(dtype):
         array = array.real
-    return array != 0 if dtype == np.bool_ else array.astype(dtype)
+    return array != 0 if dtype == np.bool_ else as_dtype(array, dtype)
 
 
 def is_known(size: Any) -> bool:
@@ -85,3 +87,31 @@ def check_parameters(input: Any, *parameters: Any) -> None:
             raise RuntimeError(
                 f"mixed dtype (CPU): expect parameter to have scalar type of {spoken(input.dtype)}"
             )
+
+
+def maximum(x: Array, axes: Any = None, keepdims: bool = False, **initial: Any) -> Array:
+    """`jnp.max`, which gives NaN where there is one on whatever device (see `nan_of`)."""
+    found = jnp.max(x, axis=axes, keepdims=keepdims, **initial)
+    return nan_of(found, lambda: jnp.any(jnp.isnan(x), axis=axes, keepdims=keepdims), x.dtype)
+
+
+def minimum(x: Array, axes: Any = None, keepdims: bool = False, **initial: Any) -> Array:
+    """`jnp.min`, which gives NaN where there is one on whatever device (see `nan_of`)."""
+    found = jnp.min(x, axis=axes, keepdims=keepdims, **initial)
+    return nan_of(found, lambda: jnp.any(jnp.isnan(x), axis=axes, keepdims=keepdims), x.dtype)
+
+
+def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
+    """An extremum of numbers that may be NaN.
+
+    Between devices XLA compares as C's `fmax` does, to which NaN is no number: a dimension that is
+    split would lose it. How arrays lie is not known here, so it counts how many devices there are.
+
+    Args:
+        found: the extremum as XLA finds it.
+        is_missing: gives where NaN is among the numbers.
+        dtype: of the numbers.
+    """
+    if not is_float(dtype) or jax.device_count() == 1:
+        return found
+    return jnp.where(is_missing(), jnp.asarray(jnp.nan, found.dtype), found)

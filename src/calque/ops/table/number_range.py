@@ -1,19 +1,137 @@
 """Whether a dtype can hold a number, as PyTorch's C++ converts it."""
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from calque.ops.table.promotion import is_complex, is_float
+from calque.ops.table.promotion import (
+    default_complex,
+    default_float,
+    is_complex,
+    is_float,
+    is_integral,
+    result_type,
+    spoken,
+)
+from calque.ops.table.release import RELEASE
+
+_IN_EVERY_DTYPE = range(128)
+
+
+class Holds:
+    """A check that the dtype of an operator's operands holds some of its numbers.
+
+    PyTorch's kernels convert such numbers to the dtype in which they compute. The numbers that are
+    operands count in that dtype: the bounds of `clamp` do, the `alpha` of `add` does not.
+
+    Attributes:
+        parameters: the numbers' names.
+    """
+
+    def __init__(
+        self,
+        *parameters: str,
+        operands: bool = False,
+        integers_only: bool = False,
+        like: str | None = None,
+    ) -> None:
+        """Check the numbers of some parameters.
+
+        Args:
+            *parameters: their names.
+            operands: whether they are operands themselves.
+            integers_only: whether floating-point dtypes take any number.
+            like: the tensor whose dtype counts; that of all operands if not told.
+        """
+        self.parameters = parameters
+        self._operands = operands
+        self._integers_only = integers_only
+        self._like = like
+
+    def __call__(self, /, **given: Any) -> None:
+        """Check the arguments of a call, a `Given` for each tensor.
+
+        Raises:
+            RuntimeError: a number does not fit.
+        """
+        dtype = given[self._like].dtype if self._like else self._common_dtype(given)
+        if self._integers_only and (is_float(dtype) or is_complex(dtype)):
+            return
+        for name in self.parameters:
+            check_holds(given.get(name), dtype)
+
+    def _common_dtype(self, given: dict[str, Any]) -> np.dtype:
+        out = {"out"} if self._operands else {"out", *self.parameters}
+        return result_type(*(x for n, v in given.items() if n not in out for x in _operands(v)))
+
+
+class HoldsLimits(Holds):
+    """A check of the limits of `clamp` and its like, by the names `min` and `max` begin.
+
+    Where PyTorch's limits saturate, those that leave no number of an integer dtype are refused.
+    """
+
+    def __call__(self, /, **given: Any) -> None:
+        dtype = self._common_dtype(given)
+        if not _saturates(dtype):
+            super().__call__(**given)
+            return
+        bounds = jnp.iinfo(dtype)
+        for name in self.parameters:
+            value, word = given.get(name), name[:3]
+            if isinstance(value, int | float) and (
+                value > bounds.max if word == "min" else value < bounds.min
+            ):
+                raise RuntimeError(
+                    f"Clamp {word} value {value:g} is outside the representable range of "
+                    f"{spoken(dtype)}"
+                )
+
+
+def saturated(limit: Any, dtype: Any) -> Any:
+    """A limit of `clamp`, within the numbers of an integer dtype where PyTorch's limits saturate.
+
+    Args:
+        limit: a number, a traced one too; tensors are left as they are.
+        dtype: in which the limit counts.
+    """
+    if not _saturates(dtype):
+        return limit
+    bounds = jnp.iinfo(dtype)
+    if isinstance(limit, int | float):
+        return min(max(limit, int(bounds.min)), int(bounds.max))
+    if getattr(limit, "weak_type", False):
+        limit = jnp.maximum(limit, int(bounds.min))
+        return limit if dtype == np.uint64 else jnp.minimum(limit, int(bounds.max))
+    return limit
+
+
+def _saturates(dtype: Any) -> bool:
+    return RELEASE.limits_saturate and dtype != np.bool_ and is_integral(dtype)
+
+
+def _operands(value: Any) -> Iterable[Any]:
+    for x in value if isinstance(value, list | tuple) else (value,):
+        if hasattr(x, "ndim") or (isinstance(x, int | float | complex) and type(x) is not bool):
+            yield x
+
+
+def fits_every_dtype(value: Any) -> bool:
+    """Returns True for numbers, and for what is no number, that need no look at the dtype."""
+    kind = type(value)
+    if kind is int:
+        return value in _IN_EVERY_DTYPE
+    return (kind is float and 0.0 <= value <= 127.0) or value is None or kind is bool
 
 
 def _overflows(value: Any, dtype: Any) -> bool:
     """Whether a dtype cannot hold a Python number, as C++ converts it."""
     if isinstance(value, complex):
-        return not is_complex(dtype) and value.imag != 0
+        return not is_complex(dtype) and dtype != np.bool_ and value.imag != 0
     if dtype == np.bool_ or is_complex(dtype) or not isinstance(value, int | float):
         return False
     if not math.isfinite(value):
@@ -25,7 +143,14 @@ def _overflows(value: Any, dtype: Any) -> bool:
 
 
 def check_holds(value: Any, dtype: Any) -> None:
-    """Raise RuntimeError where a dtype cannot hold a number, as far as the number is known."""
+    """Raise RuntimeError where a dtype cannot hold a number, as far as the number is known.
+
+    Args:
+        value: what may be a number.
+        dtype: numpy's; None stands for the dtype that a new tensor of the number has.
+    """
+    if isinstance(value, float | complex) and dtype is None:
+        dtype = default_float() if isinstance(value, float) else default_complex()
     if isinstance(value, bool | int | float | complex):
         _check_holds(value, dtype)
 

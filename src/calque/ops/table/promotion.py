@@ -148,12 +148,24 @@ def to_float(dtype: Any) -> np.dtype:
     return default_float() if is_integral(dtype) else np.dtype(dtype)
 
 
+def as_dtype(value: Any, dtype: Any) -> Array:
+    """An array in another dtype.
+
+    Booleans become floating-point by way of integers: XLA makes a product with a boolean that is
+    converted at once a choice between the other factor and 0, and `False * nan` is NaN.
+    """
+    array = jnp.asarray(value)
+    if array.dtype == jnp.bool_ and not is_integral(dtype):
+        array = array.astype(jnp.uint8)
+    return array.astype(dtype)
+
+
 def promote(*operands: Any, floating: bool = False) -> tuple[Array, ...]:
     """The operands as arrays of their common dtype (made floating-point if `floating`)."""
     dtype = result_type(*operands)
     if floating:
         dtype = to_float(dtype)
-    return tuple(jnp.asarray(x).astype(dtype) for x in operands)
+    return tuple(as_dtype(x, dtype) for x in operands)
 
 
 _SPOKEN = {
@@ -178,10 +190,18 @@ def spoken(dtype: Any) -> str:
     return _SPOKEN.get(name, name)
 
 
+class RefusedDtype(NotImplementedError):
+    """A dtype that CPU PyTorch refuses and JAX would take.
+
+    PyTorch's releases differ in the class and the words. The device asks the one that is installed
+    (`calque.device.kernels.meta_check`), so that callers get its own error and not this one.
+    """
+
+
 def refuse(name: str, dtype: Any, *categories: int) -> None:
-    """Raise NotImplementedError, in PyTorch's words, for a dtype of one of the categories."""
+    """Raise `RefusedDtype`, in PyTorch's words, for a dtype of one of the categories."""
     if category(dtype) in categories:
-        raise NotImplementedError(f"\"{name}\" not implemented for '{spoken(dtype)}'")
+        raise RefusedDtype(f"\"{name}\" not implemented for '{spoken(dtype)}'")
 
 
 def opmath(function: Any) -> Any:

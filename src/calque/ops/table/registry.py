@@ -107,6 +107,7 @@ def op(
         family = function.__module__.rpartition(".")[2]
         for name in names:
             name = canonical(name)
+            _check_new(name, function)
             RULES[name] = Rule(
                 name,
                 function,
@@ -122,6 +123,14 @@ def op(
         return function
 
     return register
+
+
+def _check_new(name: str, function: Callable[..., Any]) -> None:
+    """Raise ValueError for a second rule of calque's own: the first would be lost unseen."""
+    earlier = RULES.get(name)
+    ours = f"{__name__.partition('.')[0]}."
+    if earlier and all(f.__module__.startswith(ours) for f in (earlier.function, function)):
+        raise ValueError(f"{name} has a rule already, in {earlier.function.__module__}")
 
 
 def find(name: str) -> Rule | None:

@@ -10,6 +10,7 @@ from jax.errors import JaxRuntimeError
 from jax.extend.core import jaxpr_as_fun
 
 from calque.device.memory.cell import read, wrap, x64
+from calque.program.channels_last import channels_last
 from calque.program.execution import told
 from calque.program.gradients.batched import batched, is_batched
 from calque.program.gradients.differentiable import Part
@@ -84,7 +85,7 @@ class LatePart:
             inner = closed.jaxpr
             outputs = [inner.outvars[i] for i in reached]
             closed = build(closed, inner.invars, outputs, live(inner.eqns, outputs))
-        return reached, jax.jit(jaxpr_as_fun(materialized(closed)))
+        return reached, jax.jit(jaxpr_as_fun(materialized(channels_last(closed))))
 
 
 def _array(gradient: Tensor | None, variable: Any) -> Array:

@@ -10,6 +10,7 @@ from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from calque.device.memory.cell import read, x64
+from calque.program.channels_last import channels_last
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
@@ -130,7 +131,7 @@ class _Derivative:
         else:
             forward, self._carrying, kept = carrying(recording, backward)
         self._inputs = [recording.inputs[i] for i in kept]
-        self._run = jax.jit(jaxpr_as_fun(materialized(forward)))
+        self._run = jax.jit(jaxpr_as_fun(materialized(channels_last(forward))))
         self._results = recording.results
         self._count = recording.n_outputs
 

@@ -2,6 +2,7 @@
 
 import dis
 import functools
+import itertools
 from bisect import bisect_left
 from types import CodeType, FrameType
 from typing import Any
@@ -51,7 +52,8 @@ def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
         bare: only of one that has no message.
     """
     at, instructions = _running(frame)
-    if instructions[at].opname == "TO_BOOL":  # Python 3.13 asks before it jumps
+    # Python 3.13 asks before it jumps: by itself, or in the comparison that comes before.
+    if instructions[at].opname in ("TO_BOOL", "COMPARE_OP"):
         at += 1
     jump = instructions[at].opname
     if not (jump.startswith("POP_JUMP") and jump.endswith("IF_TRUE")):
@@ -59,3 +61,29 @@ def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
     if instructions[at + 1].opname != "LOAD_ASSERTION_ERROR":
         return False
     return not bare or instructions[at + 2].opname == "RAISE_VARARGS"
+
+
+_OF_NO_TENSOR = ("LOAD_CONST", "LOAD_GLOBAL", "LOAD_COMMON_CONSTANT")
+_CLASSES = frozenset(("Parameter", "Buffer", "type", "__class__", "issubclass"))
+
+
+@functools.lru_cache(maxsize=4096)
+def asks_identity(code: CodeType) -> bool:
+    """Whether code asks with `is`, or `id`, whether two values are one; no constants, nor globals.
+
+    >>> asks_identity((lambda x, y: x is y).__code__), asks_identity((lambda x: x is len).__code__)
+    (True, False)
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    asked = (a for a, b in itertools.pairwise(steps) if b.opname == "IS_OP")
+    return "id" in code.co_names or any(step.opname not in _OF_NO_TENSOR for step in asked)
+
+
+@functools.lru_cache(maxsize=4096)
+def asks_class(code: CodeType) -> bool:
+    """Whether code may ask of what class a tensor is.
+
+    >>> asks_class((lambda x: type(x) is int).__code__), asks_class((lambda x: x + 1).__code__)
+    (True, False)
+    """
+    return not _CLASSES.isdisjoint(code.co_names)

@@ -4,6 +4,7 @@ import ast
 import dis
 import functools
 import inspect
+import linecache
 import textwrap
 from types import CodeType, FrameType
 
@@ -60,6 +61,16 @@ def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError):
         return None, 0, 0
+    except SyntaxError:  # a lambda in the middle of an expression: the whole file is parsed
+        return _parsed_file(code.co_filename), 0, 0
     return tree, max(first - 1, 0), len(lines[0]) - len(lines[0].lstrip())
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed_file(name: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(name)))
+    except SyntaxError:
+        return None

@@ -33,7 +33,7 @@ def recorded(function: F) -> F:
 
 
 # What a recording of a graph's run would not see otherwise.
-_REPEATED = frozenset(("fresh", "manual_seed", "assign", "expect_given"))
+_REPEATED = frozenset(("fresh", "manual_seed", "assign", "expect_given", "expect_distinct"))
 
 
 @recorded
@@ -46,6 +46,10 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
     same = value is expected or (type(value) is type(expected) and value == expected)
     if not same:
         found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+        if expected is ...:  # the default, which has tensors in it
+            raise SymbolicTraceError(
+                f"traced without {name}, called with {found}.\nTrace again with an example of it."
+            )
         raise SymbolicTraceError(
             f"traced with {name}={expected!r}, called with {name}={found}.\n"
             "Trace again with the new value; a graph follows one value of what is no tensor."
@@ -94,24 +98,34 @@ def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
 
 
 @recorded
-def expect_given(value: Any, name: str, is_parameter: bool | None, where: str) -> None:
+def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
     """The input `name` is a tensor, as it was when the program was recorded.
 
     Args:
-        is_parameter: whether it was a `Parameter`; None where the program did not ask.
+        kind: its class, as `class_name` says it; None where the program did not ask.
         where: the line of the program.
 
     Raises:
-        TraceError: it is none, or only one of the two is a `Parameter`.
+        TraceError: it is none, or one of another class.
     """
     _expect_a_tensor(value, name, f"{where}: ")
-    if is_parameter is not None and isinstance(value, torch.nn.Parameter) != is_parameter:
-        kinds = ("a plain tensor", "a Parameter")
+    if kind is not None and class_name(value) != kind:
         raise SymbolicTraceError(
-            f"{where}: recorded with {kinds[is_parameter]} for {name}, called with "
-            f"{kinds[not is_parameter]}; the program asks for the class.\n"
-            "Record again with an example of that class."
+            f"{where}: traced with a {kind} for {name}, called with a {class_name(value)}; the "
+            "program asks for the class.\nTrace again with an example of that class."
         )
+
+
+def class_name(value: Any) -> str:
+    """The class of a value, with its module; torch.fx has its own lists and dictionaries.
+
+    >>> class_name([]), class_name(torch.fx.immutable_collections.immutable_list([]))
+    ('builtins.list', 'builtins.list')
+    """
+    kind = type(value)
+    if kind.__module__ == "torch.fx.immutable_collections":
+        kind = list if isinstance(value, list) else dict
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def expect_setting(name: str, args: tuple, answer: Any) -> None:
@@ -132,16 +146,54 @@ def expect_setting(name: str, args: tuple, answer: Any) -> None:
 
 
 @recorded
-def expect_length(value: Any, length: int, name: str) -> None:
-    """A container among the inputs has as many parts as in the example.
+def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
+    """A container among the inputs is like the one in the example.
+
+    Args:
+        kind: its class, as `class_name` says it.
+        parts: of a dictionary its keys, in their order; otherwise how many parts there are, and
+            None where its class says that.
 
     Raises:
-        TraceError: it has more or fewer.
+        TraceError: it is of another class, has more parts or fewer, or other keys.
     """
-    if len(value) != length:
+    if class_name(value) != kind:
         raise SymbolicTraceError(
-            f"traced with {length} parts in {name}, called with {len(value)}.\n"
+            f"traced with a {kind} for {name}, called with a {class_name(value)}.\n"
+            "Trace again with an example of that class."
+        )
+    if isinstance(parts, (list, tuple)) and [*value] != [*parts]:
+        raise SymbolicTraceError(
+            f"traced with the keys {[*parts]} in {name}, in this order, called with {[*value]}.\n"
+            "Trace again with an example of that order, or sort the keys in the program."
+        )
+    if isinstance(parts, int) and len(value) != parts:
+        raise SymbolicTraceError(
+            f"traced with {parts} parts in {name}, called with {len(value)}.\n"
             "Trace again with an example of that length."
+        )
+
+
+def parts_of(container: Any) -> Any:
+    """What `expect_container` compares of a container."""
+    if isinstance(container, dict):
+        if all(type(key) in (str, int, float, bool, type(None)) for key in container):
+            return [*container]
+    return len(container) if isinstance(container, (list, tuple, dict)) else None
+
+
+@recorded
+def expect_distinct(names: str, *values: Any) -> None:
+    """Tensors among the inputs are different ones, as they were in the example.
+
+    Raises:
+        TraceError: one tensor is given twice, and the program asks with `is` which is which.
+    """
+    if len({*map(id, values)}) != len(values):
+        raise SymbolicTraceError(
+            f"traced with different tensors for {names}, called with one for two of them; the "
+            "program asks with `is` whether two are one.\nRecord again with that, "
+            "calque.record(program, x, x), or give copies."
         )
 
 
@@ -243,7 +295,7 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 
 CHECKS = frozenset(
     (
-        *(expect_value, expect_tensor, expect_given, expect_length, expect_mode),
-        *(expect_setting, raise_when),
+        *(expect_value, expect_tensor, expect_given, expect_container, expect_mode),
+        *(expect_setting, expect_distinct, raise_when),
     )
 )

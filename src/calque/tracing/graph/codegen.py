@@ -1,16 +1,19 @@
 """Code for graphs that computes what their interpreter computes.
 
 torch.fx prints `-2.0 ** x` for a power of a negative number, `nanj` for a complex nan, and refers
-to `inf` or `device` where a parameter has that name. Here each literal is printed so that Python
-reads back the same value, by names that no parameter hides.
+to `inf` or `device` where a parameter has that name. It writes the names of members between quotes
+that such a name may close, and so runs what stands behind them. Here each literal is printed so
+that Python reads back the same value, by names that no parameter hides, and a name that cannot
+stand behind a dot is a literal too.
 """
 
 import ast
 import cmath
+import copy
 import enum
 import keyword
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch.fx.graph import CodeGen, PythonCode, _PyTreeCodeGen, inplace_methods,
 from torch.fx.node import Node, _get_qualified_name
 
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph import modes
 from calque.tracing.graph.checks import in_place
 
 _ATOMS = (bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, Node)
@@ -50,10 +54,17 @@ class _Writer:
         """Keep the names of parameters; torch.fx forgets those that it gives a second one.
 
         Raises:
-            TraceError: a parameter hides the name of PyTorch itself.
+            TraceError: a parameter hides the name of PyTorch itself, or has a name that no code can
+                give it.
         """
         parameters = [node for node in nodes if node.op == "placeholder"]
         names = {str(node.target).lstrip("*") for node in parameters}
+        for name in sorted(names):
+            if not _is_name(name):
+                raise SymbolicTraceError(
+                    f"a parameter is called {name!r}, which is no name in Python.\n"
+                    "Call the parameter something else."
+                )
         if "torch" in names:
             raise SymbolicTraceError(
                 "a parameter is called torch, so that no code can name a function of PyTorch.\n"
@@ -92,6 +103,24 @@ class _Writer:
             return _Code(f"({self.source(value)})")
         return self.argument(value)
 
+    def quoted(self, value: str) -> Any:
+        """A name that torch.fx is not to put behind a dot."""
+        return _Code(str.__repr__(value))
+
+    def member(self, owner: str, path: str) -> str:
+        """An expression for a member, whatever its name is; no name ends the code around it.
+
+        Args:
+            owner: the code of what it is a member of.
+            path: its name, with a dot between the parts.
+        """
+        for part in path.split("."):
+            owner = f"{owner}.{part}" if _is_name(part) else self._getattr(owner, part)
+        return owner
+
+    def _getattr(self, owner: str, name: str) -> str:
+        return f"{self.name('getattr', getattr)}({owner}, {str.__repr__(name)})"
+
     def source(self, value: Any) -> str:
         """An expression whose value it is."""
         if isinstance(value, enum.Enum):
@@ -119,7 +148,16 @@ class _Writer:
             return "{" + ", ".join(pairs) + "}"
         if isinstance(value, (tuple, list)):
             return self._sequence(value)
-        return "..." if value is ... else repr(value)
+        return "..." if value is ... else self._of_object(value)
+
+    def _of_object(self, value: Any) -> str:
+        """Python's own `repr`; that of another class may be anything, so it is a global."""
+        for kind in (str, bytes, int):
+            if isinstance(value, kind) and not isinstance(value, bool):
+                return kind.__repr__(value)  # pyright: ignore[reportArgumentType]
+        if isinstance(value, Node) or type(value).__module__ in ("builtins", "torch"):
+            return repr(value)
+        return self.name(type(value).__name__, value)
 
     def _sequence(self, value: Any) -> str:
         parts = ", ".join(self.source(part) for part in value)
@@ -154,8 +192,11 @@ class _Writer:
 class _Written:
     """A node as it is printed: with other arguments."""
 
-    def __init__(self, node: Node, target: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, node: Node, target: Any, args: tuple, kwargs: dict[str, Any], op: str = ""
+    ) -> None:
         self._node = node
+        self.op = op or node.op
         self.target, self.args, self.kwargs = target, args, kwargs
 
     def __getattr__(self, name: str) -> Any:
@@ -165,11 +206,35 @@ class _Written:
         return repr(self._node)
 
 
+def _named(node: Any, writer: _Writer, root: str) -> Any:
+    """The node, or one for the same where torch.fx would print a name that is none in Python.
+
+    Args:
+        root: the code of what the graph's members are members of.
+    """
+    if node.op not in ("get_attr", "call_module", "call_method"):
+        return node
+    *owners, last = str(node.target).split(".") if node.op != "call_method" else [node.target]
+    if _is_name(last) and all(map(_is_name, owners)):
+        return node
+    if node.op == "call_method":
+        member = writer.member(repr(node.args[0]), last)
+        return _Written(node, "__call__", (_Code(member), *node.args[1:]), node.kwargs)
+    if node.op == "call_module":
+        member = _Code(writer.member(root, node.target))
+        return _Written(node, "__call__", (member, *node.args), node.kwargs, "call_method")
+    owner = _Code(writer.member(root, ".".join(owners)) if owners else root)
+    name = _Code(str.__repr__(last))
+    return _Written(node, getattr, (owner, name), {}, "call_function")
+
+
 def _written(node: Node, writer: _Writer) -> Any:
     """The node itself where torch.fx prints what it does."""
-    if not node.kwargs and all(type(arg) is Node for arg in node.args):
+    plain = not node.kwargs and all(type(arg) is Node for arg in node.args)
+    if plain and node.target not in modes.FUNCTIONS:
         return node
     target, args, kwargs = node.target, node.args, dict(node.kwargs)
+    target = modes.FUNCTIONS.get(target, target) if node.op == "call_function" else target
     name = getattr(target, "__name__", "")
     write = [writer.argument] * len(args)
     if node.op == "call_function" and getattr(target, "__module__", "") == "_operator":
@@ -180,6 +245,8 @@ def _written(node: Node, writer: _Writer) -> Any:
             write = [writer.operand] * len(args)
     elif write and (node.op == "call_method" or target is getattr):
         write[0] = writer.owner
+        if target is getattr and isinstance(args[1], str) and not _is_name(args[1]):
+            write[1] = writer.quoted
     made = tuple(apply(arg) for apply, arg in zip(write, args))
     named = {key: writer.argument(value) for key, value in kwargs.items()}
     if not all(map(_is_name, kwargs)):
@@ -188,6 +255,27 @@ def _written(node: Node, writer: _Writer) -> Any:
         if all(map(_is, named.values(), node.kwargs.values())) and len(named) == len(node.kwargs):
             return node
     return _Written(node, target, made, named)
+
+
+def _leaving(
+    blocks: list[str], transform: Any, writer: _Writer
+) -> Callable[[list[str]], list[str]]:
+    """Puts code into another that leaves blocks where it raises.
+
+    Args:
+        blocks: the names of the nodes that they begin with.
+        transform: what is done to the code beside that; may be None.
+    """
+    leave = writer.name("leave_blocks", modes.leave)
+    values, error = writer.name("locals", locals), writer.name("BaseException", BaseException)
+
+    def within(body: list[str]) -> list[str]:
+        lines = "".join(transform(body) if transform is not None else body).splitlines()
+        caught = [f"except {error}:"]
+        caught += [f"    {leave}({values}(), {blocks!r})", "    raise"]
+        return [f"{line}\n" for line in ["try:", *(f"    {line}" for line in lines), *caught]]
+
+    return within
 
 
 class Faithful(CodeGen):
@@ -199,8 +287,13 @@ class Faithful(CodeGen):
         writer = _Writer(namespace)
         listed = list(nodes)
         writer.reserve(listed)
-        written: Any = [_written(node, writer) for node in listed]
-        code = super()._gen_python_code(written, root_module, namespace, **options)
+        written: Any = [_named(_written(node, writer), writer, root_module) for node in listed]
+        printer, blocks = self, [node.name for node in modes.beginnings(listed)]
+        if blocks:
+            printer = copy.copy(self)
+            printer._body_transformer = _leaving(blocks, self._body_transformer, writer)
+        generate = super(Faithful, printer)._gen_python_code
+        code = generate(written, root_module, namespace, **options)
         for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:
             del code.globals[name]
         code.globals.update(writer.globals)

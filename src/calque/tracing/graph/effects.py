@@ -61,16 +61,17 @@ def may_share_memory(value: Value) -> bool:
     if not isinstance(value, Step):
         return True
     if value.op == "call_method":
-        return _may_return_view(str(value.target))
+        return may_return_view(str(value.target))
     if value.op == "call_function" and value.target not in _VIEWS:
         module = getattr(value.target, "__module__", None) or ""
         if module.startswith(("torch", "_operator", "operator")):
-            return _may_return_view(getattr(value.target, "__name__", "").strip("_"))
+            return may_return_view(getattr(value.target, "__name__", "").strip("_"))
     return True
 
 
 @functools.lru_cache(maxsize=4096)
-def _may_return_view(name: str) -> bool:
+def may_return_view(name: str) -> bool:
+    """Whether what a function of PyTorch gives may share memory with what it is given."""
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     schemas = [s for s in schemas if any("Tensor" in str(a.type) for a in s.arguments)]
     written = any(a.alias_info is not None for schema in schemas for a in schema.returns)

@@ -25,12 +25,3 @@ def _names_training(code: CodeType) -> bool:
     return "training" in code.co_names or any(
         _names_training(constant) for constant in code.co_consts if isinstance(constant, CodeType)
     )
-
-
-def depends_on_mode(root: torch.nn.Module) -> bool:
-    """Whether any module in `root` behaves differently in training, PyTorch's own included.
-
-    >>> depends_on_mode(torch.nn.Linear(2, 2)), depends_on_mode(torch.nn.Dropout())
-    (False, True)
-    """
-    return any(reads_training(type(module)) for module in root.modules())

@@ -16,9 +16,10 @@ from torch.fx.node import Node, base_types
 
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
+from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
-from calque.tracing.graph.training_modes import depends_on_mode
+from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.bindings import Inputs
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
@@ -34,7 +35,8 @@ class Assembly:
         names: of the members.
         inputs: the example call.
         source: from each node of `found` to the node of `old` that it is part of.
-        result: what `old` returned, of which the tensors are the results of `found`, in order.
+        run: of `old`, with its `result`, and the `assigned` of its nodes; the tensors in them are
+            the results of `found`, in order.
         functional: whether nothing writes to a view, so that a copy would do for it.
     """
 
@@ -45,12 +47,12 @@ class Assembly:
         names: list[str],
         inputs: Inputs,
         source: Callable[[Node], Node | None],
-        result: Any,
+        run: Any,
         functional: bool,
     ) -> None:
         self._old, self._found, self._inputs = old, found, inputs
         self._source, self._functional = source, functional
-        self._graph = TracedGraph()
+        self._graph = TracedGraph(tracer_cls=old.graph._tracer_cls)
         self._graph._codegen = old.graph._codegen
         (self._end,) = old.graph.find_nodes(op="output")
         self._members: dict[str, Any] = {}
@@ -63,7 +65,7 @@ class Assembly:
                 self._nodes[leaf] = self._member(name, _member(old, name), leaf)
         for node in found.graph.nodes:
             self._add(node)
-        self._add_output(result)
+        self._add_output(run)
         self._graph.eliminate_dead_code()
 
     def module(self) -> GraphModule:
@@ -86,6 +88,8 @@ class Assembly:
         for node, (placeholder, value) in zip(made, pairs):
             node.meta["val"] = value
             self._take(node, value, str(placeholder.target), rest)
+        for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_distinct):
+            self._graph.call_function(check.target, (check.args[0], *self._nodes.values()))
 
     def _take(self, node: Node, value: Any, name: str, rest: Iterator[Node]) -> None:
         """Check an input, and find the tensors in it."""
@@ -95,7 +99,8 @@ class Assembly:
             looks = {"shape": tuple(value.shape), "dtype": value.dtype}
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
-            self._check(checks.expect_length, node, len(value), name)
+            looks = checks.class_name(value), checks.parts_of(value)
+            self._check(checks.expect_container, node, *looks, name)
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, part in items:
                 child = self._graph.call_function(operator.getitem, (node, key))
@@ -109,15 +114,23 @@ class Assembly:
         check.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
 
     def _add_modes(self) -> None:
-        if depends_on_mode(self._old):
-            mode = self._member("training", self._old.training)
-            self._check(checks.expect_mode, mode, self._old.training, "")
+        for name, training in self._modes().items():
+            mode = self._member(f"{name}.training" if name else "training", training)
+            self._check(checks.expect_mode, mode, training, name)
         for node in self._old.graph.find_nodes(op="call_function", target=checks.expect_setting):
             self._graph.node_copy(node)
         asked = self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled)
         if any(user.target is cond for node in asked for user in node.users):
             setting = ("is_grad_enabled", (), torch._C.is_grad_enabled())
             self._graph.call_function(checks.expect_setting, setting)
+
+    def _modes(self) -> dict[str, bool]:
+        """The modes that the operators depend on: of modules, by path, and what `old` checks."""
+        modules = self._old.named_modules(remove_duplicate=False)
+        found = {name: m.training for name, m in modules if reads_training(type(m))}
+        for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_mode):
+            found[str(check.args[2])] = bool(check.args[1])
+        return found
 
     # Operators
 
@@ -156,10 +169,18 @@ class Assembly:
 
     # The result
 
-    def _add_output(self, result: Any) -> None:
+    def _add_output(self, run: Any) -> None:
         (found,) = self._found.graph.find_nodes(op="output")
         rest = iter(found.args[0])
-        structure = self._structured(result, lambda: self._nodes[next(rest)])
+        structure = self._structured(run.result, lambda: self._nodes[next(rest)])
+        for node, value in run.assigned.items():
+            owner: Any = node.args[0]
+            module = _member(self._old, str(owner.target))
+            held = module if isinstance(module, Owner) else Owner(module)
+            kept = self._member(self._fresh("_owner"), held)
+            made = self._structured(value, lambda: self._nodes[next(rest)])
+            assigned = self._graph.call_function(checks.assign, (kept, node.args[1], made))
+            self._place(assigned, node)
         output = self._graph.output(structure)
         self._place(output, self._end)
 

@@ -15,6 +15,8 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import Faithful
 
+_PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None), type(...))
+
 
 class Inputs:
     """An example call of a graph, its tensors abstract.
@@ -41,7 +43,7 @@ class Inputs:
     def _refuse_objects(self, given: Sequence[Any]) -> None:
         for node, value in zip(self.placeholders, given, strict=True):
             for leaf in pytree.tree_leaves(value):
-                if not isinstance(leaf, (torch.Tensor, bool, int, float, complex, str, type(None))):
+                if not isinstance(leaf, _PLAIN):
                     raise SymbolicTraceError(
                         f"{node.target} is given a {type(leaf).__name__}, which cannot be lowered."
                         "\nPass tensors and numbers, in tuples, lists and dictionaries."

@@ -36,6 +36,7 @@ from calque.tracing.graph.purity import has_effect
 from calque.tracing.lower import composites
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs
+from calque.tracing.lower.unseen_writes import refuse_unseen_writes
 from calque.tracing.proxies.modules import hold_modules
 from calque.tracing.proxies.wrapping import LeafFunctions
 
@@ -74,6 +75,8 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
         return mul
     <BLANKLINE>
     """
+    if torch.is_grad_enabled():
+        refuse_unseen_writes(graph.graph)
     mode = AbstractMode()
     inputs = Inputs(graph, args, kwargs, mode)
     state = State(graph, mode)
@@ -94,7 +97,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     except Exception as error:
         raise tidy(replay.located(error)) from None
     source = replay.source_in(found)
-    built = Assembly(graph, found, state.names, inputs, source, replay.result, functional)
+    built = Assembly(graph, found, state.names, inputs, source, replay, functional)
     return built.module()
 
 
@@ -224,6 +227,7 @@ class _Replay(torch.fx.Interpreter):
         source: for each node that `make_fx` made, the node that was running.
         writers: for each leaf that was written to, the node that did it last.
         result: what the graph returned, with its containers.
+        assigned: the nodes that assign attributes, and what each assigns.
     """
 
     def __init__(self, graph: GraphModule, state: State) -> None:
@@ -232,6 +236,7 @@ class _Replay(torch.fx.Interpreter):
         self.source: dict[Node, Node] = {}
         self.writers: dict[int, Node] = {}
         self.result: Any = None
+        self.assigned: dict[Node, Any] = {}
         self._state = state
         self._held: dict[str, torch.Tensor] = {}
         self._given: dict[str, Any] = {}
@@ -243,7 +248,11 @@ class _Replay(torch.fx.Interpreter):
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
     ) -> list[torch.Tensor]:
-        """The tensors among what the graph returns for `args`, with `held` for its members."""
+        """The tensors among what the graph gives for `args`, with `held` for its members.
+
+        First those that it returns, then those that it assigns to attributes.
+        """
+        self.assigned = {}
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
         self._gradient = torch._C.is_grad_enabled()
@@ -254,7 +263,7 @@ class _Replay(torch.fx.Interpreter):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
-        return tensors_in(self.result)
+        return [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
 
     def _parameters_and_buffers(self) -> set[str]:
         module: Any = self.module
@@ -316,6 +325,16 @@ class _Replay(torch.fx.Interpreter):
             )
         return super().call_method(target, args, kwargs)
 
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A layer of the graph."""
+        modules = self.fetch_attr(target).modules()
+        if self._gradient and any(m._backward_hooks or m._backward_pre_hooks for m in modules):
+            raise SymbolicTraceError(
+                f"{target} has hooks of the backward pass, which its operators do not have.\n"
+                "Lower within torch.no_grad() for a graph that is not differentiated."
+            )
+        return super().call_module(target, args, kwargs)
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
         if target is checks.manual_seed:
@@ -329,8 +348,12 @@ class _Replay(torch.fx.Interpreter):
                 f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
                 "Lower a program that takes it once, such as lambda x: model(x, x)."
             )
-        if target in (checks.assign, checks.expect_given):
-            return None  # operators do not assign attributes; `Assembly` keeps the check
+        if target is checks.assign:
+            assert self._running is not None
+            self.assigned[self._running] = args[2]  # `Assembly` makes the assignment
+            return None
+        if target in (checks.expect_given, checks.expect_mode, checks.expect_distinct):
+            return None  # which `Assembly` keeps
         if target is expect_answer and args[2] in AUTOGRAD:
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)

@@ -128,3 +128,15 @@ def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
             original(module, name, value if trace is None else trace.tracer.member_of(value))
 
     return setattr_
+
+
+class Scripted(torch.nn.Module):
+    """A program of TorchScript's as a part of one that is not, so that it can be one node."""
+
+    def __init__(self, program: torch.jit.ScriptModule) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program gives."""
+        return self.program(*args, **kwargs)

@@ -161,7 +161,8 @@ def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) ->
     if isinstance(function, torch._C.ScriptMethod):
         owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)
-    if torch.overrides.is_tensor_method_or_property(function):
+    is_method = getattr(torch.Tensor, function.__name__, None) is function  # `new_ones`, too
+    if is_method or torch.overrides.is_tensor_method_or_property(function):
         return tracer.create_proxy("call_method", function.__name__, args, kwargs)
     if isinstance(function, torch._ops.HigherOrderOperator):
         callback = next(filter(_is_python_callable, pytree.tree_leaves((args, kwargs))), None)

@@ -9,8 +9,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
+from calque.tracing.core.bytecode import asks_class, asks_identity
 from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
+from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.ends import given_to, mapped, result_of
 from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
@@ -66,6 +68,24 @@ def record(
     ['input_1', '_0', '_1', 'output']
     """
     keeper = Keeper((keep,) if isinstance(keep, str) else keep, edits or {})
+    return run_once(program, args, kwargs, strict, keeper)
+
+
+def run_once(
+    program: Any,
+    args: tuple,
+    kwargs: dict[str, Any],
+    strict: bool,
+    keeper: Keeper,
+    put_back: bool = False,
+) -> Recording:
+    """The recording of a run; see `record`.
+
+    Args:
+        put_back: whether what the run has changed of Python's state is changed back.
+    """
+    if isinstance(program, torch.jit.ScriptModule):
+        program = Scripted(program)
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
     watch = Watch(root, method, (args, kwargs), lambda code, names: None)
@@ -94,6 +114,8 @@ def record(
         raise
     finally:
         recorder.ended = True
+        if put_back:
+            watch.restore()
         watch.forget()
         recorder.leaves.forget()
         recorder.values.forget()
@@ -131,9 +153,7 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
     tensors = (leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor))
-    tape.parameters = {
-        recorder.values.of(tensor) for tensor in tensors if isinstance(tensor, torch.nn.Parameter)
-    }
+    tape.classes = {recorder.values.of(tensor): checks.class_name(tensor) for tensor in tensors}
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(
             f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
@@ -151,7 +171,7 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
     """Look at what the program has left, and give the recording its result."""
     recorder.end()
     tape.result = result_of(recorder, result)
-    tape.asks_for_parameters = watch.names("Parameter")
+    tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):

@@ -19,6 +19,7 @@ from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import Answer, expect_answer, expect_one
 from calque.tracing.graph.home import home
+from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
@@ -26,10 +27,10 @@ from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.keeping import Keeper, edited
-from calque.tracing.record.leaving import collapsible
+from calque.tracing.record.leaving import collapsible, refuse_lost_hooks
 from calque.tracing.record.values import Value, values_in
-from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.assumptions import Assumptions
+from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
 from calque.tracing.tracer.naming import NamingTracer
 
@@ -97,6 +98,7 @@ class Builder(NamingTracer):
         tape = self._tape
         is_module = isinstance(tape.root, torch.nn.Module)
         self._enter(tape.root)
+        self.graph._tracer_cls = Restoring  # which unpickling traces the code with
         self._origin = origin_of_code(self.graph._co_fields)
         self._add_inputs()
         self._add_events()
@@ -188,6 +190,12 @@ class Builder(NamingTracer):
             nodes = self._env[first], self._env[second]
             names = " and ".join(node.name for node in nodes)
             self.create_node("call_function", expect_one, (*nodes, names), {})
+        seconds = {second for _, second in tape.twins}
+        taken = [(node, name) for node, name, value in self._taken if value not in seconds]
+        if tape.asks_identity and len(taken) > 1:
+            names = ", ".join(dict.fromkeys(name for _, name in taken))
+            distinct = (names, *(node for node, _ in taken))
+            self.create_node("call_function", checks.expect_distinct, distinct, {})
         order_inputs(self.graph, tape.code)
         self.assumed.last_input = next(iter(reversed(self.graph.nodes)), None)
         for node in self._placeholders()[:1] if tape.asked else ():
@@ -203,9 +211,9 @@ class Builder(NamingTracer):
             for node, name, value in self._taken:
                 parameter = self._tape.signature.parameters[name]
                 may_miss = parameter.default is not parameter.empty
-                asks = self._tape.asks_for_parameters
+                asks = self._tape.asks_class
                 if may_miss or asks or all(user.target in checks.CHECKS for user in node.users):
-                    was = value in self._tape.parameters if asks else None
+                    was = self._tape.classes.get(value) if asks else None
                     self.graph.call_function(checks.expect_given, (node, name, was, str(origin)))
 
     def _placeholders(self) -> list[Node]:
@@ -248,7 +256,8 @@ class Builder(NamingTracer):
     # Events
 
     def _add_events(self) -> None:
-        leaves = collapsible(self._tape, self._is_leaf, self._whole)
+        leaves = collapsible(self._tape, self._is_leaf, self._keeper, self._whole)
+        refuse_lost_hooks(self._tape, leaves)
         opened: dict[torch.nn.Module, ModuleCall] = {}
         for event in self._tape.events:
             module = event.module if isinstance(event, Call) else event.call.parent

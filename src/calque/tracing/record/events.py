@@ -43,6 +43,13 @@ class ModuleCall:
         self.is_changed = self.is_open = False
         self.place: Place | None = None
 
+    def open(self) -> None:
+        """Something in it is not what the module does by itself."""
+        call: ModuleCall | None = self
+        while call is not None:
+            call.is_open = True
+            call = call.parent
+
     def __repr__(self) -> str:
         return f"{type(self.module).__name__} {self.path or '(the program)'}"
 

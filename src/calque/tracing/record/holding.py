@@ -30,6 +30,8 @@ def hold(patches: Patches) -> None:
     hold_contexts(patches)
     hold_settings(patches)
     hold_randomness(patches)
+    patches.hold(torch, "cond", _followed_cond)
+    patches.hold(torch, "while_loop", _followed_loop)
     patches.hold(threading.Thread, "start", _started)
     patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
     for name in _OF_POOLS:
@@ -158,3 +160,34 @@ def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
             torch.overrides._push_mode(mode)
 
     return has_torch_function
+
+
+def _is_recorded() -> bool:
+    trace = current_trace()
+    contexts = getattr(trace.tracer, "contexts", None) if trace is not None else None
+    return contexts is not None and contexts.repeats
+
+
+def _followed_cond(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.cond` goes the way that this run goes; PyTorch's own compiles both."""
+
+    @functools.wraps(original)
+    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        if not _is_recorded():
+            return original(pred, true_fn, false_fn, operands)
+        return true_fn(*operands) if pred else false_fn(*operands)
+
+    return cond
+
+
+def _followed_loop(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+        if not _is_recorded():
+            return original(cond_fn, body_fn, carried_inputs)
+        carried = carried_inputs
+        while cond_fn(*carried):
+            carried = body_fn(*carried)
+        return carried
+
+    return loop

@@ -114,6 +114,10 @@ class Keeper:
         edits = self._edits.items()
         return [Edited(edit, name) for pattern, edit in edits if matches(name, pattern)]
 
+    def is_edited(self, name: str) -> bool:
+        """Whether anything is done to what calls of this name give."""
+        return any(matches(name, pattern) for pattern in self._edits)
+
     def wants(self, name: str) -> bool:
         """Whether to keep what calls of this name give."""
         return any(matches(name, pattern) for pattern in self._keep)

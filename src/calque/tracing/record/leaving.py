@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.record.events import Begin, Call, ModuleCall
+from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.values import Value, values_in
 
 
@@ -22,7 +24,10 @@ class Leaves(NamedTuple):
 
 
 def collapsible(
-    tape: Any, is_leaf: Callable[[torch.nn.Module, str], bool], whole: bool = False
+    tape: Any,
+    is_leaf: Callable[[torch.nn.Module, str], bool],
+    keeper: Keeper,
+    whole: bool = False,
 ) -> Leaves:
     """The calls that one node can stand for, among those that are to be leaves.
 
@@ -30,10 +35,13 @@ def collapsible(
     others use of what was computed in it. What is read into Python in it is read again by the
     module itself, when the node runs; but a number that it gives is none of the graph's.
 
+    One with hooks of the backward pass is one, too: the graph would not call them otherwise.
+
     Args:
+        keeper: edits what some calls give; one in which that happens is opened.
         whole: whether the program itself may be one.
     """
-    refused: set[ModuleCall] = set()
+    refused = _edited(tape, keeper)
     while True:
         leaves = _outermost(tape, is_leaf, refused, whole)
         found = _that_leak(tape, leaves)
@@ -59,7 +67,7 @@ def _outermost(
             continue
         is_root = call.module is tape.root and call.parent is None
         fits = not ((is_root and not whole) or call.is_open or call in refused)
-        if fits and is_leaf(call.module, call.path):
+        if fits and (is_leaf(call.module, call.path) or has_backward_hooks(call.module)):
             calls.add(call)
             within.add(call)
     return Leaves(calls, within)
@@ -73,6 +81,43 @@ def _changed(tape: Any) -> set[ModuleCall]:
         while call is not None:
             found.add(call)
             call = call.parent
+    return found
+
+
+def has_backward_hooks(module: torch.nn.Module) -> bool:
+    """Whether PyTorch calls hooks of the module in the backward pass, which no mode sees."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
+def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
+    """Raise for a module with hooks of the backward pass that is no node of the graph.
+
+    Raises:
+        TraceError: names the module.
+    """
+    for event in tape.events:
+        if isinstance(event, Begin) and event.call not in leaves.within:
+            if has_backward_hooks(event.call.module):
+                raise SymbolicTraceError(
+                    f"{event.call.origin()}: {event.call!r} has hooks of the backward pass, and "
+                    "cannot be one node here, so that the graph would not call them.\nRecord a "
+                    "module around it, or register the hooks after the recording."
+                )
+
+
+def _edited(tape: Any, keeper: Keeper) -> set[ModuleCall]:
+    """The calls of modules in which something else is put in the place of a value."""
+    found: set[ModuleCall] = set()
+    for event in tape.events if keeper.patterns else ():
+        if isinstance(event, Call):
+            around = event.module
+            name = f"{around.path if around is not None else ''}:{event.name}"
+        else:
+            around, name = event.call.parent, event.call.path
+        if keeper.is_edited(name):
+            while around is not None:
+                found.add(around)
+                around = around.parent
     return found
 
 

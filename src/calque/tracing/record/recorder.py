@@ -211,6 +211,8 @@ class Recorder:
         try:
             for edit in keeper.edits_of(name):
                 result = edit(result)
+                if local.module is not None:
+                    local.module.open()
         finally:
             local.is_editing = False
         if keeper.wants(name):

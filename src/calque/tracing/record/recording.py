@@ -9,6 +9,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.utils import _pytree as pytree
 
+from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.lowering import lower
 from calque.tracing.record.build import Builder
@@ -30,8 +31,8 @@ class Tape:
         signature, code, names: of the method or the function; the parameters with their stars.
         arguments: what each parameter was given, with values in the place of tensors.
         twins: the values of tensors that were given twice.
-        parameters: the values of `Parameter`s among the arguments.
-        asks_for_parameters: whether the program may ask which those are.
+        classes: the names of the classes of the tensors among the arguments, by their values.
+        asks_class, asks_identity: whether the program may ask for these, and which are one.
         events, result: what the program did and what it gave.
         assignments: module, attribute and value of what it has assigned.
         asked, assumed: what the graph has to check.
@@ -46,8 +47,8 @@ class Tape:
         self.names = _names(self.code, isinstance(root, torch.nn.Module))
         self.arguments: dict[str, Any] = {}
         self.twins: list[tuple[Value, Value]] = []
-        self.parameters: set[Value | None] = set()
-        self.asks_for_parameters = False
+        self.classes: dict[Value | None, str] = {}
+        self.asks_class = self.asks_identity = False
         self.events: list[Event] = recorder.events
         self.result: Any = None
         self.assignments: list[tuple[torch.nn.Module, str, Any]] = []
@@ -179,7 +180,7 @@ def _lines(events: Sequence[Event]) -> Iterator[str]:
         call = event.call if isinstance(event, Begin) else event
         origin = call.origin()
         place = f"  [{origin.file}:{origin.line}]" if origin is not None else ""
-        yield f"{'  ' * depth}{call!r}{place}"
+        yield f"{'  ' * depth}{printable(repr(call) + place)}"
         depth += isinstance(event, Begin)
 
 

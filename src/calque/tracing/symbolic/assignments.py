@@ -10,6 +10,7 @@ import torch
 
 from calque.tracing.core.refusals import here, refuse_because
 from calque.tracing.graph import checks
+from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.changes import MISSING, Change, is_same, spoken
@@ -111,22 +112,6 @@ class Assignments:
                 key = (id(module), name)
                 changes.append(Change(key, f"self.{name}", what, place, before, after, write))
         return changes
-
-
-class Owner:
-    """The traced module itself, of which a graph module is not a part."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-
-    def is_like(self, other: "Owner") -> bool:
-        """Whether another one is of the same module."""
-        return self.module is other.module
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        name = tracer.get_fresh_qualname("_owner")
-        tracer.keep(name, self)
-        return tracer.create_node("get_attr", name, (), {})
 
 
 def _read(module: torch.nn.Module, name: str) -> Any:

@@ -6,6 +6,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
+from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
 
 
@@ -14,6 +15,11 @@ class Assumptions:
 
     Attributes:
         inputs: each tensor among the inputs, its name, and what it looked like, by `LOOKS`.
+        kinds: the class of each of these, by name.
+        may_be_left_out: the names of those whose parameter has a default that is no tensor: the
+            program may ask which of the two it has.
+        asks_identity, asks_class: whether the program may ask with `is` whether two tensors are
+            one, and of what class one is.
         last_input: the last node that belongs to the inputs.
         settings: the questions to PyTorch, with their arguments, and the answers.
         modes: whether each module that asks for it, by path, was in training.
@@ -21,6 +27,9 @@ class Assumptions:
 
     def __init__(self) -> None:
         self.inputs: list[tuple[Node, str, dict[str, Any]]] = []
+        self.kinds: dict[str, str] = {}
+        self.may_be_left_out: set[str] = set()
+        self.asks_identity = self.asks_class = False
         self.last_input: Node | None = None
         self.settings: dict[tuple[str, tuple], Any] = {}
         self.modes: dict[str, bool] = {}
@@ -28,8 +37,9 @@ class Assumptions:
         self._asked: set[str] = set()
         self._from_inputs: set[Node] = set()
 
-    def add_input(self, node: Node, name: str) -> None:
-        """A tensor among the inputs, of which the abstract value is known."""
+    def add_input(self, node: Node, name: str, kind: str) -> None:
+        """A tensor among the inputs, of which the abstract value and the class are known."""
+        self.kinds[name] = kind
         looks = {aspect: look(node.meta["val"]) for aspect, look in checks.LOOKS.items()}
         self.inputs.append((node, name, looks))
 
@@ -53,6 +63,8 @@ class Assumptions:
         self._trainable.update(other._trainable)
         self.settings.update(other.settings)
         self.modes.update(other.modes)
+        self.asks_identity |= other.asks_identity
+        self.asks_class |= other.asks_class
 
     def move(self, nodes: dict[Node, Node]) -> None:
         """The inputs are other nodes now."""
@@ -66,6 +78,7 @@ class Assumptions:
             for node, name, looks in self.inputs if self._asked else ():
                 asked = {aspect: look for aspect, look in looks.items() if aspect in self._asked}
                 graph.call_function(checks.expect_tensor, (node, name, asked))
+            self._insert_checks_of_objects(graph)
             for name, value in self._trainable.items():
                 member = graph.create_node("get_attr", name)
                 graph.call_function(checks.expect_tensor, (member, name, {"requires_grad": value}))
@@ -74,3 +87,13 @@ class Assumptions:
             for path, training in self.modes.items():
                 mode = graph.create_node("get_attr", f"{path}.training" if path else "training")
                 graph.call_function(checks.expect_mode, (mode, training, path))
+
+    def _insert_checks_of_objects(self, graph: Graph) -> None:
+        place = str(origin_of_code(graph._co_fields))
+        for node, name, _ in self.inputs:
+            if self.asks_class or name in self.may_be_left_out:
+                kind = self.kinds[name] if self.asks_class else None
+                graph.call_function(checks.expect_given, (node, name, kind, place))
+        if self.asks_identity and len(self.inputs) > 1:
+            names = ", ".join(name for _, name, _ in self.inputs)
+            graph.call_function(checks.expect_distinct, (names, *(n for n, *_ in self.inputs)))

@@ -142,7 +142,8 @@ def _application(kind: type, original: Any) -> Callable[..., Any]:
         return original.__get__(None, kind)(*args, **kwargs)
 
     apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
-    apply.__module__ = kind.__module__
+    # What says that it is PyTorch's is called by that name, and PyTorch has none like it.
+    apply.__module__ = __name__ if kind.__module__.startswith("torch") else kind.__module__
     apply.runs_abstractly = True
     apply.differentiates = kind
     return apply

@@ -53,12 +53,14 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     tracer.assumed.follow(node)
     if starred is None and name not in given:
         return _default(tracer, node, name, value)
+    if not empty and isinstance(value, torch.Tensor) and name in given:
+        tracer.assumed.may_be_left_out.add(name)
     return _like(tracer, node, name, value)
 
 
 def _held(tracer: Any, default: Any) -> Any:
     """The default as a graph can hold it: code has no tensors, and None stands for a function."""
-    if isinstance(default, torch.Tensor):
+    if any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(default)):
         return ...
     if any(map(is_constant, pytree.tree_leaves(default))):
         return None
@@ -76,22 +78,27 @@ def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
         given = tracer.create_proxy("call_function", checks.given_or, either, {}).node
         tracer.assumed.follow(given)
         return _like(tracer, given, name, default)
-    return _constant(tracer, node, name, _held(tracer, default)) or default
+    held = _held(tracer, default)
+    _constant(tracer, node, name, held)
+    return default if held is None or held is ... else held
 
 
 def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
         node.meta["val"] = tracer.abstract.of(value)
-        tracer.assumed.add_input(node, name)
-        return _with_attributes(tracer, node, name, tracer.tensor_proxy(node), value)
+        tracer.assumed.add_input(node, name, checks.class_name(value))
+        proxy = tracer.tensor_proxy(node)
+        if isinstance(value, torch.nn.Parameter) and hasattr(proxy, "type_of_value"):
+            proxy._is_param, proxy.type_of_value = True, type(value)
+        return _with_attributes(tracer, node, name, proxy, value)
     if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
-        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
+        _expect_container(tracer, node, name, value)
         parts = [_part(tracer, node, i, f"{name}[{i}]", part) for i, part in enumerate(value)]
         build: Any = type(value)
         return _watched(tracer, node, build(*parts) if hasattr(value, "_fields") else build(parts))
     if isinstance(value, dict):
-        tracer.create_node("call_function", checks.expect_length, (node, len(value), name), {})
+        _expect_container(tracer, node, name, value)
         made = copy.copy(value)
         for key, part in value.items():
             made[key] = _part(tracer, node, key, f"{name}[{key!r}]", part)
@@ -105,6 +112,12 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
             "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
         )
     return _constant(tracer, node, name, value)
+
+
+def _expect_container(tracer: Any, node: Node, name: str, value: Any) -> None:
+    kind = checks.class_name(value)
+    check = (node, kind, checks.parts_of(value), name)
+    tracer.create_node("call_function", checks.expect_container, check, {})
 
 
 def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torch.Tensor) -> Any:
@@ -121,6 +134,7 @@ def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torc
 
 
 def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
+    _expect_container(tracer, node, name, value)
     made = copy.copy(value)
     for field in dataclasses.fields(value):
         part = getattr(value, field.name)

@@ -29,6 +29,12 @@ class ValueProxy(Strict, Proxy):
             raise AttributeError(k)  # Python looks for protocols that a proxy does not know
         return ValueAttribute(self, k)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OWN or name.startswith("_") or not hasattr(self, "node"):
+            super().__setattr__(name, value)
+        else:
+            self.tracer.create_proxy("call_function", setattr, (self, name, value), {})
+
     def __divmod__(self, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", divmod, (self, other), {})
 

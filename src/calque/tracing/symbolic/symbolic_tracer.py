@@ -27,6 +27,7 @@ from calque.tracing.abstract.abstract_values import UNKNOWN, AbstractValues
 from calque.tracing.abstract.fakes import hold_log
 from calque.tracing.abstract.questions import ASPECTS, OF_PYTORCH, REFUSED
 from calque.tracing.abstract.tensor_inference import gives_tensor
+from calque.tracing.core.bytecode import asks_class, asks_identity
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import current_step, refuse, refuse_because
@@ -141,6 +142,8 @@ class SymbolicTracer(NamingTracer):
 
     def starts(self, code: CodeType, held: dict[str, Any]) -> None:
         """Code of the program's starts for the first time, with these global variables."""
+        self.assumed.asks_identity |= asks_identity(code)
+        self.assumed.asks_class |= asks_class(code)
         if self._patches is not None:
             hold_type(self._patches, code, held)
 
@@ -215,6 +218,11 @@ class SymbolicTracer(NamingTracer):
                 "it where the trace does not look.\nLet it return the value instead."
             )
         node = super().create_node(*args, **kwargs)
+        if node.op == "get_attr" and "val" not in node.meta:
+            value = self._abstract(node)
+            if value is not UNKNOWN:
+                node.meta["val"] = value
+                self.tensors.add(node)
         self.constants.check(node)
         origin = node.meta.get("origin")
         if origin is not None and not node.stack_trace:

@@ -130,10 +130,10 @@ class Watch:
         codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
-    def names(self, word: str) -> bool:
-        """Whether code of the program's, as far as it was looked at, has this name in it."""
-        codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
-        return any(word in names_of(code).words for code in codes)
+    def asks(self, question: Callable[[CodeType], bool]) -> bool:
+        """Whether code of the program's, as far as it was looked at, asks something."""
+        codes = self._snapshot.codes.items()
+        return any(question(code) for code, owner in codes if owner is Owner.USER)
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import chain
 from types import FunctionType, ModuleType
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -53,6 +53,11 @@ class Tracer(TracerBase):
     graph_type: type[Graph] = Graph
     pytree_codegen: type[_PyTreeCodeGen] = _PyTreeCodeGen
     contexts: Any = None
+
+    @classmethod
+    def _graph_module_deserialization_tracer(cls, root: torch.nn.Module) -> Self:
+        """What later releases of PyTorch make of a tracer's class to unpickle its graphs."""
+        return cls()
 
     def __init__(
         self,

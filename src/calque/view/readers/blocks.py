@@ -1,5 +1,8 @@
 """Federated computations: each building block is a node, and each part has an edge to the whole."""
 
+from itertools import count
+
+from calque.errors.printable import shortened
 from calque.federated.building_blocks import blocks as bb
 from calque.federated.computation import Computation, PolymorphicComputation
 from calque.view.families import family_of
@@ -10,7 +13,6 @@ from calque.view.graph import (
     ViewGroup,
     ViewNode,
 )
-from calque.view.printable import shortened
 from calque.view.readers.fx import source_line
 
 _KINDS: dict[type, Kind] = {bb.Literal: "constant", bb.Data: "input"}
@@ -63,20 +65,21 @@ class _Read:
         self.edges: list[ViewEdge] = []
         self.groups: list[ViewGroup] = []
         self._count = 0
+        self._taken: set[str] = set()
 
     def block(
         self, block: bb.BuildingBlock, group: str, names: dict[str, str], as_: str = ""
     ) -> str:
         """Read a block; gives the id of its node."""
         self._count += 1
-        id = as_ or f"{type(block).__name__.lower()}_{self._count}"
+        id = self._unique(as_ or f"{type(block).__name__.lower()}_{self._count}")
         inner = self._function(block, group) if isinstance(block, bb.Lambda) else group
         if isinstance(block, bb.Lambda) and block.parameter is not None:
             names = {key: value for key, value in names.items() if key != block.parameter}
         parts: list[str] = []
         bound = block.locals if isinstance(block, bb.Block) else ()
         for local, value in bound:
-            parts.append(self.block(value, inner, names, self._named(local)))
+            parts.append(self.block(value, inner, names, local))
             names = {**names, local: parts[-1]}
         parts += (self.block(part, inner, names) for part in block.children()[len(bound) :])
         self.nodes.append(_node(id, block, group))
@@ -85,9 +88,13 @@ class _Read:
             self.edges.append(ViewEdge(names[block.name], id, "binding"))
         return id
 
-    def _named(self, local: str) -> str:
-        taken = {node.id for node in self.nodes}
-        return local if local not in taken else f"{local}_{self._count + 1}"
+    def _unique(self, wanted: str) -> str:
+        """An id that no node has: names of values may look like those made here, as `call_2`."""
+        id, others = wanted, count(2)
+        while id in self._taken:
+            id = f"{wanted}_{next(others)}"
+        self._taken.add(id)
+        return id
 
     def _function(self, block: bb.Lambda, group: str) -> str:
         name = f"({block.parameter or ''} →)"

@@ -8,8 +8,8 @@ import torch
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
+from calque.errors.printable import shortened
 from calque.view.graph import TensorLook
-from calque.view.printable import shortened
 
 
 def arguments_of(node: Node) -> Iterator[tuple[str, str]]:

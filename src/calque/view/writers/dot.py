@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from calque.errors.printable import printable, shortened
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 from calque.view.palette import COLOURS
-from calque.view.printable import printable, shortened
 
 _HEAD = (
     (

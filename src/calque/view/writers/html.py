@@ -9,10 +9,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from calque.errors.printable import printable
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 from calque.view.palette import COLOURS, SERVED
-from calque.view.printable import printable
 
 _PLACE = re.compile("@([A-Z]+)@")
 _SCRIPTS = (

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
+from calque.errors.printable import printable, shortened
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewNode
 from calque.view.palette import COLOURS
-from calque.view.printable import printable, shortened
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_ .,:/×…-]")
 

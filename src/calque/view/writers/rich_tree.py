@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from calque.errors.printable import printable
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewGroup
 from calque.view.palette import COLOURS
-from calque.view.printable import printable
 from calque.view.writers.text import details, rows
 
 

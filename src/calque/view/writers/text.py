@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from calque.errors.printable import printable
 from calque.view.collapsing import title
 from calque.view.graph import ViewGraph, ViewGroup, ViewNode
-from calque.view.printable import printable
 
 
 def rows(graph: ViewGraph, depth: int | None) -> Iterator[tuple[str, ViewNode | ViewGroup, bool]]:

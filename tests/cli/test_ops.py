@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from calque.cli import main
 from calque.coverage import MODES, packed, statuses, unpacked
+from calque_cli.main import main
 
 
 def test_operators_are_listed(capsys):
@@ -34,10 +34,15 @@ def test_what_matches_nothing_is_an_error(capsys):
     assert "no operator" in capsys.readouterr().err
 
 
-def test_a_verb_is_needed(capsys):
-    with pytest.raises(SystemExit):
-        main([])
-    assert "ops" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["relu", "F.relu", "torch.nn.functional.relu", "aten::relu"])
+def test_an_operator_is_found_however_it_is_written(name, capsys):
+    assert main(["ops", name, "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["nn_functional_relu"]
+
+
+def test_what_is_misspelt_has_near_names(capsys):
+    assert main(["ops", "layernorm"]) == 1
+    assert "nn_functional_layer_norm" in capsys.readouterr().err
 
 
 def test_results_are_of_known_modes():

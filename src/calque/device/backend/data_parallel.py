@@ -1,0 +1,23 @@
+"""`nn.DataParallel` on the device, which has one index: the module is called as it is.
+
+PyTorch would scatter the inputs by a function that builds without CUDA do not have.
+"""
+
+import functools
+from typing import Any
+
+from torch.nn import DataParallel
+
+
+def install() -> None:
+    """Stand in front of `DataParallel.forward`."""
+    theirs = DataParallel.forward
+
+    @functools.wraps(theirs)
+    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        first = next(self.module.parameters(), None)
+        if first is not None and first.device.type == "jax":
+            return self.module(*inputs, **kwargs)
+        return theirs(self, *inputs, **kwargs)
+
+    DataParallel.forward = forward  # type: ignore[method-assign]

@@ -1,0 +1,60 @@
+"""Peaks of memory, and what is free: JAX's figures, or on the CPU those of the system."""
+
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_PEAK = "peak_bytes_in_use"
+
+
+class _Reset:
+    """The peak of JAX's when a new one was begun."""
+
+    peak = -1
+
+
+def peak(stats: Mapping[str, int], in_use: int) -> int:
+    """The peak of the bytes in use.
+
+    Args:
+        stats: JAX's figures of the device.
+        in_use: the bytes in use now.
+    """
+    if _PEAK not in stats:
+        return _resident_peak()
+    return stats[_PEAK] if stats[_PEAK] > _Reset.peak else in_use
+
+
+def reset(stats: Mapping[str, int]) -> None:
+    """Begin a new peak."""
+    if _PEAK in stats:
+        _Reset.peak = stats[_PEAK]
+    elif _CLEAR.exists():
+        _CLEAR.write_text("5")  # Linux: the peak of the resident memory begins anew
+
+
+def free_and_total(stats: Mapping[str, int]) -> tuple[int, int]:
+    """The free and the total bytes."""
+    total = stats.get("bytes_limit")
+    if total is not None:
+        return max(total - stats.get("bytes_in_use", 0), 0), total
+    page = os.sysconf("SC_PAGE_SIZE")
+    return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+
+def as_torch(stats: Mapping[str, int], in_use: int) -> dict[str, int]:
+    """JAX's figures, and the same under the names that PyTorch's allocators give them."""
+    found = {"current": in_use, "peak": peak(stats, in_use)}
+    kinds = ("allocated_bytes", "active_bytes", "reserved_bytes")
+    named = {f"{kind}.all.{which}": n for kind in kinds for which, n in found.items()}
+    return {**stats, **named}
+
+
+def _resident_peak() -> int:
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,97 @@
+"""A gradient has the placement of its parameter, from the moment that it is accumulated.
+
+PyTorch's engine gives the gradients to the leaves at nodes of its own. Before a backward these are
+looked up, and for its time each is told to place what comes in: no hook is left on a tensor, which
+a copy of the tensor would lose.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from jax.sharding import Sharding
+
+from calque.device.kernels.constraint import constrained
+from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.runtime.placement import is_same
+
+Tensor = torch.Tensor
+
+
+def placed_like(gradient: Any, placement: Sharding) -> Any:
+    """A gradient with a placement; itself if it has that already, or is none."""
+    if not isinstance(gradient, Tensor) or gradient.device.type != "jax":
+        return gradient
+    now = placement_like(gradient)
+    if now is not None and is_same(now, placement, gradient.ndim):
+        return gradient
+    # noted too: what a program makes like a gradient (an optimizer's state) lies as it does
+    return keep_placement(constrained(gradient, placement), placement)
+
+
+@contextmanager
+def placing(roots: Iterable[Any]) -> Iterator[None]:
+    """Within, gradients that reach leaves with a placement get it.
+
+    Args:
+        roots: what is differentiated.
+    """
+    with ExitStack() as stack:
+        for node in _accumulating(roots):
+            placement = placement_like(node.variable)
+            if placement is not None:
+                stack.callback(node.register_prehook(_hook(placement)).remove)
+        yield
+
+
+def _hook(placement: Sharding) -> Any:
+    def place(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(placed_like(gradient, placement) for gradient in gradients)
+
+    return place
+
+
+def _accumulating(roots: Iterable[Any]) -> list[Any]:
+    """The nodes at which gradients reach leaves."""
+    waiting = [_node_of(root) for root in roots]
+    seen = {node for node in waiting if node is not None}
+    waiting = list(seen)
+    found = []
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable") and type(node).__name__ == "AccumulateGrad":
+            found.append(node)
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def _node_of(root: Any) -> Any:
+    if not isinstance(root, Tensor):
+        return getattr(root, "node", None)  # a torch.autograd.graph.GradientEdge
+    if root.grad_fn is None and root.requires_grad:
+        return torch.autograd.graph.get_gradient_edge(root).node
+    return root.grad_fn
+
+
+def run_placing(run: Any, roots: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """PyTorch's engine, where there are placements.
+
+    Args:
+        run: the engine.
+        roots: what is differentiated.
+        args, kwargs: the rest of its arguments.
+    """
+    if kwargs.get("accumulate_grad", True):
+        with placing(roots):
+            return run(roots, *args, **kwargs)
+    inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())
+    found = run(roots, *args, **kwargs)
+    placements = [placement_like(x) if isinstance(x, Tensor) else None for x in inputs]
+    return tuple(
+        gradient if placement is None else placed_like(gradient, placement)
+        for gradient, placement in zip(found, placements, strict=True)
+    )

@@ -1,0 +1,49 @@
+"""Tensors that several processes share are shown as the parts that this process holds.
+
+To show them whole, all processes would have to print them.
+"""
+
+import functools
+
+import jax
+import torch
+
+from calque.device.memory.cell import active, read
+from calque.device.memory.host import host_tensor
+from calque.device.runtime.addressable import is_here, own_shards, where
+
+_MOST = 8  # parts that are shown
+_INDENT = 7  # of what stands behind "tensor("
+
+
+def install() -> None:
+    """Have `repr` show such tensors (a second call does nothing)."""
+    shown = torch._tensor_str._str
+    if hasattr(shown, "shows_parts"):
+        return
+
+    @functools.wraps(shown)
+    def show(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if tensor_contents is None and self.device.type == "jax" and active.trace is None:
+            tensor_contents = _parts(self)
+        return shown(self, tensor_contents=tensor_contents)
+
+    show.shows_parts = True  # type: ignore[attr-defined]
+    torch._tensor_str._str = show
+
+
+def _parts(tensor: torch.Tensor) -> str | None:
+    """What this process holds of a tensor; None if that is the whole, or it is a wrapper."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    array = read(tensor.detach())
+    if is_here(array):
+        return None
+    shards = own_shards(array)
+    rank, count = jax.process_index(), jax.process_count()
+    lines = [f"..., shape={tuple(array.shape)}{where(array)}; process {rank} of {count} holds"]
+    for index, part in list(shards.items())[:_MOST]:
+        lines.append(f"{index}: {torch._tensor_str._tensor_str(host_tensor(part), _INDENT)}")
+    if len(shards) > _MOST:
+        lines.append(f"and {len(shards) - _MOST} parts more")
+    return ("\n" + " " * _INDENT).join(lines)

@@ -1,0 +1,55 @@
+"""Kernels that first check the numbers and the values of a call, as the facts of operators tell."""
+
+from typing import Any
+
+from calque.device.kernels import trace_checks
+from calque.device.kernels.seen import all_seen
+from calque.ops.table.facts import Known, fact_of
+from calque.ops.table.number_range import Holds, fits_every_dtype
+from calque.ops.table.registry import Rule
+
+Kernel = Any
+
+
+def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel:
+    """A kernel that first makes the checks of numbers and values that are told of its rule.
+
+    Args:
+        names: the names of the operator's arguments.
+        rule: the rule; None for an operator without one.
+        kernel: the kernel.
+    """
+    known = Known() if rule is None else fact_of(rule.name)
+    numbers, values = known.get("numbers"), known.get("values")
+    if numbers is None and values is None:
+        return kernel
+    if isinstance(numbers, Holds) and values is None:
+        return _holding(numbers, names, kernel)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if numbers is not None or trace_checks.looking():
+            given = all_seen(names, args, kwargs)
+            if numbers is not None:
+                numbers(**given)
+            if values is not None and trace_checks.looking():
+                values(**given)
+        return kernel(*args, **kwargs)
+
+    return run
+
+
+def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
+    """A kernel that first checks numbers, of which nearly all fit every dtype."""
+    places = tuple((names.index(n), n) for n in check.parameters if n in names)
+    if not places:
+        return kernel
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for place, name in places:
+            value = args[place] if place < len(args) else kwargs.get(name)
+            if not fits_every_dtype(value):
+                check(**all_seen(names, args, kwargs))
+                break
+        return kernel(*args, **kwargs)
+
+    return run

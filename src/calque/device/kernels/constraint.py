@@ -1,0 +1,48 @@
+"""A tensor with another placement, as an operator that autograd and every tracer see through."""
+
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import Sharding
+
+from calque.device.kernels.custom import op
+from calque.device.runtime.placement import spread
+
+NAME = "calque_sharding::constrain"
+_placements: list[Sharding] = []
+_numbers: dict[Sharding, int] = {}
+_library: list[torch.library.Library] = []
+
+
+def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
+    """The tensor with a placement; its gradient gets the same one.
+
+    Args:
+        tensor: of the device, with any shape that the placement fits.
+        placement: where to.
+    """
+    number = number_of(placement)  # which defines the operator
+    return torch.ops.calque_sharding.constrain(tensor, number)
+
+
+def number_of(placement: Sharding) -> int:
+    """What the operator `calque_sharding::constrain` knows a placement by."""
+    if not _library:
+        _define()
+    spread.exists = True
+    number = _numbers.get(placement)
+    if number is None:
+        number = _numbers[placement] = len(_placements)
+        _placements.append(placement)
+    return number
+
+
+def _define() -> None:
+    library = torch.library.Library("calque_sharding", "DEF")
+    library.define("constrain(Tensor x, int placement) -> Tensor")
+    _library.append(library)
+
+    @op(NAME)
+    def constrain(x: Any, placement: int) -> Any:
+        return jax.lax.with_sharding_constraint(x, _placements[placement])

@@ -1,0 +1,64 @@
+"""Warn of a line whose tensors have another length at each turn: each length is compiled.
+
+What counts is that the same operator is compiled at the same line of the user's for shapes that
+differ in one length alone, wherever that length stands in them. Layers of different widths, which
+one line may call, differ in more.
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+
+from calque.errors import ShapeWarning
+from calque.errors.frames import user_frame
+
+Shapes = Sequence[tuple[int, ...]]
+_LENGTHS = 5  # of which the last is warned of
+_MOST = 10_000  # lines and operators to remember
+
+
+class _Lines:
+    """What was compiled at which line."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[object, set[int]] = defaultdict(set)
+        self.warned: set[tuple[str, int]] = set()
+
+
+_lines = _Lines()
+
+
+def note(name: str, shapes: Shapes) -> None:
+    """An operator is about to be compiled.
+
+    Args:
+        name: the operator's.
+        shapes: of its arrays.
+    """
+    frame = user_frame()
+    if frame is None:
+        return
+    line = frame.f_code.co_filename, frame.f_lineno
+    if line in _lines.warned:
+        return
+    if len(_lines.lengths) > _MOST:
+        _lines.lengths.clear()
+    for length in {n for shape in shapes for n in shape}:
+        others = tuple(tuple([None if n == length else n for n in shape]) for shape in shapes)
+        found = _lines.lengths[line, name, others]
+        found.add(length)
+        if len(found) == _LENGTHS:
+            _lines.warned.add(line)
+            _warn(*line, name, sorted(found))
+            return
+
+
+def _warn(file: str, line: int, name: str, lengths: list[int]) -> None:
+    met = ", ".join(map(str, lengths))
+    message = (
+        f"{name} was compiled for {_LENGTHS} lengths at this line ({met}): each new length "
+        "compiles all operators that meet it.\nPad to one length, or to a few (the next power "
+        "of two); to generate text, use a cache of fixed length (transformers: "
+        'cache_implementation="static"); torch.compile takes options={"buckets": "pow2"}.'
+    )
+    warnings.warn_explicit(message, ShapeWarning, file, line)

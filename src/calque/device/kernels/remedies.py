@@ -1,0 +1,92 @@
+"""What to write instead, where a trace is asked for a value that it does not have.
+
+The same look at a value has another way out in a `while`, in an `if`, in a line that logs a loss
+and in a copy to the CPU. Which it is, is read off the source of the line that asks.
+"""
+
+import ast
+import textwrap
+from types import FrameType
+
+from calque.tracing.core.statements import Place, encloses, extent, running
+from calque.tracing.paths.while_loops import while_loop
+
+_BRANCH = (
+    "Use torch.where(condition, a, b), which computes both, or torch.cond, which computes one, "
+    "in place of the {}."
+)
+_RETURN = (
+    "Return it from the function and {} there, on what the call gives; inside, compute with the "
+    "tensor."
+)
+_SHOWN = "Return it from the function, and print or log it outside (`print(x)` shows its shape)."
+_LOOP = "Write the loop as torch.while_loop, with tensors for all that changes:\n{}"
+_COMPUTES = (
+    "Leave it a tensor and compute with that, return it, or let calque.jit(fn, specialize=True) "
+    "compile a program for each value."
+)
+MASK = (
+    "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask in place of a "
+    "count of nonzero(); or calque.jit(fn, specialize=True), a program for each number of elements."
+)
+_LOGGING = ("print", "log", "info", "debug", "warning", "error", "write", "append", "add_scalar")
+_SPOKEN = {ast.If: "`if`", ast.IfExp: "`if`", ast.Assert: "`assert`", ast.BoolOp: "`and`/`or`"}
+
+
+def of_copy(frame: FrameType) -> str:
+    """The remedy for a copy to the CPU (`cpu()`, `numpy()`, `tolist()`)."""
+    name = next((n for n in _called(frame) if n in ("cpu", "tolist", "numpy")), None)
+    return _RETURN.format(f"call .{name}()" if name else "look at it")
+
+
+def of_number(frame: FrameType) -> str:
+    """The remedy for a number or a truth that Python asks for."""
+    loop = while_loop(frame)
+    if loop is not None:
+        return _LOOP.format(textwrap.indent(loop.remedy, "    "))
+    for node in reversed(_around(frame)):
+        if isinstance(node, ast.FormattedValue) or _logs(node):
+            return _SHOWN
+        kind = _SPOKEN.get(type(node))
+        if kind is not None and _decides(node, frame):
+            return _BRANCH.format(kind)
+    return _COMPUTES
+
+
+def _around(frame: FrameType) -> list[ast.AST]:
+    """The pieces of syntax around the instruction that runs, the innermost last."""
+    found = running(frame)
+    if found is None:
+        return []
+    tree, place = found
+    return [node for node in ast.walk(tree) if _has_place(node) and _encloses(node, place)]
+
+
+def _has_place(node: ast.AST) -> bool:
+    return isinstance(node, ast.stmt | ast.expr)
+
+
+def _encloses(node: ast.AST, place: Place) -> bool:
+    return encloses(extent(node), place)  # type: ignore[arg-type]
+
+
+def _decides(node: ast.AST, frame: FrameType) -> bool:
+    """Whether what runs is what a statement or expression decides by."""
+    condition = getattr(node, "test", node)
+    found = running(frame)
+    assert found is not None
+    return _encloses(condition, found[1]) or found[1] == extent(node)  # type: ignore[arg-type]
+
+
+def _called(frame: FrameType) -> list[str]:
+    """The names of what is called by the instruction that runs, and around it."""
+    calls = [node.func for node in _around(frame) if isinstance(node, ast.Call)]
+    return [_name(function) for function in reversed(calls)]
+
+
+def _logs(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node.func) in _LOGGING
+
+
+def _name(function: ast.expr) -> str:
+    return getattr(function, "attr", None) or getattr(function, "id", "")

@@ -1,0 +1,35 @@
+"""The placements of tensors."""
+
+import torch
+from jax.sharding import Sharding
+
+from calque.device.memory.cell import active, cell_of, layout_of
+from calque.device.runtime.placement import placement_of, spread
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def placement_like(tensor: torch.Tensor) -> Sharding | None:
+    """The placement that tensors like this one take over.
+
+    None of a part of a storage, or of another arrangement of it than the storage's own, and of
+    tensors of other devices, or of transformations of `torch.func`.
+    """
+    if not spread.exists or _is_wrapped(tensor):
+        return None
+    cell = getattr(tensor.untyped_storage(), "cell", None) if tensor.device.type == "jax" else None
+    if cell is None:
+        return None
+    if tensor.shape != cell.array.shape or tensor.storage_offset():
+        return None
+    if tensor.stride() != layout_of(cell).stride:
+        return None
+    trace, placement = active.trace, placement_of(cell.array)
+    return trace.placements.get(cell) if placement is None and trace is not None else placement
+
+
+def keep_placement(tensor: torch.Tensor, placement: Sharding | None) -> torch.Tensor:
+    """The tensor, whose storage has a placement from now on; eagerly its array has it already."""
+    if active.trace is not None and placement is not None:
+        active.trace.placements[cell_of(tensor)] = placement
+    return tensor

@@ -1,0 +1,89 @@
+"""Arrays of which this process has a part only: what the host may ask of them.
+
+To read such an array whole is a step of all processes. Who prints a value in one process does not
+mean that, and would wait for the others for ever; so the host is refused, and told what to do.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class ElsewhereError(RuntimeError):
+    """The host of one process asked for values that other processes hold."""
+
+
+def is_here(array: Any) -> bool:
+    """Whether this process can read the whole of an array by itself."""
+    return getattr(array, "is_fully_addressable", True) or array.is_fully_replicated
+
+
+def check_here(array: Any, use: str) -> None:
+    """Raise ElsewhereError if this process holds a part of an array only.
+
+    Args:
+        array: an array of JAX, or values of numpy.
+        use: what the host wants of it, as the end of "a tensor is".
+    """
+    if is_here(array):
+        return
+    raise ElsewhereError(
+        f"a tensor of shape {tuple(array.shape)} and dtype {array.dtype}{where(array)} is {use}, "
+        f"but process {jax.process_index()} of {jax.process_count()} holds a part of it only. In "
+        "every process, take calque.sharding.gather(tensor), which is whole in each; or reduce it "
+        "first (its sum() is everywhere). calque.sharding.local(tensor) is the part that is here, "
+        "and torch.distributed.checkpoint saves each process's own part"
+    )
+
+
+def on_host(array: Any) -> np.ndarray:
+    """The elements of an array that is whole here.
+
+    JAX raises for a split array without elements, one of whose dimensions is 0.
+    """
+    return np.asarray(array) if array.size else np.empty(array.shape, array.dtype)
+
+
+def values(array: Any, use: str) -> np.ndarray:
+    """The elements of an array on the host.
+
+    Raises:
+        ElsewhereError: other processes hold some of them.
+    """
+    check_here(array, use)
+    return on_host(array)
+
+
+def own_values(array: Any) -> np.ndarray:
+    """The elements that this process holds, each at least once: in their shape if it has all."""
+    if is_here(array):
+        return on_host(array)
+    return np.concatenate([np.asarray(part).reshape(-1) for part in own_shards(array).values()])
+
+
+def own_shards(array: Any) -> dict[str, Any]:
+    """The parts of an array that this process holds, each once, by where in the array they are."""
+    return {_said(shard.index, array.shape): shard.data for shard in array.addressable_shards}
+
+
+def where(array: Any) -> str:
+    """How an array is split over a mesh, as the end of a sentence."""
+    spec = getattr(array.sharding, "spec", None)
+    return "" if spec is None else f", placed P{tuple(spec)}".replace(",)", ")")
+
+
+def explained(error: RuntimeError, arrays: Any, use: str) -> RuntimeError:
+    """What an error stands for: an ElsewhereError where JAX cannot fetch one of some arrays."""
+    if "non-addressable" in str(error):
+        for array in arrays:
+            try:
+                check_here(array, use)
+            except ElsewhereError as elsewhere:
+                return elsewhere
+    return error
+
+
+def _said(index: Any, shape: Any) -> str:
+    bounds = (part.indices(size)[:2] for part, size in zip(index, shape))
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"

@@ -1,0 +1,109 @@
+"""What several processes each bring along has to be the same in all.
+
+A value that every process holds (a parameter before it is spread, a number, the random state) is
+one value of the program. JAX takes each process's own and does not look; here their digests are
+compared, so that a seed or a file that differs is an error and not a model that nobody has.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import Sharding
+
+
+class DisagreementError(RuntimeError):
+    """Processes have different values for what is one value of the program."""
+
+
+class _Names(threading.local):
+    current: str | None = None
+
+
+_names = _Names()
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A context whose values are called by a name in errors, as that of a parameter."""
+    previous, _names.current = _names.current, name
+    try:
+        yield
+    finally:
+        _names.current = previous
+
+
+def spans(placement: Sharding) -> bool:
+    """Whether a placement has devices of other processes."""
+    return not placement.is_fully_addressable
+
+
+def spread_out(values: Any, placement: Sharding) -> jax.Array:
+    """Values that each process has, as one array over the devices of several.
+
+    Args:
+        values: an array of this process, or of numpy.
+        placement: over devices of several processes, each of which calls this.
+
+    Raises:
+        DisagreementError: the values are not the same in all processes.
+    """
+    host = np.asarray(values)
+    check(host, placement)
+    return jax.make_array_from_callback(host.shape, placement, lambda index: host[index])
+
+
+def check(host: np.ndarray, placement: Sharding) -> None:
+    """Raise DisagreementError where the processes of a placement have different values."""
+    check_all([host], placement)
+
+
+def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
+    """As `check`, for several values of which each process has its own."""
+    processes = {device.process_index for device in placement.device_set}
+    if len(processes) < jax.process_count() or not hosts:
+        return  # the others do not come by here, and JAX's collectives are of all
+    digests = np.stack(list(map(_digest, hosts)))
+    together = np.frombuffer(hashlib.sha256(digests.tobytes()).digest(), np.uint32)
+    if not _others(process_allgather(together)):
+        return
+    everyone = process_allgather(np.frombuffer(np.int64(len(hosts)).tobytes(), np.uint32))
+    if _others(everyone):
+        raise DisagreementError(
+            "the processes do not run the same program: they called it with "
+            "different numbers of values of their own"
+        )
+    for host, each in zip(hosts, np.swapaxes(process_allgather(digests), 0, 1)):
+        others = _others(each)
+        if others:
+            raise _disagreement(host, others)
+
+
+def _digest(host: np.ndarray) -> np.ndarray:
+    kind = repr((host.shape, host.dtype.str)).encode()
+    digest = hashlib.sha256(kind + np.ascontiguousarray(host).tobytes()).digest()
+    return np.frombuffer(digest, np.uint32)
+
+
+def _others(everyone: Any) -> list[int]:
+    """The processes whose values differ from those of the first."""
+    return [rank for rank, one in enumerate(everyone) if (one != everyone[0]).any()]
+
+
+def _disagreement(host: np.ndarray, others: list[int]) -> DisagreementError:
+    name = "a tensor" if _names.current is None else f"{_names.current!r}"
+    if host.dtype == np.uint64 and host.shape == (2,):
+        name = "the random state, which is"
+    ranks = ", ".join(map(str, others))
+    return DisagreementError(
+        f"{name} of shape {host.shape} and dtype {host.dtype} is not the same in all processes: "
+        f"that of process {ranks} differs from that of process 0. What is spread over a mesh or "
+        "replicated is one value of the whole program: give torch.manual_seed the same seed in "
+        "every process, and load the same file. A process's own part of a batch goes through "
+        "calque.sharding.loader"
+    )

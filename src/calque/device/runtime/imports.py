@@ -1,0 +1,60 @@
+"""What is done to a module of PyTorch's once somebody else has imported it.
+
+Some of them take long to import and few programs use them: `torch.nn.attention.flex_attention`
+brings sympy from PyTorch 2.14 on.
+"""
+
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+_waiting: dict[str, Callable[[ModuleType], None]] = {}
+_looking = threading.local()
+
+
+def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
+    """Call `act` with the module: now if it is loaded, else when its import has succeeded.
+
+    Args:
+        name: the module's full name.
+        act: what is done, once.
+    """
+    if (module := sys.modules.get(name)) is not None:
+        act(module)
+        return
+    if not any(finder is _Finder for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder)
+    _waiting[name] = act
+
+
+class _Finder:
+    """Stands before Python's finders, asks them, and adds the act to what they found."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _waiting or getattr(_looking, "name", None) == name:
+            return None
+        _looking.name = name
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            _looking.name = None
+        if spec is not None and spec.loader is not None:
+            _act_after(spec.loader, name)
+        return spec
+
+
+def _act_after(loader: object, name: str) -> None:
+    execute = loader.exec_module  # pyright: ignore[reportAttributeAccessIssue]
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        if (act := _waiting.pop(name, None)) is not None:
+            act(module)
+
+    loader.exec_module = exec_module  # pyright: ignore[reportAttributeAccessIssue]

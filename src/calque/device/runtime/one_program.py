@@ -1,0 +1,85 @@
+"""CPUs of several processes run one program at a time.
+
+XLA's CPU client hands each device's part of a program to a pool of threads. In a program of several
+processes a part waits in a collective for the other processes, and a dozen programs that were
+started without a look at their results wait for each other for ever. So there each call of a
+program that spans processes ends when its results are there. JAX's calls in C++, which know nothing
+of this, are switched off: a collective over a network of CPUs takes longer than they save.
+
+The values that each process brings along (a batch, a number, the random state) are compared before:
+JAX takes each process's own.
+
+GPUs and TPUs have queues of their own and are left alone.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import jax
+import numpy as np
+from jax._src import pjit
+from jax._src.interpreters import pxla
+
+from calque.device.runtime import agreement
+
+_installed = False
+_placements: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_compared: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def is_needed() -> bool:
+    """Whether this process computes on CPUs together with others."""
+    return jax.distributed.is_initialized() and jax.default_backend() == "cpu"
+
+
+def is_installed() -> bool:
+    """Whether calls of programs are waited for here."""
+    return _installed
+
+
+def install() -> None:
+    """Have programs wait from now on, where that is needed (a second call does nothing)."""
+    global _installed
+    if _installed or not is_needed() or jax.process_count() == 1:
+        return
+    _installed = True
+    run = pxla.ExecuteReplicated.__call__
+
+    @functools.wraps(run)
+    def run_and_wait(self: Any, *args: Any) -> Any:
+        placement = _over_processes(self)
+        if placement is None:
+            return run(self, *args)
+        agreement.check_all(_own(self, args), placement)
+        results = run(self, *args)
+        jax.block_until_ready(results)
+        return results
+
+    pxla.ExecuteReplicated.__call__ = run_and_wait
+    pjit._get_fastpath_data = lambda *args, **kwargs: None
+    pxla.MeshExecutable.create_cpp_call = lambda self, params: None
+    jax.clear_caches()  # programs that C++ calls already
+
+
+def _over_processes(program: Any) -> Any:
+    """A placement of a program over the devices of several processes; None if it has none."""
+    if program not in _placements:
+        handlers = program.in_handler.in_shardings, program.out_handler.out_shardings
+        spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
+        _placements[program] = max(spans, key=lambda one: one.num_devices, default=None)
+    return _placements[program]
+
+
+def _own(program: Any, args: Sequence[Any]) -> list[np.ndarray]:
+    """The arguments of a program that each process brings along, but those compared before."""
+    own = []
+    for index in sorted(program.kept_var_idx):
+        value = args[index]
+        if isinstance(value, jax.Array):
+            if not value.is_fully_addressable or _compared.get(id(value)) is value:
+                continue
+            _compared[id(value)] = value
+        own.append(np.asarray(value))
+    return own

@@ -1,0 +1,172 @@
+"""Compiled programs outlive the process: where they are kept, and who decides that.
+
+JAX has a persistent cache, switched off until somebody names a folder. calque names one, below the
+user's folder of caches, unless JAX was told one, and lets it keep small programs, too: an eager
+step is made of a hundred of them. Who configures JAX's cache after the import of calque, before
+the first program is compiled, has it as configured.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+from jax._src import compilation_cache as jax_cache
+
+from calque.device.runtime.stored_programs import Store
+from calque.errors import CacheWarning
+
+VARIABLE = "CALQUE_CACHE_DIR"
+DEFAULT = 2 << 30
+_DIRECTORY = "jax_compilation_cache_dir"
+_SHORTEST = "jax_persistent_cache_min_compile_time_secs"
+_UNCHANGED: Any = object()
+
+
+class _Settings:
+    """What is set.
+
+    Attributes:
+        folder: where calque keeps programs; None where it does not.
+        most: how many bytes they may take.
+        shortest: JAX's own least time of compilation for what is kept.
+        others: what opens the caches that are not ours.
+    """
+
+    folder: Path | None = None
+    most: int = DEFAULT
+    shortest: float = 1.0
+    others: Callable[[str], Any]
+
+
+_settings = _Settings()
+
+
+def compilation_cache(
+    directory: str | os.PathLike[str] | None = _UNCHANGED, *, max_bytes: int = DEFAULT
+) -> Path | None:
+    """Say where compiled programs are kept for the next process, or that they are not.
+
+    It is on by default, in `calque` below the user's folder of caches (`~/.cache` on Linux), or
+    where the environment variable `CALQUE_CACHE_DIR` says ("off" for nowhere), unless JAX is
+    configured to keep programs elsewhere. JAX's own programs in this process are kept there, too.
+    Programs that call Python functions are not kept.
+
+    Args:
+        directory: a folder, made when it is needed; nobody else may write to it, for what is in it
+            is run. None keeps nothing. Left out, nothing changes.
+        max_bytes: how much the programs may take in the folder; those used least recently go.
+
+    Returns:
+        The folder in which programs are kept now, a part of `directory` for this processor and
+        release of JAX; None if there is none.
+
+    Raises:
+        ValueError: `max_bytes` is negative.
+
+    >>> import calque
+    >>> calque.compilation_cache(None)
+    >>> calque.compilation_cache() is None
+    True
+    """
+    if max_bytes < 0:
+        raise ValueError(f"max_bytes is a number of bytes, not {max_bytes}")
+    if directory is not _UNCHANGED:
+        _use(None if directory is None else Path(directory).expanduser(), max_bytes)
+    current = getattr(jax.config, _DIRECTORY)
+    return None if current is None or not jax.config.jax_enable_compilation_cache else Path(current)
+
+
+def install() -> None:
+    """Switch the cache on, as the environment says."""
+    _settings.others = jax_cache.get_file_cache
+    jax_cache.get_file_cache = _opened
+    asked = os.environ.get(VARIABLE)
+    if asked is not None and asked.strip().lower() in ("", "0", "off", "none"):
+        return
+    if getattr(jax.config, _DIRECTORY) or not jax.config.jax_enable_compilation_cache:
+        return  # the user's
+    folder = Path(asked).expanduser() if asked else _usual()
+    if folder is None:
+        return
+    reason = _unusable(folder)
+    if reason is None:
+        _use(folder, DEFAULT)
+        return
+    warnings.warn(
+        f"compiled programs are not kept for the next process: {folder} {reason}. Choose another "
+        f'folder by {VARIABLE}, or {VARIABLE}="off"',
+        CacheWarning,
+        stacklevel=2,
+    )
+
+
+def _use(directory: Path | None, most: int) -> None:
+    if _settings.folder is None:
+        _settings.shortest = getattr(jax.config, _SHORTEST)
+    _settings.folder = None if directory is None else directory.absolute() / _here()
+    _settings.most = most
+    own = _settings.folder is not None
+    jax.config.update(_DIRECTORY, str(_settings.folder) if own else None)
+    jax.config.update(_SHORTEST, 0.0 if own else _settings.shortest)
+    if jax_cache._cache is not None or jax_cache._cache_initialized:  # open already
+        jax_cache.reset_cache()
+
+
+def _opened(path: str) -> Any:
+    """What JAX reads and writes a folder with, when it first does."""
+    if _settings.folder is not None and Path(path) == _settings.folder:
+        return Store(_settings.folder, _settings.most), path
+    if _settings.folder is not None and getattr(jax.config, _SHORTEST) == 0.0:
+        jax.config.update(_SHORTEST, _settings.shortest)
+    return _settings.others(path)
+
+
+def _usual() -> Path | None:
+    """The user's folder for what can be made again; None where there is no home."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return Path(base) / "calque"
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why a folder is not to be used, if that is so."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+    except OSError as error:
+        return f"cannot be made ({error.strerror})"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be written to"
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        return "belongs to another user, whose programs would be run"
+    return None
+
+
+@cache
+def _here() -> str:
+    """A name for this release of JAX on this kind of processor, whose programs fit no other."""
+    parts = [jax.__version__, jaxlib.__version__, platform.machine(), platform.system()]
+    try:
+        with open("/proc/cpuinfo") as file:
+            parts += [line for line in file.read(16384).splitlines() if line.startswith("flags")][
+                :1
+            ]
+    except OSError:
+        parts.append(platform.processor())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

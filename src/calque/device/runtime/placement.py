@@ -1,0 +1,166 @@
+"""Placements: arrays spread over several of JAX's devices.
+
+The placement of a storage is the sharding of the array in its cell. An array on JAX's default
+device alone has none: it goes along with whatever it meets. As long as no process-wide `spread`
+says that there is another array, nothing here is asked for anything.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+from jax import Array
+from jax._src.array import ArrayImpl
+from jax._src.config import enable_x64
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from calque.device.runtime import agreement
+from calque.device.runtime.addressable import is_here
+
+
+class _Spread:
+    """Whether an array with a placement was ever met in this process."""
+
+    exists = False
+
+
+spread = _Spread()
+
+
+@lru_cache(maxsize=1)
+def default_device() -> Any:
+    """The device on which arrays without a placement are."""
+    return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
+
+
+def placement_of(array: Any) -> Sharding | None:
+    """The placement of an array; None where it has none, and of JAX's tracers."""
+    if type(array) is not ArrayImpl:
+        return None
+    sharding = array.sharding
+    if type(sharding) is SingleDeviceSharding and sharding._device is default_device():
+        return None
+    return sharding
+
+
+def placements_of(arrays: Iterable[Any]) -> list[Sharding | None]:
+    """The placements of some arrays."""
+    return list(map(placement_of, arrays))
+
+
+def note(array: Any) -> None:
+    """Take note of an array that comes from elsewhere."""
+    if not spread.exists and placement_of(array) is not None:
+        spread.exists = True
+
+
+def is_same(one: Any, other: Any, ndim: int) -> bool:
+    """Whether two placements put each element of an array on the same devices."""
+    if one is other or one == other:
+        return True
+    if one is None or other is None:
+        return False
+    return one.is_equivalent_to(other, ndim)
+
+
+def are_same(
+    ones: Sequence[Sharding | None], others: Sequence[Sharding | None], ndims: Sequence[int]
+) -> bool:
+    """Whether placements are the same pair by pair."""
+    return ones == others or all(map(is_same, ones, others, ndims))
+
+
+def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
+    """Whether a placement splits a shape evenly."""
+    try:
+        placement.shard_shape(shape)
+    except ValueError:
+        return False
+    return True
+
+
+def placed(array: Any, placement: Sharding) -> Array:
+    """An array with a placement: moved there, or constrained to it where it is traced.
+
+    Args:
+        array: an array, a tracer, or values of numpy.
+        placement: where to.
+    """
+    with enable_x64(True):
+        if isinstance(array, jax.core.Tracer):
+            return jax.lax.with_sharding_constraint(array, placement)
+        spread.exists = True
+        if agreement.spans(placement) and is_here(array):
+            return agreement.spread_out(array, placement)
+        return jax.device_put(array, placement)
+
+
+def kept(array: Any, before: Any) -> Any:
+    """What takes the place of an array in a storage: its placement stays.
+
+    Args:
+        array: the new one.
+        before: the one that the storage had.
+    """
+    placement = placement_of(before)
+    if placement is None:
+        return array
+    if array.shape != before.shape and not fits(placement, array.shape):
+        placement = everywhere(placement)
+    if type(array) is ArrayImpl and is_same(array.sharding, placement, array.ndim):
+        return array
+    return placed(array, placement)
+
+
+def everywhere(placement: Sharding) -> Sharding:
+    """The placement in which each device of another one holds the whole."""
+    if isinstance(placement, NamedSharding):
+        return _replicated(placement.mesh)
+    if type(placement) is SingleDeviceSharding:
+        return placement
+    devices = sorted(placement.device_set, key=lambda device: device.id)
+    return _replicated(_line(tuple(devices)))
+
+
+@lru_cache(maxsize=256)
+def _replicated(mesh: Any) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+@lru_cache(maxsize=256)
+def _line(devices: tuple[Any, ...]) -> jax.sharding.Mesh:
+    auto = (jax.sharding.AxisType.Auto,)
+    return jax.make_mesh((len(devices),), ("devices",), axis_types=auto, devices=devices)
+
+
+def common(placements: Iterable[Sharding | None]) -> Sharding | None:
+    """The placement in which whatever has none joins those that have one; None if none has.
+
+    Arrays that lie on a single device are moved to where the others are spread.
+    """
+    found = [one for one in placements if one is not None]
+    if not found:
+        return None
+    return everywhere(max(found, key=lambda one: one.num_devices))
+
+
+def order_of(placement: Sharding) -> tuple[Any, ...]:
+    """The devices of a placement in their order, which must be one in a program."""
+    return tuple(placement._device_assignment)
+
+
+def together(arrays: list[Any]) -> None:
+    """Have one program of JAX take some arrays: those that are elsewhere join those most spread.
+
+    What JAX moves by itself, because no one has put it where it is, stays.
+    """
+    committed = [a for a in arrays if type(a) is ArrayImpl and a._committed]
+    if len({order_of(a.sharding) for a in committed}) < 2:
+        return
+    placement = everywhere(max((a.sharding for a in committed), key=lambda one: one.num_devices))
+    devices = order_of(placement)
+    for index, array in enumerate(arrays):
+        if type(array) is ArrayImpl and array._committed:
+            if order_of(array.sharding) != devices:
+                arrays[index] = placed(array, placement)

@@ -1,0 +1,106 @@
+"""Compiled programs in files, that processes share: JAX's persistent cache, kept small and whole.
+
+JAX's own store reads the times of all its entries at each write, and keeps an entry that a process
+wrote half for ever. Here a file takes its name when it is whole, carries a checksum, and the files
+used least recently go when all together are too large. Nothing waits for another process.
+"""
+
+import contextlib
+import os
+import tempfile
+import threading
+import warnings
+import zlib
+from pathlib import Path
+
+from calque.errors import CacheWarning
+
+_SUFFIX = ".xla"
+_CHECKSUM = 4  # bytes, at the end
+
+
+class Store:
+    """What JAX asks for compiled programs, and gives them to.
+
+    Args:
+        folder: the folder of the files; it is made when the first is written.
+        most: how many bytes they may take together, about.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._path = self.folder = folder
+        self.most = most
+        self._total: int | None = None  # until the first is written
+        self._writes = True
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """The entry of a key; None if there is none, or not a whole one."""
+        path = self.folder / (key + _SUFFIX)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        value = data[:-_CHECKSUM]
+        whole = data[-_CHECKSUM:] == _checksum(value)
+        with contextlib.suppress(OSError):  # it may only be read, or another process takes it away
+            os.utime(path) if whole else path.unlink()
+        return value if whole else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep an entry; the first failure ends writing, with a warning."""
+        with self._lock:
+            if not self._writes or len(value) > self.most:
+                return
+            try:
+                self._write(key, value)
+                self._bound(len(value) + _CHECKSUM)
+            except OSError as error:
+                self._writes = False
+                warnings.warn(
+                    f"compiled programs cannot be kept in {self.folder} ({error}): the next "
+                    "process compiles them again. Choose another folder by CALQUE_CACHE_DIR or "
+                    'calque.compilation_cache, or CALQUE_CACHE_DIR="off"',
+                    CacheWarning,
+                    stacklevel=2,
+                )
+
+    def clear(self) -> None:
+        """Throw all entries away."""
+        for path in self.folder.glob("*" + _SUFFIX):
+            path.unlink(missing_ok=True)
+
+    def _write(self, key: str, value: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(value + _checksum(value))
+            os.replace(name, self.folder / (key + _SUFFIX))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _bound(self, added: int) -> None:
+        """Let the oldest go when there is too much; counted anew then, as others write, too."""
+        if self._total is not None:
+            self._total += added
+            if self._total <= self.most:
+                return
+        entries = []
+        for path in self.folder.iterdir():  # with what a process that was killed left half written
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                entries.append((found.st_mtime_ns, found.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries) if total > self.most else ():
+            if total <= self.most * 3 // 4:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+        self._total = total
+
+
+def _checksum(value: bytes) -> bytes:
+    return zlib.crc32(value).to_bytes(_CHECKSUM, "little")

@@ -1,0 +1,109 @@
+"""Puts our side of PyTorch's distributed names in front of PyTorch's own."""
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_module, distribute_tensor
+
+from calque.distributed import data_parallel, fsdp, meshes, styles, tensors
+from calque.distributed.groups import ProcessGroupCalque
+from calque.launching.joining import join
+
+_installed: list[bool] = []
+routes: dict[str, Callable[..., Any]] = {}
+"""What PyTorch's functions call now, by their names."""
+
+
+def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -> None:
+    """`DeviceMesh.__init__` of a mesh of type "jax".
+
+    Args:
+        init: PyTorch's.
+        mesh: the new mesh.
+        args, kwargs: of the call, but for the type.
+    """
+    install()
+    mesh.__class__ = meshes.JaxDeviceMesh
+    kwargs |= {"_init_backend": False, "_rank": meshes.first_device()}
+    init(mesh, "jax", *args, **kwargs)
+    meshes.set_up(mesh, kwargs.get("_root_mesh"))
+
+
+def make_group(options: Any, *_: Any) -> Any:
+    """The process group of the backend "calque": it joins the processes for JAX, too."""
+    if options.group_size > 1:
+        join()
+    install()
+    return ProcessGroupCalque(options.store, options.group_rank, options.group_size, options)
+
+
+def install() -> None:
+    """Put our side in place (a second call does nothing)."""
+    if _installed:
+        return
+    _installed.append(True)
+    styles.install()
+    data_parallel.install()
+    _replace(distribute_tensor, tensors.distribute_tensor, 1)
+    _replace(distribute_module, tensors.distribute_module, 1)
+    _replace(fully_shard, fsdp.fully_shard, None)
+    for name, attribute in tensors.ATTRIBUTES.items():
+        if not hasattr(torch.Tensor, name):
+            setattr(torch.Tensor, name, attribute)
+    theirs = DTensor.from_local
+
+    @functools.wraps(theirs)
+    def from_local(local: Any, device_mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if meshes.is_ours(device_mesh):
+            raise NotImplementedError(
+                "DTensor.from_local on a mesh of type 'jax': there are no local tensors to make a "
+                "global one from. A tensor is global already; calque.sharding.constrain says how "
+                "it lies, and calque.sharding.loader joins the processes' own batches"
+            )
+        return theirs(local, device_mesh, *args, **kwargs)
+
+    DTensor.from_local = staticmethod(from_local)
+
+
+def _replace(theirs: Any, ours: Any, position: int | None) -> None:
+    """Have a function ask for its mesh first, whoever holds it under whatever name.
+
+    So its code is exchanged, and its own is called as another function: a script may have imported
+    it before the mesh was there.
+
+    Args:
+        theirs: PyTorch's function.
+        ours: serves meshes of type "jax".
+        position: of the mesh among the arguments; None if it is a keyword.
+    """
+    code = theirs.__code__
+    own = FunctionType(
+        code, theirs.__globals__, code.co_name, theirs.__defaults__, theirs.__closure__
+    )
+    own.__kwdefaults__ = theirs.__kwdefaults__
+
+    def route(*args: Any, **kwargs: Any) -> Any:
+        mesh = kwargs.get("mesh" if position is None else "device_mesh")
+        if position is not None and len(args) > position:
+            mesh = args[position]
+        is_ours = meshes.is_ours(mesh) or (position is None and fsdp.goes_without(args, mesh))
+        return (ours if is_ours else own)(*args, **kwargs)
+
+    routes[code.co_qualname] = route
+    constants = tuple(code.co_qualname if c == "NAME" else c for c in _routed.__code__.co_consts)
+    theirs.__defaults__ = theirs.__kwdefaults__ = None
+    theirs.__code__ = _routed.__code__.replace(
+        co_consts=constants, co_freevars=code.co_freevars, co_name=code.co_name
+    )
+
+
+def _routed(*args: Any, **kwargs: Any) -> Any:
+    from calque.distributed.front import routes  # this runs among another module's names
+
+    return routes["NAME"](*args, **kwargs)

@@ -1,0 +1,182 @@
+"""`fully_shard` on a mesh of JAX's devices.
+
+Parameters are split over the mesh, and so are their gradients and the optimizer's state; XLA
+gathers a parameter where it is used. The batch at the module's inputs and outputs is pinned to the
+same axes: without that XLA may gather activations instead.
+"""
+
+import warnings
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import PartitionSpec
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp._fully_shard._fully_shard import UnshardHandle
+from torch.utils import _pytree as pytree
+
+from calque.distributed.layouts import FREE, divides, is_tensor, with_axes
+from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
+from calque.distributed.tensors import place, placement_spec
+from calque.sharding import P, constrain
+
+_warned: list[bool] = []
+
+
+class _Handle(UnshardHandle):
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+class JaxFSDPModule(FSDPModule):
+    """What `fully_shard` makes of a module: when parameters are gathered is XLA's business."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(cls)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        return nn.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Nothing to do: a parameter is gathered where it is used."""
+        return _Handle() if async_op else None
+
+
+def _nothing(name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Nothing to do: XLA decides when to gather and when to sum."""
+
+    method.__name__ = name
+    return method
+
+
+def _refused(name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Not to be had.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            f"{name}() changes how gradients are summed between processes. Here a loss is that of "
+            "the global batch, and its gradient needs no such sum: scale the loss instead"
+        )
+
+    method.__name__ = name
+    return method
+
+
+_IDLE = (
+    "reshard",
+    "reset_iter_state",
+    "set_is_last_backward",
+    "set_requires_gradient_sync",
+    "set_requires_all_reduce",
+    "set_reshard_after_forward",
+    "set_reshard_after_backward",
+    "set_modules_to_forward_prefetch",
+    "set_modules_to_backward_prefetch",
+    "set_post_optim_event",
+    "set_unshard_in_backward",
+    "set_allocate_memory_from_process_group_for_comm",
+    "set_reduce_scatter_max_input_buffers",
+)
+for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or name in _IDLE]:
+    setattr(JaxFSDPModule, _name, (_nothing if _name in _IDLE else _refused)(_name))
+
+
+def goes_without(args: tuple[Any, ...], given: Any) -> bool:
+    """Whether a call of `fully_shard` without a mesh is about tensors of the device."""
+    if given is not None or not args:
+        return False
+    modules = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    return any(p.device.type == "jax" for module in modules for p in module.parameters())
+
+
+def fully_shard(
+    module: Any,
+    *,
+    mesh: JaxDeviceMesh | None = None,
+    reshard_after_forward: bool | int | None = None,
+    shard_placement_fn: Any = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
+    offload_policy: OffloadPolicy = OffloadPolicy(),
+    ignored_params: set[nn.Parameter] | None = None,
+    **others: Any,
+) -> Any:
+    """As PyTorch's, on a mesh of type "jax": of one dimension, or two of which the second splits.
+
+    Args:
+        module: a module, or a list of them; its parameters are split, those that are split along
+            other axes already (by a parallel style) along these as well. One that the mesh does
+            not divide stays whole.
+        mesh: the mesh; the devices in one dimension without it.
+        reshard_after_forward: without effect: XLA decides when to gather and when to let go.
+        shard_placement_fn: gives a parameter's `Shard(dim)`, or None.
+        mp_policy: the default only; mixed precision is `torch.autocast`'s.
+        offload_policy: the default only.
+        ignored_params: stay as they are.
+        others: PyTorch's further options, which are refused.
+
+    Raises:
+        NotImplementedError: a policy that is not the default.
+        ValueError: the mesh has more than two dimensions, or the module is such a one already.
+    """
+    on = _default() if mesh is None and not is_ours(mesh) else in_use(mesh)
+    if mp_policy != MixedPrecisionPolicy():
+        raise NotImplementedError(
+            "mp_policy on a mesh of type 'jax': run the step under torch.autocast('jax', ...), "
+            "which casts where the values are used and keeps the weights"
+        )
+    if type(offload_policy) is not OffloadPolicy or any(v is not None for v in others.values()):
+        raise NotImplementedError(f"offload_policy and {sorted(others)} on a mesh of type 'jax'")
+    if on.ndim > 2:
+        raise ValueError(f"fully_shard takes a mesh of one or two dimensions, not of {on.ndim}")
+    if reshard_after_forward and not _warned:
+        _warned.append(True)
+        warnings.warn(
+            "fully_shard on a mesh of type 'jax': reshard_after_forward is left to XLA, which may "
+            "keep gathered weights from the forward for the backward",
+            stacklevel=2,
+        )
+    modules = list(module) if isinstance(module, list | tuple) else [module]
+    if any(isinstance(one, JaxFSDPModule) for one in modules):
+        raise ValueError("fully_shard has been applied to the module already")
+    for one in modules:
+        _shard(one, on, shard_placement_fn, ignored_params or set())
+    return module
+
+
+def _default() -> JaxDeviceMesh:
+    made = torch.distributed.device_mesh.init_device_mesh("jax", (jax.device_count(),))
+    return made  # type: ignore[return-value]
+
+
+def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any]) -> None:
+    split = on._axes[-1]
+    for name, parameter in list(module.named_parameters()):
+        if any(parameter is one for one in ignored):
+            continue
+        spec = with_axes(placement_spec(parameter), parameter.shape, on, split)
+        wanted = chosen(parameter) if chosen is not None else None
+        if wanted is not None:
+            entries: list[Any] = [None] * parameter.ndim
+            entries[wanted.dim] = split[0] if len(split) == 1 else split
+            spec = PartitionSpec(*entries)
+        place(module, name, spec, on)
+    batch = tuple(axis for axes in on._axes for axis in axes)
+
+    @torch.compiler.disable  # dynamo cannot look into meshes
+    def pinned(value: Any) -> Any:
+        if not is_tensor(value) or not value.ndim or not divides(value, 0, on, batch):
+            return value
+        entries = [batch[0] if len(batch) == 1 else batch, *[FREE] * (value.ndim - 1)]
+        return constrain(value, P(*entries), mesh=on._jax_mesh)
+
+    module.register_forward_pre_hook(
+        lambda _, args, kwargs: pytree.tree_map(pinned, (args, kwargs)), with_kwargs=True
+    )
+    module.register_forward_hook(lambda _, inputs, output: pytree.tree_map(pinned, output))
+    kind = type(module)
+    module.__class__ = type(f"FSDP{kind.__name__}", (JaxFSDPModule, kind), {})

@@ -1,0 +1,235 @@
+"""The process group of `init_process_group("calque")`: a rank is a process.
+
+Tensors of the CPU go by gloo, those of the device by a program of JAX over one device of each
+process. Neither belongs inside of `calque.jit`: tensors there are global already.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.distributed as dist
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from calque.device.memory.cell import active, read, wrap, x64
+from calque.device.runtime.addressable import is_here
+from calque.errors import TraceError
+
+Reduction = dist.ReduceOp.RedOpType
+_REDUCTIONS: dict[Any, Callable[..., Any]] = {
+    Reduction.SUM: lambda x: x.sum(0, dtype=x.dtype),
+    Reduction.AVG: lambda x: (x.sum(0, dtype=x.dtype) / x.shape[0]).astype(x.dtype),
+    Reduction.PRODUCT: lambda x: x.prod(0, dtype=x.dtype),
+    Reduction.MIN: lambda x: x.min(0),
+    Reduction.MAX: lambda x: x.max(0),
+}
+
+
+class ProcessGroupCalque(dist.ProcessGroup):
+    """Collectives between processes.
+
+    Args:
+        store: where gloo finds the others.
+        rank: of this process.
+        size: how many there are.
+        options: PyTorch's, with the ranks of the group among all processes.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._host = dist.ProcessGroupGloo(store, rank, size, options.timeout)
+        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+
+    def getBackendName(self) -> str:
+        return "calque"
+
+    def _everyone(self, tensor: torch.Tensor) -> Any:
+        """What each process has: an array whose first axis counts the processes, on this device."""
+        if active.trace is not None:
+            raise TraceError(
+                "a collective of torch.distributed in a traced function: a tensor is global there, "
+                "so that its sum() or mean() is over all devices already, and XLA puts in what the "
+                "processes have to tell each other. Leave the collective out, or make it eagerly"
+            )
+        array = read(tensor.detach())
+        if not is_here(array):
+            raise RuntimeError(
+                f"a collective of torch.distributed on a tensor of shape {tuple(tensor.shape)} "
+                "that is spread over the processes: it is global already, so that its sum() or "
+                "mean() is over all of them"
+            )
+        if self.size() == 1:
+            return array[None]
+        return _gathered(np.asarray(array), self._ranks)
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        if tensors[0].device.type != "jax":
+            return self._host.allreduce(tensors, opts or dist.AllreduceOptions())
+        self._reduce(tensors, opts)
+        return _Done(tensors)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        if tensors[0].device.type != "jax":
+            return self._host.reduce(tensors, opts)
+        self._reduce(tensors, opts, only=opts.rootRank)
+        return _Done(tensors)
+
+    def _reduce(self, tensors: list[torch.Tensor], opts: Any, only: int | None = None) -> None:
+        reduce = _reduction(getattr(opts, "reduceOp", Reduction.SUM))
+        for tensor in tensors:
+            everyone = self._everyone(tensor)
+            if only is None or only == self.rank():
+                _write(tensor, reduce(everyone))
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        if tensors[0].device.type != "jax":
+            return self._host.broadcast(tensors, opts)
+        for tensor in tensors:
+            _write(tensor, self._everyone(tensor)[opts.rootRank])
+        return _Done(tensors)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        if inputs[0].device.type != "jax":
+            return self._host.allgather(outputs, inputs, opts or dist.AllgatherOptions())
+        for parts, given in zip(outputs, inputs, strict=True):
+            for part, value in zip(parts, self._everyone(given), strict=True):
+                _write(part, value)
+        return _Done(outputs)
+
+    def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        if given.device.type != "jax":
+            return self._host._allgather_base(output, given, opts or dist.AllgatherOptions())
+        _write(output, self._everyone(given).reshape(tuple(output.shape)))
+        return _Done([output])
+
+    def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
+        if outputs[0].device.type != "jax":
+            return self._host.reduce_scatter(outputs, inputs, opts or dist.ReduceScatterOptions())
+        reduce = _reduction(getattr(opts, "reduceOp", Reduction.SUM))
+        for output, given in zip(outputs, inputs, strict=True):
+            _write(output, reduce(self._everyone(torch.stack(given)))[self.rank()])
+        return _Done(outputs)
+
+    def _reduce_scatter_base(self, output: Any, given: Any, opts: Any = None) -> Any:
+        if given.device.type != "jax":
+            options = opts or dist.ReduceScatterOptions()
+            return self._host._reduce_scatter_base(output, given, options)
+        parts = list(given.reshape(self.size(), *output.shape))
+        return self.reduce_scatter([output], [parts], opts)
+
+    def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
+        if outputs[0].device.type != "jax":
+            return self._host.scatter(outputs, inputs, opts)
+        for place, output in enumerate(outputs):
+            own = inputs[place] if inputs else [torch.zeros_like(output)] * self.size()
+            _write(output, self._everyone(torch.stack(own))[opts.rootRank, self.rank()])
+        return _Done(outputs)
+
+    def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
+        if inputs[0].device.type != "jax":
+            return self._host.gather(outputs, inputs, opts)
+        for place, given in enumerate(inputs):
+            everyone = self._everyone(given)
+            if self.rank() == opts.rootRank:
+                for part, value in zip(outputs[place], everyone, strict=True):
+                    _write(part, value)
+        return _Done(outputs)
+
+    def alltoall_base(
+        self, output: Any, given: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> Any:
+        if given.device.type != "jax":
+            options = opts or dist.AllToAllOptions()
+            return self._host.alltoall_base(output, given, output_sizes, input_sizes, options)
+        if output_sizes or input_sizes:
+            raise NotImplementedError("all_to_all of tensors of the device in parts of other sizes")
+        parts = given.reshape(self.size(), -1, *given.shape[1:])
+        _write(output, self._everyone(parts)[:, self.rank()].reshape(tuple(output.shape)))
+        return _Done([output])
+
+    # What newer releases of PyTorch call them.
+    all_gather_single = _allgather_base  # type: ignore[assignment]
+    reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
+    all_to_all_single = alltoall_base  # type: ignore[assignment]
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._host.barrier(opts or dist.BarrierOptions())
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Any:
+        _check_host(tensors, "send")
+        return self._host.send(tensors, rank, tag)
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Any:
+        _check_host(tensors, "recv")
+        return self._host.recv(tensors, rank, tag)
+
+
+class _Done(dist._Work):
+    """The handle of a collective that has ended."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+def _check_host(tensors: list[torch.Tensor], name: str) -> None:
+    if tensors[0].device.type == "jax":
+        raise NotImplementedError(
+            f"torch.distributed.{name} of a tensor of the device: a program of JAX is one of all "
+            "processes. Send tensor.cpu()"
+        )
+
+
+def _reduction(op: Any) -> Callable[..., Any]:
+    found = _REDUCTIONS.get(getattr(op, "op", op))
+    if found is None:
+        raise NotImplementedError(f"{op} of tensors of the device: SUM, AVG, PRODUCT, MIN, MAX")
+    return found
+
+
+def _write(tensor: torch.Tensor, value: Any) -> None:
+    with torch.no_grad(), x64():
+        tensor.copy_(wrap(jnp.asarray(value)))
+
+
+@lru_cache(maxsize=32)
+def _mesh(ranks: tuple[int, ...]) -> Mesh:
+    """One device of each process of a group."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    devices = np.array([first[rank] for rank in ranks])
+    return Mesh(devices, ("processes",), axis_types=(AxisType.Auto,))
+
+
+def _gathered(own: np.ndarray, ranks: tuple[int, ...]) -> Any:
+    mesh = _mesh(ranks)
+    split = NamedSharding(mesh, PartitionSpec("processes"))
+    with x64():
+        device = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
+        part = jax.device_put(own[None], device)
+        shape = (len(ranks), *own.shape)
+        whole = jax.make_array_from_single_device_arrays(shape, split, [part])
+        return jnp.asarray(np.asarray(_everywhere(mesh)(whole).addressable_data(0)))
+
+
+@lru_cache(maxsize=32)
+def _everywhere(mesh: Mesh) -> Any:
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -1,0 +1,90 @@
+"""PyTorch's `Shard` and `Replicate`, and JAX's specs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jax.sharding import PartitionSpec
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+from calque.distributed.meshes import JaxDeviceMesh
+from calque.sharding.mesh import axes_of
+from calque.sharding.mesh import size_of as axis_size
+
+FREE = PartitionSpec.UNCONSTRAINED
+
+
+def spec_of(
+    placements: Sequence[Placement] | None, mesh: JaxDeviceMesh, ndim: int
+) -> PartitionSpec:
+    """The spec for PyTorch's placements, one for each dimension of a mesh.
+
+    Raises:
+        ValueError: there are not as many placements as dimensions of the mesh, or one names a
+            dimension that the tensor has not.
+        NotImplementedError: a placement is neither `Shard` nor `Replicate`.
+    """
+    given = list(placements) if placements is not None else [Replicate()] * mesh.ndim
+    if len(given) != mesh.ndim:
+        raise ValueError(f"{len(given)} placements for a mesh of {mesh.ndim} dimensions")
+    entries: list[tuple[str, ...]] = [()] * ndim
+    for placement, axes in zip(given, mesh._axes, strict=True):
+        if isinstance(placement, Replicate):
+            continue
+        if type(placement) is not Shard:
+            raise NotImplementedError(
+                f"{placement!r} is a state of tensors between processes, which a global tensor is "
+                "never in: XLA holds partial sums by itself. Use Shard or Replicate"
+            )
+        if not -ndim <= placement.dim < ndim:
+            raise ValueError(f"{placement} of a tensor of {ndim} dimensions")
+        entries[placement.dim] += axes
+    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
+
+
+def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, ...]:
+    """PyTorch's placements for a spec."""
+    found: list[Placement] = []
+    for axes in mesh._axes:
+        dims = [d for d, entry in enumerate(spec) if set(axes) & set(axes_of(entry))]
+        found.append(Shard(dims[0]) if dims else Replicate())
+    return tuple(found)
+
+
+def with_axes(
+    spec: PartitionSpec | None, shape: Sequence[int], mesh: JaxDeviceMesh, axes: Sequence[str]
+) -> PartitionSpec:
+    """A spec with a tensor split over some more axes, over none where no dimension divides.
+
+    The first dimension that is whole so far is taken, or else one that is split already.
+    """
+    entries = [axes_of(entry) for entry in spec or ()]
+    entries += [()] * (len(shape) - len(entries))
+    if {axis for entry in entries for axis in entry} & set(axes):
+        return PartitionSpec(*spec) if spec is not None else PartitionSpec()
+
+    def parts(names: Sequence[str]) -> int:
+        count = 1
+        for name in names:
+            count *= axis_size(mesh._jax_mesh, name)
+        return count
+
+    order = sorted(range(len(shape)), key=lambda d: bool(entries[d]))
+    for dim in order:
+        if shape[dim] and shape[dim] % parts([*entries[dim], *axes]) == 0:
+            entries[dim] = (*entries[dim], *axes)
+            break
+    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
+
+
+def divides(tensor: torch.Tensor, dim: int, mesh: JaxDeviceMesh, axes: Sequence[str]) -> bool:
+    """Whether a dimension of a tensor can be split over some axes evenly."""
+    count = 1
+    for name in axes:
+        count *= axis_size(mesh._jax_mesh, name)
+    return -tensor.ndim <= dim < tensor.ndim and tensor.shape[dim] % count == 0
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of the device, which may be spread."""
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"

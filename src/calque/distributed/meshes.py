@@ -1,0 +1,142 @@
+"""PyTorch's device meshes over JAX's devices.
+
+A mesh counts devices, of all processes. PyTorch's has a process for each device and groups of them
+along each dimension; here a process has several devices and XLA knows the groups.
+"""
+
+import warnings
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import Mesh
+from torch.distributed.device_mesh import DeviceMesh
+
+from calque.sharding.mesh import mesh as make_mesh
+
+_torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
+
+
+class JaxDeviceMesh(DeviceMesh):
+    """What `init_device_mesh("jax", ...)` gives; slices of it, too."""
+
+    _jax_mesh: Mesh
+    _axes: tuple[tuple[str, ...], ...]
+
+    @property
+    def mesh(self) -> torch.Tensor:
+        """The numbers of the devices, in the shape of the mesh; of a slice, that of this process.
+
+        A CPU tensor of int32.
+        """
+        every = self._layout.remap_to_tensor(self._rank_map)
+        own = [one for one in every if (one == first_device()).any()]
+        return own[0] if own else every[0]
+
+    def _create_flatten_mesh(self, mesh_dim_name: str, backend_override: Any = (None, None)) -> Any:
+        super()._create_flatten_mesh(mesh_dim_name, backend_override)
+        flat = self._get_root_mesh()._flatten_mapping[mesh_dim_name]
+        flat._axes = (tuple(axis for axes in self._axes for axis in axes),)
+
+    def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
+        """There is none.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(
+            "a mesh of type 'jax' counts devices, and a process group counts processes: there is "
+            "no group along a dimension of the mesh. Tensors are global here, so that a mean or a "
+            "sum over them is over all devices, and XLA puts in the collectives; for what the "
+            "processes have to tell each other use torch.distributed.init_process_group('calque')"
+        )
+
+    def get_rank(self) -> int:
+        """The number of this process's first device."""
+        return first_device()
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Where along a dimension the first device of this process is.
+
+        Warns if the process has devices at other places, too: a batch is a global one then.
+        """
+        if self.ndim > 1 and mesh_dim is None:
+            raise RuntimeError("a mesh of several dimensions needs the name of one: mesh_dim=")
+        if isinstance(mesh_dim, str):
+            mesh_dim = self._get_mesh_dim_by_name(mesh_dim)
+        names = self._axes[mesh_dim or 0]
+        places = _places(self._jax_mesh, names)
+        if len(set(places)) > 1:
+            warnings.warn(
+                f"this process has devices at {len(set(places))} places along {'_'.join(names)}, "
+                f"and is given the first of them as its local rank, {places[0]}: a tensor is "
+                "global here, so that a batch is the whole batch and not a part for each rank",
+                stacklevel=2,
+            )
+        return places[0]
+
+
+def first_device() -> int:
+    """The number, among all devices, of the first one of this process."""
+    own = jax.process_index()
+    return next(i for i, device in enumerate(jax.devices()) if device.process_index == own)
+
+
+def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
+    """Where along some axes each device of this process is, each place once per device."""
+    index = np.moveaxis(
+        mesh.devices, [mesh.axis_names.index(name) for name in names], range(len(names))
+    )
+    rows = index.reshape(int(np.prod([mesh.shape[name] for name in names])), -1)
+    own = jax.process_index()
+    return [i for i, row in enumerate(rows) for device in row if device.process_index == own]
+
+
+def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
+    """Say what a new mesh is on JAX's devices.
+
+    Args:
+        made: PyTorch's mesh, whose own fields are there.
+        root: the mesh it is a slice of, if it is one.
+
+    Raises:
+        ValueError: it does not have as many devices as there are.
+    """
+    names = made.mesh_dim_names
+    made._dim_group_names = []
+    if root is None:
+        if tuple(made._rank_map.tolist()) != tuple(range(made.size())):
+            raise ValueError("a mesh of type 'jax' has the devices in JAX's order: 0, 1, 2, ...")
+        names = names or tuple(f"dim_{i}" for i in range(made.ndim))
+        made._jax_mesh = make_mesh(**dict(zip(names, made.shape, strict=True)))
+        made._axes = tuple((name,) for name in names)
+        _torch_meshes[made._jax_mesh] = made
+        return
+    made._jax_mesh = root._jax_mesh
+    flat = {name: one._axes[0] for name, one in root._flatten_mapping.items()}
+    known = made._jax_mesh.axis_names
+    made._axes = tuple((n,) if n in known else flat.get(n, ()) for n in names or ())
+    if () in made._axes:  # a flattened mesh, which says it afterwards
+        made._axes = ()
+
+
+def torch_mesh(mesh: Mesh) -> DeviceMesh | None:
+    """PyTorch's mesh over one of JAX's, if it was made by PyTorch's name."""
+    return _torch_meshes.get(mesh)
+
+
+def is_ours(mesh: Any) -> bool:
+    """Whether a mesh is one of JAX's devices; None stands for the one in use."""
+    if mesh is None:
+        stack = torch.distributed.device_mesh._mesh_resources.mesh_stack
+        mesh = stack[-1] if stack else None
+    return isinstance(mesh, JaxDeviceMesh)
+
+
+def in_use(mesh: Any) -> JaxDeviceMesh:
+    """A mesh, or the one of the context around."""
+    if mesh is None:
+        mesh = torch.distributed.device_mesh._mesh_resources.get_current_mesh()
+    return mesh

@@ -1,0 +1,177 @@
+"""`distribute_tensor`, `distribute_module`, and the attributes of DTensor on plain tensors."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor.placement_types import Placement, Shard
+
+from calque.device.runtime.agreement import naming
+from calque.distributed.layouts import FREE, divides, is_tensor, placements_of, spec_of
+from calque.distributed.meshes import JaxDeviceMesh, in_use, torch_mesh
+from calque.sharding import P, constrain, gather, placement, shard
+from calque.sharding.attributes import OfPlaced
+
+
+def distribute_tensor(
+    tensor: torch.Tensor,
+    device_mesh: JaxDeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> torch.Tensor:
+    """As PyTorch's, but the result is a plain tensor of the device "jax" of the global shape.
+
+    Args:
+        tensor: the whole tensor, the same in every process.
+        device_mesh: of type "jax".
+        placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
+        src_data_rank: without meaning: every process has the whole tensor.
+
+    Returns:
+        A new tensor, a leaf that requires a gradient if the first does.
+
+    Raises:
+        ValueError: the placements do not fit the tensor or the mesh; dimensions that the mesh does
+            not divide evenly are refused, too.
+    """
+    mesh = in_use(device_mesh)
+    spec = spec_of(placements, mesh, tensor.ndim)
+    if tensor.device.type == "meta":
+        raise NotImplementedError(
+            "a tensor on 'meta' has no storage to place: make the model by "
+            "calque.sharding.materialize, which is never whole on one device"
+        )
+    plain = tensor.detach()
+    made = shard(plain.clone() if is_tensor(plain) else plain, spec, mesh._jax_mesh)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def distribute_module(
+    module: nn.Module,
+    device_mesh: JaxDeviceMesh | None = None,
+    partition_fn: Callable[[str, nn.Module, Any], None] | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> nn.Module:
+    """As PyTorch's: parameters that `partition_fn` leaves as they are become replicated."""
+    mesh = in_use(device_mesh)
+    for name, part in module.named_modules():
+        if partition_fn is not None:
+            partition_fn(name, part, mesh)
+    for name, parameter in list(module.named_parameters()):
+        if placement_spec(parameter) is None:
+            place(module, name, P(), mesh)
+    if input_fn is not None:
+        module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, mesh))
+    if output_fn is not None:
+        module.register_forward_hook(lambda m, _, outputs: output_fn(m, outputs, mesh))
+    return module
+
+
+def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
+    """Give a parameter of a module a placement; one of the CPU moves to the device.
+
+    It stays the same object, so that weights that are shared and optimizers keep it.
+    """
+    owner, _, last = name.rpartition(".")
+    parent = module.get_submodule(owner)
+    parameter = parent.get_parameter(last)
+    with naming(name):
+        if parameter.device.type == "jax":
+            shard(parameter, spec, mesh._jax_mesh)
+            return
+        made = shard(parameter.detach(), spec, mesh._jax_mesh)
+    moved = nn.Parameter(made, requires_grad=parameter.requires_grad)
+    torch.utils.swap_tensors(parameter, moved)
+
+
+def placement_spec(tensor: torch.Tensor) -> P | None:
+    """The spec of a tensor; None if it has no placement."""
+    found = placement(tensor)
+    return None if found is None else found.spec
+
+
+def _constrained(value: Any, layout: Placement | None, mesh: JaxDeviceMesh) -> Any:
+    """A value on its way, split or whole over a mesh of one dimension; other axes stay free.
+
+    Dynamo, which cannot look into meshes, leaves its graph here.
+
+    Args:
+        value: a tensor of the device; anything else is given back.
+        layout: how it is to lie; None for as it is.
+        mesh: of one dimension.
+    """
+    if layout is None or not is_tensor(value) or not value.ndim:
+        return value
+    axes = mesh._axes[0]
+    # Batches lie along other axes in dimension 0: whole along this one is no word about those.
+    entries: list[Any] = [FREE, *[None] * (value.ndim - 1)]
+    if isinstance(layout, Shard):
+        if not divides(value, layout.dim, mesh, axes):
+            return value
+        entries = [FREE] * value.ndim
+        entries[layout.dim] = axes[0] if len(axes) == 1 else axes
+    return constrain(value, P(*entries), mesh=mesh._jax_mesh)
+
+
+constrained: Callable[[Any, Placement | None, JaxDeviceMesh], Any]
+constrained = torch.compiler.disable(_constrained)  # type: ignore[assignment]
+
+
+def _of_placed(name: str, get: Callable[[torch.Tensor, JaxDeviceMesh], Any]) -> OfPlaced:
+    """An attribute that only tensors placed on a mesh of PyTorch's name have."""
+
+    def found(tensor: torch.Tensor) -> Any:
+        mesh = _mesh_of(tensor)
+        return None if mesh is None else get(tensor, mesh)
+
+    return OfPlaced(name, found)
+
+
+def _mesh_of(tensor: torch.Tensor) -> Any:
+    found = placement(tensor)
+    return None if found is None or found.mesh is None else torch_mesh(found.mesh)
+
+
+def _placements(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> tuple[Placement, ...]:
+    return placements_of(placement_spec(tensor) or P(), mesh)
+
+
+def _redistribute(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> Callable[..., torch.Tensor]:
+    def redistribute(
+        device_mesh: JaxDeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        on = device_mesh or mesh
+        return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
+
+    return redistribute
+
+
+def _to_local(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> Callable[..., torch.Tensor]:
+    def to_local(**_: Any) -> torch.Tensor:
+        found = placement(tensor)
+        if found is None or not found.is_split:
+            return tensor
+        raise RuntimeError(
+            f"to_local() of a tensor of shape {tuple(tensor.shape)} that each device holds "
+            f"{found.local_shape} of: tensors are global here, and a process has several devices, "
+            "so that there is no one local tensor to compute with. Compute with the tensor itself; "
+            "calque.sharding.local(tensor) gives the parts to look at"
+        )
+
+    return to_local
+
+
+ATTRIBUTES = {
+    "placements": _of_placed("placements", _placements),
+    "device_mesh": _of_placed("device_mesh", lambda tensor, mesh: mesh),
+    "redistribute": _of_placed("redistribute", _redistribute),
+    "to_local": _of_placed("to_local", _to_local),
+    "full_tensor": _of_placed("full_tensor", lambda tensor, mesh: lambda **_: gather(tensor)),
+}

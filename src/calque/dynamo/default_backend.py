@@ -1,0 +1,45 @@
+"""`torch.compile(model)` without a backend, of a model on the device: ours is used.
+
+PyTorch's default, inductor, makes code for the devices that it knows, and ends with a KeyError at
+another. So a graph that has tensors of the device goes to this backend; others stay as they are.
+"""
+
+import functools
+import importlib
+import logging
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+logger = logging.getLogger("calque.compile")
+
+
+def install() -> None:
+    """Stand in front of inductor."""
+    wrapper: Any = torch._TorchCompileInductorWrapper
+    theirs = wrapper.__call__
+
+    @functools.wraps(theirs)
+    def call(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        if not _is_on_device(model_, inputs_):
+            return theirs(self, model_, inputs_, **kwargs)
+        if self.config:
+            raise RuntimeError(
+                f"torch.compile(..., backend='inductor') with {', '.join(sorted(self.config))}: "
+                "inductor makes no code for the jax device, and XLA has no such options.\n"
+                'Write torch.compile(model, backend="calque"), without the mode and the options of '
+                "inductor, or move the model to another device."
+            )
+        logger.info('a graph on the jax device: compiled with backend="calque", not inductor')
+        return importlib.import_module("calque.dynamo.backend").backend(model_, list(inputs_))
+
+    wrapper.__call__ = call
+
+
+def _is_on_device(graph: Any, inputs: Any) -> bool:
+    values = list(inputs)
+    if isinstance(graph, fx.GraphModule):
+        values += tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])
+    return any(isinstance(v, torch.Tensor) and v.device.type == "jax" for v in values)

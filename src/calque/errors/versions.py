@@ -1,0 +1,59 @@
+"""The releases that the tests run with; another one is named in a warning, once.
+
+The bounds of `pyproject.toml` are the first and the last of these, and a test compares the two.
+"""
+
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+
+Release = tuple[int, int]
+
+TESTED: dict[str, dict[Release, str]] = {
+    "Python": {(3, 11): "all tests", (3, 12): "few", (3, 13): "a sample"},
+    "torch": {(2, 13): "all tests", (2, 15): "a sample"},
+    "jax": {(0, 10): "all tests", (0, 12): "a sample"},
+}
+"""What runs with which release."""
+
+
+class UntestedVersionWarning(UserWarning):
+    """Python, PyTorch or JAX is of a release that calque was never tested with."""
+
+
+def untested(installed: Mapping[str, str]) -> list[str]:
+    """What is to be said of releases that no test has run with.
+
+    >>> from calque.errors.versions import untested
+    >>> untested({"torch": "2.13.1+cpu", "jax": "0.31.0"})
+    ['jax 0.31.0 (all tests run with 0.10, a sample with 0.12)']
+
+    Args:
+        installed: the version of each.
+    """
+    said = []
+    for name, version in installed.items():
+        releases = TESTED[name]
+        numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+        if numbers not in releases:
+            named = [(what, ".".join(map(str, one))) for one, what in releases.items()]
+            (what, first), *others = named
+            rest = "".join(f", {what} with {release}" for what, release in others)
+            said.append(f"{name} {version} ({what} run with {first}{rest})")
+    return said
+
+
+def warn_of_untested(installed: Mapping[str, str]) -> None:
+    """Warn, at the line that imports calque, of releases that no test has run with.
+
+    Args:
+        installed: the version of PyTorch and JAX.
+    """
+    if said := untested({"Python": platform.python_version(), **installed}):
+        warnings.warn(
+            f"calque was never tested with {' and '.join(said)}: it may fail, or raise other "
+            "errors than PyTorch's. constraints*.txt of its sources are the sets that are tested.",
+            UntestedVersionWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,126 @@
+"""`calque.explain(fn, *args)`."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
+from calque.explaining import doors
+from calque.explaining.inspecting import Inspection
+from calque.explaining.report import Report
+from calque.jitting.api import Jitted
+from calque.jitting.module import JittedModule
+
+
+def explain(
+    fn: Module | Callable[..., Any], /, *args: Any, compare: bool = True, **kwargs: Any
+) -> Report:
+    """What becomes of a program on XLA, and if it does not get there, why and what to do.
+
+    As `torch._dynamo.explain`, but nothing of the program changes: it is traced, and what has to
+    run runs on a copy of a module, or on a graph.
+
+    Args:
+        fn: a module, a function, or one that `calque.jit` has jitted. Tensors of the CPU among its
+            arguments, and a module on the CPU, are taken to be on the device (as copies).
+        *args: an example call.
+        compare: whether the results on the CPU and on the device are compared.
+        **kwargs: as `args`, by name.
+
+    Returns:
+        Which door takes it (`calque.jit`, `calque.trace`, `torch.compile`) or the error that says
+        why not; its operators, by what serves them; where Python reads values; inputs, guards and
+        traces; the floating-point operations and the memory by XLA's own account; and where the
+        CPU and the device disagree.
+
+    Raises:
+        TypeError: it is no module and no function.
+
+    >>> import calque, torch
+    >>> report = calque.explain(torch.nn.Linear(3, 2), torch.ones(4, 3))
+    >>> report.captured, report.doors[0].name, report.operators[0].served
+    (True, 'calque.jit', 'rule')
+    """
+    if not callable(fn):
+        raise TypeError(
+            f"calque.explain takes a module or a function and an example call, not "
+            f"{type(fn).__name__}: `calque.explain(model, x)`"
+        )
+    traces = list(fn.history) if isinstance(fn, Jitted | JittedModule) else []
+    if isinstance(fn, JittedModule):
+        fn = fn._orig_mod
+    elif isinstance(fn, Jitted):
+        fn = fn._fn
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    report = Report(name, traces=traces)
+    fn, args, kwargs = _on_device(fn, args, kwargs)
+    inspection = Inspection(fn, args, kwargs)
+    reads = _reads(report, fn, args, kwargs)
+    report.doors = [
+        doors.jit(inspection.error, reads),
+        doors.graph(fn, args, kwargs),
+        doors.compiled(fn, args, kwargs),
+    ]
+    report.operators = inspection.operators
+    if inspection.lowered is not None:
+        described = inspection.described
+        report.lifted, report.guards = described["lifted"], described["guards"]
+        report.written, report.donated = described["written"], described["donated"]
+        report.flops, report.memory = inspection.costs()
+    if compare:
+        _compare(report, fn, inspection.is_random, args, kwargs)
+    return report
+
+
+def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """The program as it would be on the device: a copy, if it is a module of the CPU."""
+    if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
+        return doors.copied(fn, args, kwargs)
+
+    def moved(value: Any) -> Any:
+        elsewhere = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+        return value.detach().to("jax") if elsewhere else value
+
+    args, kwargs = pytree.tree_map(moved, (args, kwargs))
+    return fn, args, kwargs
+
+
+def _state(module: Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _reads(report: Report, fn: Any, args: Any, kwargs: Any) -> Any:
+    if not isinstance(fn, Module):
+        report.notes.append(
+            "values read by Python: a function is not run, for it may change what it reaches; an "
+            "error of calque.jit names the first line that reads one"
+        )
+        return None
+    try:
+        reads = doors.reads_of(fn, args, kwargs)
+    except Exception as error:
+        report.notes.append(f"values read by Python: the module raises {error!r}")
+        return None
+    report.host_reads = list(dict.fromkeys(map(str, reads)))
+    return reads
+
+
+def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -> None:
+    if isinstance(fn, Module) and is_random:
+        fn = copy.deepcopy(fn).eval()
+        report.notes.append(
+            "CPU against device in training mode: each has random numbers of its own, so they are "
+            "compared in eval mode"
+        )
+    elif is_random:
+        report.notes.append("CPU against device: each has random numbers of its own")
+        return
+    compare = doors.disagreements if isinstance(fn, Module) else doors.disagreements_of_traces
+    try:
+        report.differences = compare(fn, args, kwargs)
+    except Exception as error:
+        what = "" if isinstance(fn, Module) else "a function is compared by graphs of traces; "
+        report.notes.append(f"CPU against device: {what}{error}")

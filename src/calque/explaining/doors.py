@@ -1,0 +1,116 @@
+"""The ways into XLA, each tried on a program, and what is found by running a copy of it."""
+
+import copy
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
+from calque.comparing import diff
+from calque.device.memory.host_reads import Asked
+from calque.errors.frames import is_library
+from calque.explaining.report import Door
+from calque.jitting.assumed_values import Observer
+from calque.tracing import trace
+
+_WORDS = 600
+
+
+def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
+    """`calque.jit`.
+
+    Args:
+        error: what a trace raised that may assume no values.
+        reads: what was asked for in a run; None where there was none.
+    """
+    if error is None:
+        return Door("calque.jit", True)
+    if reads and all(is_library(read.file) for read in reads):
+        which = f"{len(reads)} value{'s' if len(reads) > 1 else ''}"
+        return Door("calque.jit", True, f"assuming {which} that code of packages reads")
+    return Door("calque.jit", False, _spoken(error))
+
+
+def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
+    """`calque.trace`."""
+    try:
+        found = trace(fn, *args, **kwargs)
+    except Exception as error:
+        return Door("calque.trace", False, _spoken(error))
+    return Door("calque.trace", True, f"{len(found.graph.nodes)} nodes")
+
+
+def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
+    """`torch.compile`: how many graphs dynamo makes of a copy of a module."""
+    if not isinstance(fn, Module):
+        return Door("torch.compile", None, "dynamo runs what it compiles: tried for modules only")
+    import torch._dynamo  # slow to import
+
+    module, args, kwargs = copied(fn, args, kwargs)
+    torch._dynamo.reset()
+    try:
+        found = torch._dynamo.explain(module)(*args, **kwargs)
+    except Exception as error:
+        return Door("torch.compile", False, _spoken(error))
+    finally:
+        torch._dynamo.reset()
+    if found.graph_break_count == 0:
+        return Door("torch.compile", True, "one graph")
+    reason = str(found.break_reasons[0].reason).strip().splitlines()[0]
+    return Door("torch.compile", True, f"{found.graph_count} graphs, broken first by: {reason}")
+
+
+def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
+    """Where a copy of a module asks for values, as it runs."""
+    module, args, kwargs = copied(module, args, kwargs)
+    observer = Observer()
+    with observer.watching():
+        module(*args, **kwargs)
+    return [seen.asked for seen in observer.seen or ()]
+
+
+def disagreements(module: Module, args: Any, kwargs: Any) -> list[str]:
+    """Where a module computes something else on the device than on the CPU."""
+    found = diff(module, module, *args, devices=("cpu", "jax"), **kwargs)
+    return [str(difference) for difference in found]
+
+
+def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
+    """Where a function does; by the graphs of its traces on each, for it may change its state.
+
+    Raises:
+        TraceError: it cannot be traced on both.
+    """
+    graphs = [trace(fn, *a, **k) for a, k in (_on("cpu", args, kwargs), _on("jax", args, kwargs))]
+    found = diff(*graphs, *args, devices=("cpu", "jax"), **kwargs)
+    return [str(difference) for difference in found.of("values", "shape", "dtype", "error")]
+
+
+def _on(device: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def moved(value: Any) -> Any:
+        return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+
+    return pytree.tree_map(moved, (args, kwargs))
+
+
+def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
+    """A copy of a module on the device, and of its arguments."""
+
+    def moved(value: Any) -> Any:
+        return value.detach().clone().to("jax") if isinstance(value, torch.Tensor) else value
+
+    args, kwargs = pytree.tree_map(moved, (args, kwargs))
+    return copy.deepcopy(module).to("jax"), args, kwargs
+
+
+def _spoken(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    text = text if len(text) <= _WORDS else text[: _WORDS - 3] + "..."
+    if os.environ.get("CALQUE_TRACEBACK") == "full":
+        print(f"calque.explain: {type(error).__name__}: {error}", file=sys.stderr)
+    named = type(error).__name__
+    return text if named == "TraceError" else f"{named}: {text}"

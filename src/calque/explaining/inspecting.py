@@ -1,0 +1,78 @@
+"""What a trace of `calque.jit` sees of a program, and what XLA makes of it; nothing runs."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calque.explaining.report import Operator
+from calque.jitting.api import Jitted
+from calque.program import signature
+from calque.view.served import served_by
+
+_NO_WORK = frozenset(("prim", "prims", "profiler"))
+
+
+class _Seen(TorchDispatchMode):
+    """Counts the operators of a trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[torch._ops.OpOverload] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, torch._ops.OpOverload) and func.namespace not in _NO_WORK:
+            self.counts[func] += 1
+        return func(*args, **(kwargs or {}))
+
+    def operators(self) -> list[Operator]:
+        """What was seen, the most frequent first."""
+        return [
+            Operator(op.name(), count, served_by(op))  # type: ignore[arg-type]
+            for op, count in self.counts.most_common()
+        ]
+
+
+class Inspection:
+    """A program, traced as `calque.jit` traces it.
+
+    Attributes:
+        error: why it cannot be; None where it can.
+        operators: what it calls, as far as the trace came.
+        is_random: whether it draws random numbers.
+        described: of the program, what `Jitted.explain` tells.
+        lowered: the program as `jax.stages.Lowered`; None after an error.
+    """
+
+    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self.error: Exception | None = None
+        self.described: dict[str, Any] = {}
+        self.lowered: Any = None
+        jitted = Jitted(fn, verify=False)
+        leaves, spec = signature.flatten_call(args, kwargs)
+        with _Seen() as seen:
+            try:
+                program, self.lowered = jitted._trace(leaves, spec)
+                self.described = program.describe()
+            except Exception as error:
+                self.error = error
+        self.operators = seen.operators()
+        self.is_random = any(torch.Tag.nondeterministic_seeded in op.tags for op in seen.counts)
+
+    def costs(self) -> tuple[float | None, dict[str, int]]:
+        """The floating-point operations of a run, and the bytes that it takes; compiles it."""
+        compiled = self.lowered.compile()
+        cost = compiled.cost_analysis()
+        cost = cost[0] if isinstance(cost, list) and cost else cost
+        flops = cost.get("flops") if isinstance(cost, dict) else None
+        plan = compiled.memory_analysis()
+        if plan is None:
+            return flops, {}
+        memory = {
+            "arguments": plan.argument_size_in_bytes,
+            "outputs": plan.output_size_in_bytes - plan.alias_size_in_bytes,
+            "temporaries": plan.temp_size_in_bytes,
+        }
+        return flops, memory

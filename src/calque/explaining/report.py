@@ -1,0 +1,90 @@
+"""The result of `calque.explain`."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from calque.explaining.rendering import as_html, as_text
+
+Served = Literal["rule", "decomposition", "fallback"]
+
+
+@dataclass(frozen=True)
+class Door:
+    """One way into XLA, tried on a program.
+
+    Attributes:
+        name: what a user calls: `"calque.jit"`, `"calque.trace"` or `"torch.compile"`.
+        captured: whether it takes the program; None where that was not tried.
+        reason: why not: the error's message, with the line and the remedy; or how.
+    """
+
+    name: str
+    captured: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of PyTorch that a program calls.
+
+    Attributes:
+        name: as PyTorch has it, "aten::addmm".
+        count: how often it is called in one run.
+        served: `"rule"`: the device's own; `"decomposition"`: PyTorch's, into others;
+            `"fallback"`: the CPU's kernel, with copies both ways.
+    """
+
+    name: str
+    count: int
+    served: Served
+
+
+@dataclass
+class Report:
+    """What becomes of a program; `print` it, show it in a notebook, or take `to_dict()`.
+
+    Attributes:
+        name: the program's.
+        doors: which of the ways into XLA take it.
+        operators: what it calls, the most frequent first; up to where the trace was refused.
+        host_reads: where it asks for a value of a tensor; None where that was not looked at.
+        lifted: what becomes an input of the program, by kind, with names.
+        guards: what is compared before each call.
+        written, donated: how many tensors it writes, and of how many the memory is used again.
+        traces: of a jitted function, why each trace was made.
+        flops: floating-point operations of one run, as XLA counts them; None where unknown.
+        memory: bytes of `"arguments"`, `"outputs"`, `"temporaries"` and `"code"`, as XLA plans
+            them.
+        differences: where the CPU and the device disagree, the first first; None where they were
+            not compared.
+        notes: what could not be looked at, and why.
+    """
+
+    name: str
+    doors: list[Door] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    host_reads: list[str] | None = None
+    lifted: dict[str, list[str]] = field(default_factory=dict)
+    guards: list[str] = field(default_factory=list)
+    written: int = 0
+    donated: int = 0
+    traces: list[str] = field(default_factory=list)
+    flops: float | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    differences: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def captured(self) -> bool:
+        """Whether a door takes the program."""
+        return any(door.captured for door in self.doors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as `json.dumps` takes it."""
+        return {"captured": self.captured, **asdict(self)}
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)

@@ -1,0 +1,17 @@
+"""What PyTorch's own errors leave out where they are raised in a trace."""
+
+_HINTS = (
+    (
+        TypeError,
+        "can't convert jax:0 device type tensor to numpy",
+        "inside calque.jit it has no value: return it, and call .cpu().numpy() on what you get",
+    ),
+)
+
+
+def add_hint(error: Exception) -> None:
+    """Add a note to an error whose own words send the user the wrong way."""
+    for kind, words, hint in _HINTS:
+        if isinstance(error, kind) and words in str(error):
+            if hint not in getattr(error, "__notes__", ()):
+                error.add_note(hint)

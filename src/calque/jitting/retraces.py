@@ -1,0 +1,92 @@
+"""Warnings of functions that are traced again and again: what differed, and what to do."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from calque.errors import RetraceWarning
+from calque.program.signature import Attributes
+
+WARNED = (4, 16)
+"""The numbers of traces at which it is said."""
+
+ON_CPU = "values of CPU tensors"
+
+_NUMBER = (
+    'Pass the number as a tensor, `torch.tensor(value, device="jax")`: it is an input then, and '
+    "one program serves all its values."
+)
+_SHAPE = (
+    "Pad the tensor to a few sizes, or compile with torch.compile(fn, backend='calque', "
+    "dynamic=True, options={'buckets': 'pow2'}), which pads by itself."
+)
+_OTHER = (
+    "Give the function the same kind of arguments at each call, and keep what changes in a tensor. "
+    "fn.explain() lists every trace and its reason."
+)
+_HOST = (
+    "computes with CPU tensors, whose values are compiled in: it is traced for each of them.\n"
+    'Move the model and its inputs to the device: `model.to("jax")`, `x.to("jax")`.'
+)
+
+
+def remedy(before: Any, now: Any) -> str:
+    """What to do about two signatures that differ.
+
+    Args:
+        before, now: keys of two calls (`calque.program.signature`); None where there was no call.
+    """
+    if before is None or len(before) != len(now):
+        return _OTHER
+    for a, b in zip(before[3:], now[3:]):
+        if a == b or not (isinstance(a, tuple) and isinstance(b, tuple)):
+            continue
+        if len(a) == len(b) == 2 and a[0] in (int, float) and b[0] in (int, float):
+            return _NUMBER
+        if _is_tensors(a) and _is_tensors(b) and a[1] != b[1]:
+            return _SHAPE
+    return _OTHER
+
+
+def _is_tensors(key: Any) -> bool:
+    return len(key) >= 6 and not isinstance(key, Attributes)
+
+
+class Retraces:
+    """Says once each that one jitted function has been traced so many times."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self._said_host = False
+        self._remedy = _OTHER
+
+    def compare(self, before: Any, now: Any) -> None:
+        """Take note of what differs between the signatures of two calls, before a trace."""
+        self._remedy = remedy(before, now)
+
+    def traced(self, history: list[str], guarded: Iterable[str]) -> None:
+        """A trace has been made.
+
+        Args:
+            history: why each was, this one too.
+            guarded: what the program is guarded by.
+        """
+        remedy, self._remedy = self._remedy, _OTHER
+        if len(history) < 2:
+            return
+        if ON_CPU in guarded and not self._said_host:
+            self._said_host = True
+            self._warn(_HOST)
+        elif len(history) in WARNED and not self._said_host:
+            self._warn(
+                f"was traced {len(history)} times, and each takes as long as a compilation; the "
+                f"last time because {history[-1]}.\n{remedy}"
+            )
+
+    def _warn(self, text: str) -> None:
+        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
+        code = getattr(inspect.unwrap(self._fn), "__code__", None)
+        code = code or getattr(getattr(type(self._fn), "forward", None), "__code__", None)
+        file, line = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 0)
+        warnings.warn_explicit(f"{name} {text}", RetraceWarning, file, line)

@@ -1,0 +1,48 @@
+"""What XLA is asked for when one program is compiled; nothing of the process is set."""
+
+from typing import Any
+
+import jax
+from jax._src.core import jaxprs_in_params
+from jax.errors import JaxRuntimeError
+
+Options = dict[str, Any]
+
+_OWN_CONVOLUTIONS: Options = {
+    # One of XLA's two libraries for CPUs prepares each kernel at each call, which takes longer than
+    # the convolution where the batch is small. In training the other one is no better.
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+}
+_refused: set[str] = set()
+
+
+def options_of(jaxpr: Any, only_computes: bool) -> Options:
+    """The options for a program.
+
+    Args:
+        jaxpr: the program.
+        only_computes: whether it changes nothing and gives no gradients.
+    """
+    cpu = jax.default_backend() == "cpu"
+    return _OWN_CONVOLUTIONS if cpu and only_computes and _convolves(jaxpr) else {}
+
+
+def compile_with(lowered: Any, options: Options) -> jax.stages.Compiled:
+    """The executable of a lowered program, with those of the options that this XLA knows."""
+    known = {name: value for name, value in options.items() if name not in _refused}
+    if not known:
+        return lowered.compile()
+    try:
+        return lowered.compile(compiler_options=known)
+    except JaxRuntimeError:
+        made = lowered.compile()  # raises again what has another cause
+        _refused.update(known)
+        return made
+
+
+def _convolves(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name == "conv_general_dilated"
+        or any(_convolves(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params))
+        for equation in jaxpr.eqns
+    )

@@ -1,0 +1,180 @@
+"""Where the arrays of a program lie: it is compiled for its arguments' placements, and pins those
+of what it writes.
+
+In a program one of whose arguments is spread, the others are on all the same devices: the state
+among them is moved there once, what comes with a call each time.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.sharding import Sharding
+
+from calque.device.memory.cell import Cell, cell_of
+from calque.device.runtime.placement import (
+    are_same,
+    common,
+    is_same,
+    order_of,
+    placed,
+    placement_of,
+    placements_of,
+    spread,
+)
+from calque.program.jaxprs import every
+from calque.program.turns import set_array
+
+Placements = list[Sharding | None]
+_WHY = "a tensor of the state was spread over devices in another way"
+
+
+def settled(cells: Iterable[Cell], placements: Sequence[Sharding | None]) -> Sharding | None:
+    """The placement in a program of what has none; None where nothing has one.
+
+    State that has none takes it: a program gives its new values there anyway.
+
+    Args:
+        cells: of the state that the program reads or writes.
+        placements: of all its arguments.
+    """
+    whole = common(placements) if spread.exists else None
+    if whole is None:
+        return None
+    devices = order_of(whole)
+    for cell in cells:
+        placement = placement_of(cell.array)
+        if placement is None or order_of(placement) != devices:
+            set_array(cell, placed(cell.array, whole))
+    return whole
+
+
+def avals(
+    inputs: Sequence[Any],
+    placements: Placements,
+    whole: Sharding | None,
+    turned: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> list[Any]:
+    """What a program is lowered for.
+
+    Args:
+        inputs: have a shape, a dtype and whether they are weakly typed.
+        placements: theirs.
+        whole: see `settled`.
+        turned: the inputs that come with their axes in another order, and that order.
+    """
+    shapes = [one.shape for one in inputs]
+    for index, order in turned.items():
+        shapes[index] = tuple(shapes[index][axis] for axis in order)
+    return [
+        jax.ShapeDtypeStruct(
+            shape, one.dtype, weak_type=one.weak, sharding=within(placement, whole)
+        )
+        for shape, one, placement in zip(shapes, inputs, placements, strict=True)
+    ]
+
+
+def constraints(jaxpr: Any) -> Placements:
+    """The placements that a program's own values are constrained to."""
+    if not spread.exists:
+        return []
+    return [
+        found
+        for inner in every(jaxpr)
+        for equation in inner.eqns
+        if (found := equation.params.get("sharding")) is not None
+        and equation.primitive.name == "sharding_constraint"
+    ]
+
+
+def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | None:
+    """The placement of an array in a program (see `settled`)."""
+    if whole is None:
+        return None
+    is_there = placement is not None and order_of(placement) == order_of(whole)
+    return placement if is_there else whole
+
+
+def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
+    """The placements that a program is to give its results; None where XLA chooses.
+
+    Args:
+        written: of those that take the place of something, which come first.
+        count: how many results there are.
+        whole: see `settled`.
+    """
+    if whole is None:
+        return None
+    return [within(one, whole) for one in written] + [None] * (count - len(written))
+
+
+class PlacementGuard:
+    """That the state lies where it lay.
+
+    Args:
+        cells: of the state.
+    """
+
+    guarded = "placements of the state"
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._cells = list(cells)
+        arrays = [cell.array for cell in self._cells]
+        self._placements = placements_of(arrays)
+        self._ndims = [array.ndim for array in arrays]
+
+    def holds(self) -> bool:
+        """Whether it does."""
+        if not spread.exists:
+            return True
+        now = placements_of([cell.array for cell in self._cells])
+        if now == self._placements:  # compares identities first
+            return True
+        if not are_same(now, self._placements, self._ndims):
+            return False
+        self._placements = now
+        return True
+
+    def why(self) -> str:
+        """What differs."""
+        return _WHY
+
+
+class FoundPlacementGuard:
+    """That what is handed to the program behind the arguments of a call lies where it lay.
+
+    Args:
+        find: gives it for the leaves of a call; None where it is not there.
+        placements: where those of them lay that the program reads, by their index behind `count`.
+        count: how many leaves a call has.
+    """
+
+    guarded = "placements of tensors at places that the function rebinds"
+
+    def __init__(
+        self,
+        find: Callable[[list[Any]], list[Any] | None],
+        placements: Mapping[Any, Sharding | None],
+        count: int,
+    ) -> None:
+        self._find = find
+        self._placements = placements
+        self._count = count
+
+    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+        """Whether it does."""
+        if not spread.exists:
+            return True
+        found = self._find(leaves)
+        if found is None:
+            return True  # another guard's matter
+        for index, placement in self._placements.items():
+            array = cell_of(found[index - self._count]).array
+            if not is_same(placement_of(array), placement, array.ndim):
+                return False
+        return True
+
+    def why(self) -> str:
+        """What differs."""
+        return _WHY

@@ -1,0 +1,75 @@
+"""Give a program the kernels of its convolutions as these want them, turned once for many calls.
+
+XLA's convolutions for CPUs want a kernel as (*size, in, out). To turn PyTorch's takes more than
+half of the time of a small batch, again at each call. A program that only computes is given turned
+copies, which are kept until the parameter holds another array.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax.extend.core import ClosedJaxpr
+
+from calque.device.memory.cell import x64
+from calque.program.channels_last import Order, kernels
+
+_LEAST = 1 << 15  # elements: smaller ones are turned in no time
+
+
+def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
+    """The inputs that are better given turned, and how.
+
+    Args:
+        closed: the program.
+        state: those of its inputs that are the same arrays in many calls.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    sizes = [variable.aval.size for variable in closed.jaxpr.invars]
+    chosen = {index for index in state if sizes[index] >= _LEAST}
+    return {index: order for index, order in kernels(closed).items() if index in chosen}
+
+
+class Turning:
+    """Gathers the arguments of a program some of which it takes turned.
+
+    Args:
+        gather: gives the arguments as they are.
+        orders: how which of them are to be turned.
+    """
+
+    def __init__(self, gather: Callable[[Any], list[Any]], orders: Mapping[int, Order]) -> None:
+        self._gather = gather
+        self._places = [(index, _Copy(order)) for index, order in orders.items()]
+
+    def __call__(self, call: Any) -> list[Any]:
+        arrays = self._gather(call)
+        for index, copy in self._places:
+            arrays[index] = copy.of(arrays[index])
+        return arrays
+
+
+class _Copy:
+    """The turned copy of the array that was asked for last."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._kept: tuple[Callable[[], Any], Any] = (lambda: None), None
+
+    def of(self, array: Array) -> Array:
+        source, made = self._kept
+        if source() is array:
+            return made
+        with x64():
+            made = _transpose(array, self._order)
+        self._kept = weakref.ref(array), made
+        return made
+
+
+@partial(jax.jit, static_argnums=1)
+def _transpose(array: Array, order: Order) -> Array:
+    return lax.transpose(array, order)

@@ -1,0 +1,40 @@
+"""One program over many devices: tensors spread over a mesh of JAX's devices.
+
+A tensor stays a plain `torch.Tensor` of its global shape; its storage has a *placement*, which says
+what of it each device holds. Operators, `calque.jit` and `torch.compile` follow the placements, and
+XLA puts in what the devices have to tell each other.
+"""
+
+from calque.sharding import checkpoints as _checkpoints
+from calque.sharding.constraining import constrain
+from calque.sharding.local import Part, loader, local
+from calque.sharding.materializing import materialize
+from calque.sharding.memory import Memory, memory
+from calque.sharding.mesh import P, Spec, along, mesh
+from calque.sharding.placement import Placement, placement, shard
+from calque.sharding.plan import Plan, shard_module
+from calque.sharding.processes import gather, initialize
+
+_checkpoints.install()
+del _checkpoints
+
+__all__ = [
+    "Memory",
+    "P",
+    "Part",
+    "Placement",
+    "Plan",
+    "Spec",
+    "along",
+    "constrain",
+    "gather",
+    "initialize",
+    "loader",
+    "local",
+    "materialize",
+    "memory",
+    "mesh",
+    "placement",
+    "shard",
+    "shard_module",
+]

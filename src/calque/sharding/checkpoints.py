@@ -1,0 +1,144 @@
+"""`torch.distributed.checkpoint` of placed tensors: each part is written and read by itself.
+
+The checkpoint is PyTorch's own: a plain CPU model reads it, and tensors with other placements do. A
+part that several devices hold is written once, by the process of the first of them. What is read
+goes into an array of the parts of this process, so that processes need not wait for each other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import ReadItem, TensorWriteData, WriteItem, WriteItemType
+
+from calque.device.memory.cell import cell_of, x64
+from calque.device.memory.host import host_tensor, host_view
+from calque.sharding.attributes import OfPlaced
+from calque.sharding.placement import placement
+
+Offsets = tuple[int, ...]
+
+
+def _of_placed(name: str, function: Callable[..., Any]) -> OfPlaced:
+    """A method that only placed tensors have: PyTorch asks by `hasattr`."""
+
+    def get(tensor: torch.Tensor) -> Any:
+        return None if placement(tensor) is None else function.__get__(tensor)
+
+    return OfPlaced(name, get)
+
+
+def _offsets(index: Any, shape: Any) -> Offsets:
+    return tuple(part.indices(size)[0] for part, size in zip(index, shape, strict=True))
+
+
+def _owners(array: jax.Array) -> dict[Offsets, int]:
+    """The process that writes each part: that of the first device that has it."""
+    found: dict[Offsets, Any] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        at = _offsets(index, array.shape)
+        if at not in found or device.id < found[at].id:
+            found[at] = device
+    return {at: device.process_index for at, device in found.items()}
+
+
+def _own(array: jax.Array) -> dict[Offsets, Any]:
+    """What the devices of this process hold, each part once, by where it begins."""
+    return {_offsets(one.index, array.shape): one.data for one in array.addressable_shards}
+
+
+def _write_items(tensor: torch.Tensor, fqn: str, _: object) -> list[WriteItem]:
+    if jax.process_count() > 1 and not torch.distributed.is_initialized():
+        raise RuntimeError(
+            "torch.distributed.checkpoint in several processes: they have to agree on who writes "
+            "what. Call torch.distributed.init_process_group('calque') first"
+        )
+    array: Any = cell_of(tensor).array
+    owners, own = _owners(array), jax.process_index()
+    whole = torch.Size(array.shape)
+    return [
+        WriteItem(
+            index=MetadataIndex(fqn, torch.Size(at)),
+            type=WriteItemType.SHARD,
+            tensor_data=TensorWriteData(
+                chunk=_chunk(at, part),
+                properties=TensorProperties.create_from_tensor(tensor),
+                size=whole,
+            ),
+        )
+        for at, part in _own(array).items()
+        if owners[at] == own
+    ]
+
+
+def _chunk(at: Offsets, part: Any) -> ChunkStorageMetadata:
+    return ChunkStorageMetadata(offsets=torch.Size(at), sizes=torch.Size(part.shape))
+
+
+def _chunks(tensor: torch.Tensor) -> list[ChunkStorageMetadata]:
+    return [_chunk(at, part) for at, part in _own(cell_of(tensor).array).items()]
+
+
+def _begin(tensor: torch.Tensor, index: MetadataIndex) -> Offsets:
+    return tuple(index.offset) if index.offset is not None else (0,) * tensor.ndim
+
+
+def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
+    """A copy of a part on the CPU."""
+    return host_tensor(_own(cell_of(tensor).array)[_begin(tensor, index)])
+
+
+def _put_back(tensor: torch.Tensor, begin: Offsets, part: torch.Tensor) -> None:
+    """Have the devices of this process that hold a part hold another value of it."""
+    cell = cell_of(tensor)
+    array: Any = cell.array
+    values = host_view(part).copy()
+    with x64():
+        parts = [
+            jax.device_put(values, one.device)
+            if _offsets(one.index, array.shape) == begin
+            else one.data
+            for one in array.addressable_shards
+        ]
+        cell.array = jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
+
+
+METHODS = {
+    "__create_write_items__": _write_items,
+    "__create_chunk_list__": _chunks,
+    "__get_tensor_shard__": _part,
+}
+
+
+def install() -> None:
+    """Have PyTorch's checkpoints know placed tensors (a second call does nothing)."""
+    if "__create_write_items__" in vars(torch.Tensor):
+        return
+    for name, function in METHODS.items():
+        setattr(torch.Tensor, name, _of_placed(name, function))
+    resolve, commit = DefaultLoadPlanner.resolve_tensor, DefaultLoadPlanner.commit_tensor
+
+    def resolve_tensor(self: Any, read_item: ReadItem) -> Any:
+        index = read_item.dest_index
+        target = self.state_dict.get(index.fqn)
+        if not isinstance(target, torch.Tensor) or not hasattr(target, "__get_tensor_shard__"):
+            return resolve(self, read_item)
+        part = _part(target, index)
+        self._calque_read = index, target, part
+        return self.transform_tensor(read_item, part)
+
+    def commit_tensor(self: Any, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        commit(self, read_item, tensor)
+        index, target, part = self.__dict__.pop("_calque_read", (None, None, None))
+        if target is not None and index == read_item.dest_index:
+            _put_back(target, _begin(target, index), part)
+
+    DefaultLoadPlanner.resolve_tensor = resolve_tensor
+    DefaultLoadPlanner.commit_tensor = commit_tensor

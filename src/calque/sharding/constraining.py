@@ -1,0 +1,75 @@
+"""Where a value lies on the way."""
+
+from types import EllipsisType
+from typing import Any
+
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from calque.device.kernels.constraint import number_of
+from calque.sharding.mesh import mesh_or_latest, sharding_of
+
+
+def constrain(
+    tensor: torch.Tensor, *entries: PartitionSpec | EllipsisType | Any, mesh: Mesh | None = None
+) -> torch.Tensor:
+    """The tensor, split over a mesh in this way: inside of `calque.jit`, advice that XLA follows.
+
+    Its gradient is split in the same way. Batches that are pinned at the outputs of blocks keep XLA
+    from gathering activations in the place of weights.
+
+    Args:
+        tensor: of the device "jax", of any shape.
+        entries: a spec, `P("dp")`, whose missing dimensions are whole; or an entry for each
+            dimension: the name of an axis of the mesh, a tuple of names, None for a dimension that
+            is not split, and `...` for as many dimensions as are left, each split as XLA finds
+            best.
+        mesh: the mesh; the one made last without it.
+
+    Returns:
+        A tensor of the same values and shape.
+
+    Raises:
+        ValueError: the entries do not fit the shape or the mesh, or the tensor is not on the device.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> sharding.constrain(torch.ones(8, 2, device="jax"), None, ...).sum().item()
+    16.0
+    """
+    number = _number(tuple(tensor.shape), entries, mesh)
+    return torch.ops.calque_sharding.constrain(tensor, number)
+
+
+@torch.compiler.assume_constant_result
+def _number(shape: tuple[int, ...], entries: tuple[Any, ...], mesh: Mesh | None) -> int:
+    """The number of the placement that entries mean for a shape (see `number_of`)."""
+    if tensor.device.type != "jax":
+        raise ValueError(
+            f"a tensor on {tensor.device} has no place on a mesh: move it by .to('jax') first"
+        )
+    where = mesh_or_latest(mesh)
+    given = entries[0] if len(entries) == 1 else entries
+    if isinstance(given, NamedSharding):
+        return number_of(given)
+    found = given if isinstance(given, tuple | PartitionSpec) else (given,)
+    spec = _expanded(tuple(found), len(shape))
+    sharding_of(PartitionSpec(*map(_checked, spec)), shape, where)
+    return number_of(NamedSharding(where, PartitionSpec(*spec)))
+
+
+def _expanded(entries: tuple[Any, ...], ndim: int) -> list[Any]:
+    """The entries, with what `...` stands for."""
+    count = sum(entry is ... for entry in entries)
+    if count > 1:
+        raise ValueError("`...` stands for all dimensions that are left: write it once")
+    free = ndim - len(entries) + 1
+    spec: list[Any] = []
+    for entry in entries:
+        spec += [PartitionSpec.UNCONSTRAINED] * max(free, 0) if entry is ... else [entry]
+    return spec
+
+
+def _checked(entry: Any) -> Any:
+    return None if entry is PartitionSpec.UNCONSTRAINED else entry

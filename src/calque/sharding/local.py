@@ -1,0 +1,108 @@
+"""What this process holds of tensors, and batches of which each process has a part."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from jax.sharding import Mesh
+from torch.utils import _pytree as pytree
+
+from calque.device.kernels.copies import no_value
+from calque.device.memory.cell import active, read, wrap, x64
+from calque.device.memory.host import host_tensor, host_view
+from calque.device.runtime.placement import spread
+from calque.sharding.mesh import P, Spec, mesh_or_latest, sharding_of
+
+
+class Part(NamedTuple):
+    """What one device holds of a tensor.
+
+    Attributes:
+        device: JAX's device.
+        index: which part it is: a slice for each dimension.
+        value: a CPU tensor.
+    """
+
+    device: Any
+    index: tuple[slice, ...]
+    value: torch.Tensor
+
+
+def local(tensor: torch.Tensor) -> list[Part]:
+    """What the devices of this process hold of a tensor.
+
+    Args:
+        tensor: of the device "jax", of any shape.
+
+    Returns:
+        A part for each device, in the order of the devices' numbers. Each has the shape that
+        `placement(tensor).local_shape` says.
+
+    Raises:
+        TraceError: in a traced function, where it has no value yet.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> x = sharding.shard(torch.ones(8, 2, device="jax"), sharding.P())
+    >>> sharding.local(x)[0].value.shape
+    torch.Size([8, 2])
+    """
+    if active.trace is not None:
+        raise no_value(tensor, "asked for its parts (calque.sharding.local)")
+    array = read(tensor.detach())
+    shards = sorted(array.addressable_shards, key=lambda one: one.device.id)
+    return [Part(one.device, one.index, host_tensor(one.data)) for one in shards]
+
+
+def loader(
+    batches: Iterable[Any], spec: Spec | None = None, mesh: Mesh | None = None
+) -> Iterator[Any]:
+    """Batches of CPU tensors as batches on the mesh.
+
+    With several processes each brings its own rows, and the batch is all of them together: its
+    first dimension is as many times as long.
+
+    Args:
+        batches: a `DataLoader`, or any other iterable of tensors and containers of them. What is no
+            tensor is passed on, as are tensors of no dimensions.
+        spec: how the tensors are split: `P("dp")`. Without it, their first dimension over the first
+            axis of the mesh.
+        mesh: the mesh; the one made last without it.
+
+    Returns:
+        An iterator of the same containers.
+
+    Raises:
+        ValueError: a batch cannot be split evenly: give the DataLoader `drop_last=True`.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> [x.device.type for x in sharding.loader([torch.zeros(8, 3)], sharding.P())]
+    ['jax']
+    """
+    where = mesh_or_latest(mesh)
+    found = P(where.axis_names[0]) if spec is None else spec
+
+    def put(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
+            return leaf
+        return _global(leaf, found, where)
+
+    return (pytree.tree_map(put, batch) for batch in batches)
+
+
+def _global(tensor: torch.Tensor, spec: Spec, mesh: Mesh) -> torch.Tensor:
+    """The tensor that all processes' parts make together."""
+    shape = tuple(tensor.shape)
+    shape = (shape[0] * jax.process_count(), *shape[1:])
+    try:
+        sharding = sharding_of(spec, shape, mesh)
+    except ValueError as error:
+        raise ValueError(f"{error}; a last, smaller batch is left out by drop_last=True") from None
+    spread.exists = True
+    with x64():
+        values = host_view(tensor.detach().cpu()).copy()
+        return wrap(jax.make_array_from_process_local_data(sharding, values, shape))

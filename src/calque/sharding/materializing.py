@@ -1,0 +1,121 @@
+"""A module made on "meta" gets its memory on the mesh, and its first values there."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import Mesh
+from torch.nn import Module, Parameter
+
+from calque.device.memory.cell import wrap, x64
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import spread
+from calque.jitting.api import jit
+from calque.sharding.mesh import mesh_or_latest
+from calque.sharding.placement import shard
+from calque.sharding.plan import Place, Plan, places_of
+
+M = TypeVar("M", bound=Module)
+_RESET = ("reset_parameters", "_reset_parameters")
+
+
+def materialize(
+    module: M, plan: Plan, mesh: Mesh | None = None, init: Callable[[Module], Any] | None = None
+) -> M:
+    """Give a module on "meta" its memory and first values, no tensor ever whole on one device.
+
+    The values are drawn from the device's random state, in one program; they are the same on every
+    mesh.
+
+    Args:
+        module: made under `torch.device("meta")`.
+        plan: where its parameters and buffers go (see `shard_module`).
+        mesh: the mesh; the one made last without it.
+        init: sets the values of one module, and is called with each, as by `Module.apply`. Without
+            it each module's own `reset_parameters` is called.
+
+    Returns:
+        The module, with new parameters and buffers. Those that are not on "meta" are moved.
+
+    Raises:
+        ValueError: the plan does not fit the module; or there is no `init`, and a module has
+            parameters or buffers on "meta" and no `reset_parameters`.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> with torch.device("meta"):
+    ...     layer = torch.nn.Linear(4, 4)
+    >>> sharding.materialize(layer, {"*": sharding.P()}).weight.device
+    device(type='jax', index=0)
+    """
+    places = places_of(module, plan, mesh_or_latest(mesh))
+    on_meta = {id(one.tensor) for one in places if one.tensor.is_meta}
+    if init is None:
+        _check_resets(module, on_meta)
+    made = {id(one.tensor): _made(one) for one in places}
+    resetting = [m for m in module.modules() if on_meta & {id(t) for t in _own(m)}]
+    for part in module.modules():
+        own: Any = (part._parameters, part._buffers)
+        for held in own:
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = made[id(tensor)]
+
+    def fill() -> None:
+        with torch.no_grad():
+            if init is not None:
+                module.apply(init)
+                return
+            for part in resetting:
+                _reset(part)()
+
+    if on_meta:
+        jit(fill, verify=False)()
+    return module
+
+
+def _own(module: Module) -> list[torch.Tensor]:
+    """A module's own parameters and buffers."""
+    held = (*module._parameters.values(), *module._buffers.values())
+    return [tensor for tensor in held if tensor is not None]
+
+
+def _reset(module: Module) -> Any:
+    return next((getattr(module, name) for name in _RESET if hasattr(module, name)), None)
+
+
+def _check_resets(module: Module, on_meta: set[int]) -> None:
+    lacking = [
+        f"{name or 'the module itself'} ({type(part).__name__})"
+        for name, part in module.named_modules()
+        if _reset(part) is None and on_meta & {id(t) for t in _own(part)}
+    ]
+    if lacking:
+        raise ValueError(
+            f"no reset_parameters says what values these get: {', '.join(lacking)}. Give "
+            "materialize a function init(module) that sets them, or give their class the method"
+        )
+
+
+def _made(place: Place) -> torch.Tensor:
+    """What stands in the place of a tensor: zeros if it was on "meta"."""
+    tensor = place.tensor
+    if tensor.device.type == "jax":
+        shard(tensor.detach(), place.sharding)
+        return tensor
+    if tensor.is_meta:
+        spread.exists = True
+        dtype = to_numpy(tensor.dtype)
+        with x64():
+            zeros = jax.jit(lambda: jnp.zeros(tensor.shape, dtype), out_shardings=place.sharding)()
+        made = wrap(zeros)
+    else:
+        made = shard(tensor.detach(), place.sharding)
+    if not isinstance(tensor, Parameter):
+        return made
+    parameter = Parameter(made, tensor.requires_grad)
+    vars(parameter).update(vars(tensor))
+    return parameter

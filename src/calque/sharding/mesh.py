@@ -1,0 +1,153 @@
+"""Meshes, and what of a tensor goes along which of their axes."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+P = PartitionSpec
+
+Spec = PartitionSpec | NamedSharding | Callable[[tuple[int, ...], Mesh], PartitionSpec]
+"""How a tensor is split: JAX's `PartitionSpec`; a `NamedSharding`, which has its mesh; or a
+function of the tensor's shape and the mesh, as `along` gives."""
+
+
+class _Latest:
+    mesh: Mesh | None = None
+
+
+_latest = _Latest()
+
+
+def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
+    """As `jax.make_mesh`, with the axes as keywords; the mesh for whatever names none from now on.
+
+    Args:
+        devices: the devices; all of JAX's, of every process, without it.
+        axes: the size of each axis, in order, by name. One may be -1: as many as are left.
+
+    Returns:
+        A `jax.sharding.Mesh` whose axes are of the type `Auto`.
+
+    Raises:
+        ValueError: the sizes do not multiply to the number of devices.
+
+    >>> from calque import sharding
+    >>> sharding.mesh(dp=-1).shape["dp"] >= 1
+    True
+    """
+    found = list(jax.devices() if devices is None else devices)
+    if not axes:
+        raise ValueError("a mesh has at least one axis: mesh(dp=8)")
+    sizes = dict(axes)
+    free = [name for name, size in sizes.items() if size == -1]
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if len(free) == 1 and known > 0:
+        sizes[free[0]] = len(found) // known
+    if min(sizes.values()) < 1 or math.prod(sizes.values()) != len(found):
+        said = ", ".join(f"{name}={size}" for name, size in axes.items())
+        raise ValueError(
+            f"mesh({said}) does not fit the {len(found)} devices that there are: the sizes "
+            "multiply to their number (one of them may be -1). On a CPU more devices are had by "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX starts"
+        )
+    types = (AxisType.Auto,) * len(sizes)
+    made = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types, devices=found)
+    _latest.mesh = made
+    return made
+
+
+def mesh_or_latest(given: Mesh | None) -> Mesh:
+    """The mesh that is given, or the one made last.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = given if given is not None else _latest.mesh
+    if found is None:
+        raise ValueError("no mesh was made yet: call calque.sharding.mesh(dp=8) first")
+    return found
+
+
+def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
+    """A spec for tensors of any shape: the first dimension that can be is split over some axes.
+
+    Args:
+        axes: names of axes of the mesh. A tensor none of whose dimensions they divide stays whole
+            on each device.
+
+    >>> from calque.sharding import P, along, mesh
+    >>> everything = mesh(dp=-1)
+    >>> along("dp")((), everything) == P()
+    True
+    """
+
+    def spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+        count = math.prod(size_of(mesh, axis) for axis in axes)
+        for dimension, size in enumerate(shape):
+            if size and size % count == 0:
+                entry = axes[0] if len(axes) == 1 else axes
+                return PartitionSpec(*[None] * dimension, entry)
+        return PartitionSpec()
+
+    return spec
+
+
+def size_of(mesh: Any, axis: str) -> int:
+    """The size of an axis of a mesh.
+
+    Raises:
+        ValueError: it has no such axis.
+    """
+    if axis not in mesh.shape:
+        raise ValueError(f"the mesh has no axis {axis!r}: it has {', '.join(mesh.axis_names)}")
+    return mesh.shape[axis]
+
+
+def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedSharding:
+    """The sharding that a spec means for a shape.
+
+    Raises:
+        ValueError: the spec has more entries than the shape has dimensions, names axes that the
+            mesh has not, or does not divide the shape evenly.
+    """
+    if isinstance(spec, NamedSharding):
+        found = spec
+    else:
+        mesh = mesh_or_latest(mesh)
+        partition = spec if isinstance(spec, PartitionSpec) else spec(shape, mesh)
+        named = [axis for entry in partition for axis in axes_of(entry)]
+        for axis in named:
+            size_of(mesh, axis)
+        if len(set(named)) < len(named):
+            raise ValueError(f"{_said(partition)} splits two dimensions over one axis of the mesh")
+        found = NamedSharding(mesh, partition)
+    _check(found, shape)
+    return found
+
+
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The axes of the mesh that an entry of a spec names."""
+    return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
+
+
+def _check(sharding: NamedSharding, shape: tuple[int, ...]) -> None:
+    spec = sharding.spec
+    if len(spec) > len(shape):
+        raise ValueError(
+            f"{_said(spec)} is for {len(spec)} dimensions; the tensor has {len(shape)}"
+        )
+    for dimension, entry in enumerate(spec):
+        count = math.prod(size_of(sharding.mesh, axis) for axis in axes_of(entry))
+        if shape[dimension] % count:
+            raise ValueError(
+                f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "
+                f"devices evenly, as {_said(spec)} asks: pad it, split another dimension, or use "
+                "sharding.along, which leaves such tensors whole"
+            )
+
+
+def _said(spec: PartitionSpec) -> str:
+    return "P" + str(tuple(spec)).replace(",)", ")")

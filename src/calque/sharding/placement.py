@@ -1,0 +1,143 @@
+"""Which device holds what of a tensor."""
+
+from html import escape
+
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from calque.device.memory.cell import Cell, active, cell_of, current, is_whole, wrap
+from calque.device.memory.host import host_view
+from calque.device.runtime.placement import is_same, placed
+from calque.errors import TraceError
+from calque.sharding.mesh import Spec, sharding_of
+from calque.sharding.picture import html, text
+
+Tensor = torch.Tensor
+
+
+class Placement:
+    """What of a tensor each device holds; printed, or shown in a notebook, a picture of it.
+
+    Attributes:
+        sharding: as JAX has it.
+        shape: of the tensor.
+    """
+
+    def __init__(self, sharding: Sharding, shape: tuple[int, ...]) -> None:
+        self.sharding = sharding
+        self.shape = shape
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh, if it is spread over one."""
+        mesh = getattr(self.sharding, "mesh", None)
+        return mesh if isinstance(mesh, Mesh) else None
+
+    @property
+    def spec(self) -> PartitionSpec | None:
+        """Over which of the mesh's axes each dimension is split."""
+        return self.sharding.spec if isinstance(self.sharding, NamedSharding) else None
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of what one device holds."""
+        return self.sharding.shard_shape(self.shape)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether no device holds the whole."""
+        return self.local_shape != self.shape
+
+    def __str__(self) -> str:
+        return f"{self!r}, by device:\n{text(self.sharding, self.shape)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{html(self.sharding, self.shape)}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement) or self.shape != other.shape:
+            return NotImplemented if not isinstance(other, Placement) else False
+        return is_same(self.sharding, other.sharding, len(self.shape))
+
+    def __hash__(self) -> int:
+        return hash(self.shape)
+
+    def __repr__(self) -> str:
+        where = f"P{tuple(self.spec)}".replace(",)", ")") if self.spec is not None else "P?"
+        axes = (
+            "" if self.mesh is None else ", ".join(f"{n}={s}" for n, s in self.mesh.shape.items())
+        )
+        return f"<{where} of {list(self.shape)} on {axes or self.sharding}>"
+
+
+def placement(tensor: Tensor) -> Placement | None:
+    """What of a tensor each device holds; None where it was given no placement.
+
+    A view has none of its own: what it shows lies where its base is.
+
+    Args:
+        tensor: a tensor of the device "jax", of any shape.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> x = sharding.shard(torch.zeros(8, 2, device="jax"), sharding.P())
+    >>> sharding.placement(x).local_shape
+    (8, 2)
+    """
+    if tensor.device.type != "jax":
+        return None
+    cell = cell_of(tensor)
+    sharding = getattr(cell.array, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not covers(cell, tensor):
+        return None
+    return Placement(sharding, tuple(tensor.shape))
+
+
+def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
+    """Spread a tensor over a mesh; its storage keeps the placement whatever is written to it.
+
+    Args:
+        tensor: a tensor of the device "jax" is given the placement in place, with all that share
+            its storage. Of a tensor of the CPU a copy is made on the mesh, each device getting its
+            part from the host.
+        spec: over which axes of the mesh each dimension is split: `P("dp")`, `along("dp")`.
+        mesh: the mesh; the one made last without it.
+
+    Returns:
+        The tensor of the device.
+
+    Raises:
+        ValueError: the spec does not fit the shape or the mesh; the tensor is a part of its
+            storage, or another arrangement of it; or there is no mesh.
+        TraceError: in a traced function.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> sharding.shard(torch.ones(2, 3), sharding.P()).sum().item()
+    6.0
+    """
+    if active.trace is not None:
+        raise TraceError(
+            "calque.sharding.shard gives a storage its placement, which a program cannot: use "
+            "calque.sharding.constrain on a value inside calque.jit, and shard before the call"
+        )
+    sharding = sharding_of(spec, tuple(tensor.shape), mesh)
+    if tensor.device.type != "jax":
+        values = tensor.detach().cpu()
+        made = wrap(placed(host_view(values).copy(), sharding))
+        return made.requires_grad_() if tensor.requires_grad and tensor.is_leaf else made
+    cell = cell_of(tensor)
+    if not covers(cell, tensor):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} is a view of "
+            "another one, whose storage lies where that is: shard the other one, or a clone of this"
+        )
+    cell.array = placed(current(cell), sharding)
+    return tensor
+
+
+def covers(cell: Cell, tensor: Tensor) -> bool:
+    """Whether a tensor shows the whole of its storage, dimension by dimension."""
+    return not cell.viewed or is_whole(cell, tensor)

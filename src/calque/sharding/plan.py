@@ -1,0 +1,114 @@
+"""A whole module spread by a plan: patterns of names, and what each means."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeVar
+
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from torch.nn import Module
+
+from calque.device.runtime.agreement import naming
+from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
+from calque.sharding.placement import shard
+
+Plan = Mapping[str, Spec]
+"""Patterns of the names of parameters and buffers, and a spec for each; the first that fits counts.
+
+A pattern is that of a shell: `*` stands for anything, dots too. What none fits is whole on each
+device."""
+
+M = TypeVar("M", bound=Module)
+
+
+class Place(NamedTuple):
+    """Where a parameter or a buffer is to be.
+
+    Attributes:
+        tensor: the tensor.
+        names: how the module names it; several if it is shared.
+        sharding: where to.
+    """
+
+    tensor: torch.Tensor
+    names: list[str]
+    sharding: NamedSharding
+
+
+def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
+    """Spread the parameters and buffers of a module over a mesh, in place.
+
+    Gradients and the state of optimizers follow their parameters.
+
+    Args:
+        module: on the device "jax".
+        plan: patterns of names, as `state_dict()` has them, and their specs: `{"*.up.weight":
+            P("tp", "dp"), "*": along("dp")}`. What no pattern fits is whole on each device, so that
+            `{}` replicates a module.
+        mesh: the mesh; the one made last without it.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: a pattern fits no name, a spec does not fit its tensor (all of them are named),
+            or a tensor is not on the device. Nothing has changed then.
+
+    >>> import torch
+    >>> from calque import sharding
+    >>> everyone = sharding.mesh(dp=-1)
+    >>> layer = sharding.shard_module(torch.nn.Linear(4, 4).to("jax"), {"*": sharding.P()})
+    >>> sharding.placement(layer.weight).local_shape
+    (4, 4)
+    """
+    places = places_of(module, plan, mesh_or_latest(mesh))
+    elsewhere = sorted({one.tensor.device.type for one in places} - {"jax"})
+    if elsewhere:
+        raise ValueError(
+            f"the module has tensors on {' and '.join(elsewhere)}: move it with .to('jax') first, "
+            "or make it on 'meta' and call calque.sharding.materialize"
+        )
+    for one in places:
+        with naming(one.names[0]):
+            shard(one.tensor.detach(), one.sharding)
+    return module
+
+
+def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
+    """Where each parameter and buffer is to be.
+
+    Raises:
+        ValueError: a pattern fits no name, or a spec does not fit its tensor.
+    """
+    tensors: dict[int, torch.Tensor] = {}
+    names: dict[int, list[str]] = {}
+    for found in (
+        module.named_parameters(remove_duplicate=False),
+        module.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in found:
+            tensors[id(tensor)] = tensor
+            names.setdefault(id(tensor), []).append(name)
+    wrong = [
+        f"no parameter or buffer is named like {pattern!r}"
+        for pattern in plan
+        if not any(fnmatchcase(n, pattern) for own in names.values() for n in own)
+    ]
+    places = []
+    for key, tensor in tensors.items():
+        spec = _spec(plan, names[key])
+        try:
+            sharding = sharding_of(spec, tuple(tensor.shape), mesh)
+            places.append(Place(tensor, names[key], sharding))
+        except ValueError as error:
+            wrong.append(f"{names[key][0]}: {error}")
+    if wrong:
+        raise ValueError("the plan does not fit the module:\n" + "\n".join(wrong))
+    return places
+
+
+def _spec(plan: Plan, names: list[str]) -> Spec:
+    for pattern, spec in plan.items():
+        if any(fnmatchcase(name, pattern) for name in names):
+            return spec
+    return PartitionSpec()

@@ -1,0 +1,71 @@
+"""Blocks of `torch.no_grad` and `torch.autocast` in the code of a graph.
+
+A block is two nodes, of which the second is not reached where something raises between them. So the
+code of a graph leaves on an error the blocks that are open. And the mode that a block finds is a
+value of the run, also where the code is traced again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import Node
+
+from calque.tracing.core.active import current_trace
+
+_BEGINNINGS = (torch._C.is_grad_enabled, torch.amp._enter_autocast)
+_ENDS = (torch._C._set_grad_enabled, torch.amp._exit_autocast)
+
+
+def is_grad_enabled() -> Any:
+    """As `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
+    now = torch._C.is_grad_enabled()
+    if torch.compiler.is_dynamo_compiling():
+        return now
+    trace: Any = current_trace()
+    tracer = trace.tracer if trace is not None else None
+    contexts = getattr(tracer, "contexts", None)
+    if tracer is None or contexts is None or contexts.repeats:
+        return now
+    node = tracer.create_node("call_function", torch._C.is_grad_enabled, (), {})
+    node.meta["val"] = now
+    return torch.fx.Proxy(node, tracer)
+
+
+def set_grad_enabled(enabled: Any) -> None:
+    """Set the mode, to what `is_grad_enabled` has given or to a truth value."""
+    if not isinstance(enabled, torch.fx.Proxy):
+        torch._C._set_grad_enabled(enabled)
+        return
+    enabled.tracer.create_proxy("call_function", torch._C._set_grad_enabled, (enabled,), {})
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(bool(enabled.node.meta["val"]))
+
+
+FUNCTIONS = {
+    torch._C.is_grad_enabled: is_grad_enabled,
+    torch._C._set_grad_enabled: set_grad_enabled,
+}
+"""What the code of a graph calls for a function of PyTorch."""
+
+
+def beginnings(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that blocks begin with, of which the value is used by the end, the last first."""
+    found = [node for node in nodes if node.target in _BEGINNINGS]
+    return [n for n in reversed(found) if any(user.target in _ENDS for user in n.users)]
+
+
+def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
+    """End the blocks that are open, because of an error.
+
+    Args:
+        values: of the nodes that have run; None for what is not used any more.
+        names: of the nodes that blocks begin with, the last first.
+    """
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, bool):
+            torch._C._set_grad_enabled(value)
+        elif isinstance(value, torch.autocast):
+            torch.amp._exit_autocast(value)

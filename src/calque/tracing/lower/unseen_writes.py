@@ -1,0 +1,99 @@
+"""Writes that autograd does not see, to tensors whose gradients it computes.
+
+`x.data.mul_(2)`, and any write to `x` within `torch.no_grad`, change the values of `x` and leave
+its gradient. Operators know no such thing: there a write gives a new value, with its own gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.effects import may_return_view
+from calque.tracing.graph.purity import has_effect
+
+_APART = ("data", "detach", "detach_")
+
+
+def refuse_unseen_writes(graph: Graph) -> None:
+    """Raise where a tensor is used after a write that autograd has not seen.
+
+    Raises:
+        TraceError: names the write and its line.
+    """
+    roots: dict[Node, Node] = {}
+    apart: set[Node] = set()  # without a gradient, though they share memory with what has one
+    unseen: dict[Node, Node] = {}
+    enabled: Any = True
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            enabled = node.args[0] is not False
+            continue
+        used = [n for n in node.all_input_nodes if roots.get(n, n) in unseen]
+        written = _written_by(node)
+        for source in used if enabled else ():
+            write = unseen[roots.get(source, source)]
+            has_gradient = _has_gradient(source) or write.target is setattr
+            if has_gradient and source not in apart and source is not written:
+                _refuse(write, node)
+        owner = node.args[0] if node.args else None
+        if isinstance(owner, Node) and (written is owner or _is_view(node)):
+            roots[node] = roots.get(owner, owner)
+            if owner in apart or _name(node) in _APART:
+                apart.add(node)
+        is_seen = enabled and written not in apart and node.target is not setattr
+        if isinstance(written, Node) and not is_seen:
+            root = roots.get(written, written)
+            group = [root, *(member for member, first in roots.items() if first is root)]
+            if node.target is setattr:  # after which PyTorch says of it that it has none
+                group = [*group, *root.all_input_nodes]
+            if any(_has_gradient(member) for member in group if member not in apart):
+                unseen.setdefault(root, node)
+
+
+def _written_by(node: Node) -> Node | None:
+    """The node whose value a node writes to."""
+    if not node.op.startswith("call") or node.op == "call_module" or not has_effect(node):
+        return None
+    target = node.kwargs.get("out", node.args[0] if node.args else None)
+    return target if isinstance(target, Node) and _is_tensor(target) else None
+
+
+def _is_view(node: Node) -> bool:
+    if node.op == "call_method":
+        return may_return_view(str(node.target))
+    if node.op != "call_function":
+        return False
+    return node.target is getattr or may_return_view(_name(node).strip("_"))
+
+
+def _name(node: Node) -> str:
+    if node.target is getattr:
+        return str(node.args[1])
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _is_tensor(node: Node) -> bool:
+    return node.op != "get_attr" or isinstance(_val(node), torch.Tensor)
+
+
+def _val(node: Node) -> Any:
+    return node.meta.get("val", torch.empty(0, requires_grad=True) if node.op != "get_attr" else 0)
+
+
+def _has_gradient(node: Node) -> bool:
+    value = _val(node)
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
+
+
+def _refuse(write: Node, use: Node) -> None:
+    place = write.meta.get("origin")
+    raise SymbolicTraceError(
+        f"{f'{place}: ' if place is not None else ''}{_name(write)} writes to a tensor where "
+        "autograd does not see it, and the tensor is used afterwards; operators have no gradient "
+        "that leaves a write out.\nWrite x = x + (new - x).detach(), or lower within "
+        "torch.no_grad() for a graph that is not differentiated."
+    )

@@ -1,0 +1,63 @@
+"""`Restoring`: traces the code of a graph, when one is unpickled, into the graph that it was.
+
+Unpickling a graph module is tracing its code. The code of a recording asks tensors for values, as
+its nodes do (`x.__bool__()`, `x.tolist()`), and each such call is a node again.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx.node import Argument, Node
+
+from calque.tracing.symbolic.symbolic_proxies import ValueProxy
+from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
+
+_READS = (
+    *("__bool__", "__len__", "__int__", "__float__", "__complex__", "__index__", "__contains__"),
+    *("__str__", "__repr__", "__format__", "__array__", "__reduce_ex__", "__iter__", "__hash__"),
+    *("__reversed__", "__dlpack__", "__dlpack_device__", "__deepcopy__", "__copy__", "__dir__"),
+)
+
+
+class _Again(ValueProxy):
+    """Stands for a value in the code of a graph, in which every call is a node."""
+
+
+def _call_of(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any) -> Any:
+        return self.tracer.create_proxy("call_method", name, (self, *args), {})
+
+    return method
+
+
+for _name in _READS:
+    setattr(_Again, _name, _call_of(_name))
+
+
+class Restoring(SymbolicTracer):
+    """As `SymbolicTracer`, of code that a graph has written."""
+
+    def proxy(self, node: Node) -> Any:
+        """What stands for any value."""
+        return _Again(node, self)
+
+    tensor_proxy = proxy
+
+    def _proxy_placeholder(
+        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+    ) -> Any:
+        """An input, with the default that the code has; what is checked of it is in the code."""
+        default = () if name.startswith("*") else (sig.parameters[name].default,)
+        default = () if default == (inspect.Parameter.empty,) else default
+        return self.create_proxy("placeholder", name, default, {})
+
+    def create_arg(self, a: Any) -> Argument:
+        """As `Tracer.create_arg`; an object that the graph keeps is the node that names it."""
+        try:
+            return super().create_arg(a)
+        except NotImplementedError:
+            name = next((name for name, value in vars(self.root).items() if value is a), None)
+            if name is None:
+                raise
+            return self.create_node("get_attr", name, (), {})

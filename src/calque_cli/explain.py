@@ -1,0 +1,36 @@
+"""`calque explain module:name`."""
+
+import click
+
+from calque_cli.output import as_json, emit
+from calque_cli.program import loaded, program_options
+
+
+@click.command("explain")
+@program_options
+@click.option("--no-compare", is_flag=True, help="Do not compare the CPU with the device.")
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    program: str,
+    inputs: tuple[str, ...],
+    example: str | None,
+    no_compare: bool,
+    json_: bool,
+) -> None:
+    """Tell what becomes of a program on XLA.
+
+    Which door takes it or why not, what serves its operators, where Python reads values, what is
+    compared before each call, memory and operations by XLA, and where CPU and device disagree. The
+    status is 1 if no door takes it.
+    """
+    fn, args = loaded(program, inputs, example)
+    import calque
+
+    report = calque.explain(fn, *args, compare=not no_compare)
+    if json_:
+        emit(report.to_dict())
+    else:
+        click.echo(str(report))
+    ctx.exit(0 if report.captured else 1)

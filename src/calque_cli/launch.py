@@ -1,0 +1,38 @@
+"""`calque launch program.py`."""
+
+import click
+
+
+@click.command("launch", context_settings={"ignore_unknown_options": True})
+@click.option("-n", "--processes", type=int, default=1, help="On this machine.")
+@click.option("--devices", type=int, help="CPU devices of each process.")
+@click.option("--nodes", type=int, default=1, help="Machines that run as many processes.")
+@click.option("--node", type=int, default=0, help="The number of this machine, from 0.")
+@click.option("--coordinator", help="host:port, a free port of the first machine.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    processes: int,
+    devices: int | None,
+    nodes: int,
+    node: int,
+    coordinator: str | None,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a program in several processes that have joined each other.
+
+    JAX has the devices of all of them. When one fails, it is named, and the others are ended.
+    """
+    from calque.launching import Job, start
+
+    try:
+        job = Job([program, *arguments], processes, devices, nodes, node, coordinator)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    ctx.exit(start(job))
+
+
+command.allow_interspersed_args = False  # what follows the program is the program's

@@ -1,0 +1,72 @@
+"""The verbs of `calque`, each loaded when it is called."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import click
+
+VERBS = {
+    "demo": "Train a small network on the CPU, on the device and jitted, side by side.",
+    "doctor": "Look at versions and devices, and try every way into XLA once.",
+    "explain": "Tell what becomes of a program: by which door, at what cost, or why not.",
+    "trace": "Print the graph of a program.",
+    "record": "Run a program once, and print what it did.",
+    "show": "Draw the graph of a program: in the terminal, or as a page with --html.",
+    "ops": "List operators of PyTorch: how the device serves them, and whether they agree.",
+    "run": "Run a script, written for CUDA or torch.accelerator, on the device.",
+    "bench": "Time a program: eager on the CPU, eager on the device, jitted.",
+    "launch": "Run a program in several processes that have joined each other.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
+}
+_HOME = __name__.rpartition(".")[0]
+
+
+class _Verbs(click.Group):
+    """Knows the verbs by name, and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        return importlib.import_module(f"{_HOME}.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _version(ctx: click.Context, parameter: Any, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"calque {metadata.version('calque')}")
+        ctx.exit()
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Print the version.",
+)
+def command() -> None:
+    """PyTorch programs on XLA."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; gives the exit status."""
+    try:
+        command.main(args=None if arguments is None else list(arguments), prog_name="calque")
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

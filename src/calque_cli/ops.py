@@ -1,0 +1,91 @@
+"""`calque ops`: which operators the device serves, and how."""
+
+import dataclasses
+import difflib
+import fnmatch
+from collections import Counter
+from typing import Any
+
+import click
+
+from calque_cli.output import as_json, emit, table
+
+_COLUMNS = ("eager", "jit", "grad")
+_PREFIXES = ("aten::", "torch.", "aten.", "nn.functional.", "F.", "Tensor.", "nn_functional_")
+_REASONS = 10
+"""For how few operators the reasons of differences are printed."""
+
+
+@click.command("ops")
+@click.argument("patterns", nargs=-1, metavar="[NAME]...")
+@click.option("--served", type=click.Choice(["rule", "decomposition", "CPU"]), help="Only these.")
+@click.option("--gaps", is_flag=True, help="Only those with a known difference.")
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context, patterns: tuple[str, ...], served: str | None, gaps: bool, json_: bool
+) -> None:
+    """List operators of PyTorch's database: how the device serves them.
+
+    A NAME is that of the operator, however one writes it (relu, F.relu, torch.linalg.svd), or a
+    pattern as 'linalg_*'. The columns tell whether it agrees with CPU PyTorch: yes, partly, no;
+    empty where it does not apply. The status is 1 if nothing matches.
+    """
+    from calque.coverage import statuses
+
+    everything = statuses()
+    chosen = [
+        status
+        for status in everything
+        if (not patterns or any(_matches(status.name, pattern) for pattern in patterns))
+        and served in (None, status.served)
+        and (status.failed or not gaps)
+    ]
+    if not chosen:
+        click.echo(_nothing(patterns, [status.name for status in everything]), err=True)
+        ctx.exit(1)
+    if json_:
+        emit([dataclasses.asdict(status) for status in chosen])
+    else:
+        click.echo(_text(chosen))
+
+
+def _plain(name: str) -> str:
+    """A name as the database has it, without what says where it is found."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.replace(".", "_")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    wanted = _plain(pattern)
+    return any(fnmatch.fnmatchcase(n, wanted) for n in (name, _plain(name)))
+
+
+def _nothing(patterns: tuple[str, ...], names: list[str]) -> str:
+    known = {_plain(name): name for name in names}
+    near = [
+        known[found]
+        for pattern in patterns
+        for found in difflib.get_close_matches(_plain(pattern), known, 5, 0.6)
+    ]
+    said = f"no operator matches {' '.join(patterns)}" if patterns else "no operator matches"
+    return f"{said}; near: {', '.join(dict.fromkeys(near))}" if near else said
+
+
+def _text(chosen: list[Any]) -> str:
+    from calque.coverage import MODES
+
+    rows = [("operator", "family", "served by", *_COLUMNS)]
+    rows += [(s.name, s.family, s.served, *(s.summary(mode) for mode in _COLUMNS)) for s in chosen]
+    lines = [table(rows)]
+    if len(chosen) <= _REASONS:
+        for status in chosen:
+            lines += [
+                f"{status.name}, {MODES[mode]}, {dtype}: {reason}"
+                for mode, reasons in status.failed.items()
+                for dtype, reason in reasons.items()
+            ]
+    counts = Counter(status.served for status in chosen)
+    served = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
+    return "\n".join([*lines, "", f"{len(chosen)} operators: {served}"])

@@ -1,0 +1,34 @@
+"""`calque show module:name`."""
+
+import click
+
+from calque_cli.program import loaded, program_options
+
+
+@click.command("show")
+@program_options
+@click.option("--html", type=click.Path(dir_okay=False), help="Write a page for the browser here.")
+@click.option("--depth", type=click.IntRange(min=1), help="How many levels of modules to show.")
+@click.option("--level", type=click.Choice(["module", "function", "aten"]), help="Of what kind.")
+@click.option("--json", "json_", is_flag=True, help="Print the graph as JSON (model-explorer's).")
+def command(
+    program: str,
+    inputs: tuple[str, ...],
+    example: str | None,
+    html: str | None,
+    depth: int | None,
+    level: str | None,
+    json_: bool,
+) -> None:
+    """Draw the graph of a program, recorded while it runs once."""
+    fn, args = loaded(program, inputs, example)
+    import calque
+
+    view = calque.show(fn, *args, depth=depth, level=level)  # pyright: ignore[reportArgumentType]
+    if html is not None:
+        view.save(html)
+        click.echo(html)
+    elif json_:
+        click.echo(view.model_explorer())
+    else:
+        click.echo(str(view))

@@ -1,0 +1,189 @@
+"""The command line: text, JSON, exit statuses."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from calque_cli.main import VERBS, command, main
+
+PROGRAMS = "tests.cli.programs"
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False, **options)
+
+
+def test_help_names_every_verb():
+    shown = run("--help")
+    assert shown.exit_code == 0
+    assert all(verb in shown.output for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb):
+    shown = run(verb, "--help")
+    assert shown.exit_code == 0
+    assert "Usage: " in shown.output
+
+
+def test_help_and_version_import_no_torch():
+    program = """
+import sys
+from calque_cli.main import main
+assert main(["--help"]) == 0
+assert main(["ops", "--help"]) == 0
+assert main(["--version"]) == 0
+slow = {"torch", "jax", "calque", "numpy"} & set(sys.modules)
+assert not slow, slow
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert b"calque 0." in done.stdout
+
+
+def test_explain_tells_doors_and_costs():
+    shown = run("explain", f"{PROGRAMS}:net", "--json")
+    report = json.loads(shown.stdout)
+    assert shown.exit_code == 0
+    assert report["captured"]
+    assert report["flops"] > 0
+    assert "aten::addmm" in {one["name"] for one in report["operators"]}
+
+
+def test_explain_of_what_no_door_takes_is_status_1():
+    shown = run("explain", f"{PROGRAMS}:loop", "-i", "3")
+    assert shown.exit_code == 1
+    assert "torch.while_loop" in shown.output
+
+
+def test_trace_prints_the_graph():
+    shown = run("trace", f"{PROGRAMS}:Net", "-i", "float32[4,3]")
+    assert shown.exit_code == 0
+    assert "relu" in shown.output
+    nodes = json.loads(run("trace", f"{PROGRAMS}:Net", "-i", "4x3", "--json").stdout)
+    assert nodes[-1]["op"] == "output"
+
+
+def test_what_cannot_be_traced_is_status_1_with_the_remedy():
+    shown = run("trace", f"{PROGRAMS}:loop", "-i", "3")
+    assert shown.exit_code == 1
+    assert "torch.while_loop" in shown.stderr
+
+
+def test_record_and_show(tmp_path):
+    assert "linear" in run("record", f"{PROGRAMS}:net").output
+    page = tmp_path / "net.html"
+    assert run("show", f"{PROGRAMS}:net", "--html", str(page)).exit_code == 0
+    assert "<html" in page.read_text()
+    assert "Net" in run("show", f"{PROGRAMS}:net").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch:net"], "there is no module nosuch"),
+        (["net"], "is no MODULE:NAME"),
+        ([f"{PROGRAMS}:nett"], "has no 'nett'; it has"),
+        ([f"{PROGRAMS}:number"], "no module and no function"),
+        ([f"{PROGRAMS}:net", "-i", "three"], "'three' is no input: write 2x3"),
+        (["nosuch.py:net"], "there is no file nosuch.py"),
+    ],
+)
+def test_a_wrong_program_is_status_2_and_says_what_to_write(arguments, said):
+    shown = run("trace", *arguments)
+    assert shown.exit_code == 2
+    assert said in shown.stderr
+
+
+def test_bench_gives_ratios():
+    rows = json.loads(run("bench", f"{PROGRAMS}:net", "--seconds", "0.02", "--json").stdout)
+    assert [row["way"] for row in rows][-1] == "calque.jit"
+    assert rows[0]["ratio"] == 1
+
+
+def test_demo_trains_three_ways_alike():
+    rows = json.loads(run("demo", "--steps", "30", "--json").stdout)
+    first, *others = rows
+    for row in others:
+        assert row["losses"][0] == pytest.approx(first["losses"][0], abs=1e-5)
+        assert row["losses"][-1] == pytest.approx(first["losses"][-1], abs=1e-2)
+    assert first["losses"][-1] < first["losses"][0]
+
+
+def test_doctor_tries_every_door():
+    shown = run("doctor", "--json")
+    found = json.loads(shown.stdout)
+    assert shown.exit_code == 0, found
+    assert found["versions"]["torch"]
+    assert {row["status"] for row in found["checks"]} <= {"ok", "skipped"}
+    assert len(found["checks"]) > 8
+
+
+def test_no_colour_where_none_is_wanted():
+    coloured = run("trace", f"{PROGRAMS}:loop", "-i", "3", color=True)
+    plain = run("trace", f"{PROGRAMS}:loop", "-i", "3", color=True, env={"NO_COLOR": "1"})
+    assert "\x1b[" in coloured.stderr
+    assert "\x1b[" not in plain.stderr
+
+
+def test_completion_is_printed():
+    assert "_CALQUE_COMPLETE" in run("completion", "bash").output
+
+
+def test_launch_refuses_what_is_no_job():
+    shown = run("launch", "-n", "0", "program.py")
+    assert shown.exit_code == 2
+    assert "at least one process" in shown.stderr
+
+
+SCRIPT = """
+import sys
+import torch
+import torch.nn as nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Linear(3, 1).to(device)
+other = nn.Linear(3, 1).cuda()
+x = torch.ones(2, 3, device=device)
+y = torch.ones(2, 3).cuda() + torch.zeros(3, device="cuda:0")
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    half = model(x)
+loss = (model(x) + other(y)).sum()
+loss.backward()
+torch.cuda.synchronize()
+print(sys.argv[1:], loss.device.type, half.dtype, next(other.parameters()).grad.device.type)
+print(torch.ones(1).device.type)
+"""
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    options = ["--cpu-too"] if default else []
+    done = subprocess.run(
+        [sys.executable, "-m", "calque", "run", *options, str(script), "--epochs", "3"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['--epochs', '3'] jax torch.bfloat16 jax",
+        "jax" if default else "cpu",
+    ]
+
+
+def test_a_closed_pipe_is_no_traceback():
+    reading = f"{sys.executable} -m calque ops | head -2"
+    done = subprocess.run(reading, shell=True, capture_output=True, text=True, env=os.environ)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+def test_main_gives_the_status(capsys):
+    assert main(["ops", "relu"]) == 0
+    assert main(["nosuch"]) == 2
+    assert "No such command 'nosuch'" in capsys.readouterr().err

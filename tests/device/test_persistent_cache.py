@@ -1,0 +1,167 @@
+"""Compiled programs outlive the process, in a folder that stays small and whole."""
+
+import os
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+from jax._src import compilation_cache as jax_cache
+
+import calque
+from calque.device.runtime.persistent_cache import DEFAULT, _unusable
+from calque.device.runtime.stored_programs import Store
+
+PROGRAM = """
+import warnings
+warnings.simplefilter("error")
+import jax
+if {configured!r}:
+    jax.config.update("jax_compilation_cache_dir", {configured!r})
+import calque, torch
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name.endswith("cache_hits")))
+x = torch.arange(6.0, device="jax").reshape(2, 3)
+assert calque.jit(lambda x: (x @ x.T).cos())(x).shape == (2, 2)
+print(sum(hits), calque.compilation_cache())
+"""
+
+
+def _run(folder: str, configured: str = "") -> tuple[int, str]:
+    """How often a new process found a program, and where it looks for them."""
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(configured=configured)],
+        env={**os.environ, "CALQUE_CACHE_DIR": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    hits, place = made.stdout.split()
+    return int(hits), place
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    hits, place = _run(str(tmp_path))
+    kept = _files(tmp_path)
+    assert hits == 0 and kept and Path(place).parent == tmp_path
+    hits, _ = _run(str(tmp_path))
+    assert hits == len(kept)
+    assert _files(tmp_path) == kept
+
+
+def test_what_jax_was_told_stays(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    _, place = _run(str(ours), str(theirs))
+    assert Path(place) == theirs
+    assert not ours.exists()
+
+
+@pytest.fixture
+def put_back():
+    yield
+    calque.compilation_cache(None)
+
+
+@pytest.mark.usefixtures("put_back")
+def test_the_cache_is_moved_and_switched_off(tmp_path: Path) -> None:
+    assert calque.compilation_cache() is None  # as the tests are run
+    one = calque.compilation_cache(tmp_path / "one", max_bytes=DEFAULT)
+    assert one is not None and one.parent == tmp_path / "one" and calque.compilation_cache() == one
+    torch.arange(7.0, device="jax").sinh().sum()
+    kept = _files(one)
+    assert kept
+    two = calque.compilation_cache(tmp_path / "two")
+    assert two is not None
+    torch.arange(8.0, device="jax").sinh().sum()
+    assert _files(two) and _files(one) == kept
+    before = _files(two)
+    assert calque.compilation_cache(None) is None
+    torch.arange(9.0, device="jax").sinh().sum()
+    assert _files(tmp_path) == kept | before
+    assert jax.config.jax_compilation_cache_dir is None
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
+
+
+@pytest.mark.usefixtures("put_back")
+def test_a_folder_given_to_jax_afterwards_is_jaxs_own(tmp_path: Path) -> None:
+    calque.compilation_cache(tmp_path / "ours")
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
+    cache, _ = jax_cache.get_file_cache(str(tmp_path / "theirs"))
+    assert not isinstance(cache, Store)
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
+
+
+def test_a_size_below_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_bytes is a number of bytes, not -1"):
+        calque.compilation_cache(max_bytes=-1)
+
+
+# The files ----------------------------------------------------------------------------------------
+
+
+def test_damaged_entries_are_absent_and_can_be_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path, 1000)
+    assert store.get("a") is None
+    store.put("a", b"program")
+    assert store.get("a") == b"program"
+    (path,) = _files(tmp_path)
+    for damaged in (path.read_bytes()[:-1], b"", b"q" + path.read_bytes()[1:]):
+        path.write_bytes(damaged)
+        assert store.get("a") is None
+        store.put("a", b"program")
+        assert store.get("a") == b"program"
+
+
+def test_what_was_used_least_recently_goes(tmp_path: Path) -> None:
+    store = Store(tmp_path, 1000)
+    for index in range(8):
+        store.put(str(index), bytes(100))
+        path = next(path for path in _files(tmp_path) if path.name.startswith(str(index)))
+        os.utime(path, ns=(index, index))
+    assert store.get("0") is not None  # used again
+    for index in range(8, 12):
+        store.put(str(index), bytes(100))
+    assert sum(path.stat().st_size for path in _files(tmp_path)) <= 1000
+    kept = [index for index in range(12) if store.get(str(index)) is not None]
+    assert 0 in kept and 11 in kept and 1 not in kept and 2 not in kept
+
+
+def test_another_stores_entries_count_too(tmp_path: Path) -> None:
+    one, other = Store(tmp_path, 1000), Store(tmp_path, 1000)
+    for index in range(30):
+        (one, other)[index % 2].put(str(index), bytes(90))
+    assert sum(path.stat().st_size for path in _files(tmp_path)) <= 2000
+
+
+def test_writers_and_readers_at_once(tmp_path: Path) -> None:
+    def work(seed: int) -> None:
+        store = Store(tmp_path, 5000)
+        for turn in range(60):
+            key = str((turn * 7 + seed) % 20)
+            found = store.get(key)
+            assert found in (None, key.encode() * 200)
+            store.put(key, key.encode() * 200)
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(4) as pool:
+        warnings.simplefilter("error")
+        list(pool.map(work, range(4)))
+    assert all(path.suffix == ".xla" for path in _files(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = Store(tmp_path / "file" / "below", 1000)
+    with pytest.warns(calque.CacheWarning, match="CALQUE_CACHE_DIR"):
+        store.put("a", b"program")
+    store.put("b", b"program")  # where another warning would be an error
+    assert store.get("a") is None
+    assert "cannot be made" in (_unusable(tmp_path / "file" / "below") or "")
+    assert _unusable(tmp_path) is None

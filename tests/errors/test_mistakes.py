@@ -1,0 +1,286 @@
+"""Mistakes that newcomers make: each is answered in at most 15 lines, with the line and a remedy.
+
+Each program is a script, and what Python would print of its exception is what is looked at.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+_START = """
+import torch, calque
+from torch import nn
+torch.set_num_threads(1)
+x = torch.ones(3, device="jax")
+model = nn.Linear(3, 1).to("jax")
+"""
+
+# name: the program, and what the answer says
+MISTAKES = {
+    "print a value": (
+        """
+@calque.jit
+def f(x):
+    print(f"loss {x.sum():.3f}")  # here
+    return x
+f(x)
+""",
+        "print or log it outside",
+    ),
+    "item in a loss log": (
+        """
+losses = []
+@calque.jit
+def step(x):
+    loss = model(x).sum()
+    losses.append(loss.item())  # here
+    return loss
+step(x)
+""",
+        "Return it from the function",
+    ),
+    "to numpy": (
+        """
+@calque.jit
+def f(x):
+    return x.cpu().numpy()  # here
+f(x)
+""",
+        "call .cpu() there, on what the call gives",
+    ),
+    "numpy without cpu": (
+        """
+@calque.jit
+def f(x):
+    return x.numpy()  # here
+f(x)
+""",
+        "inside calque.jit it has no value: return it",
+    ),
+    "an if on a value": (
+        """
+@calque.jit
+def f(x):
+    if x.sum() > 0:  # here
+        return x
+    return -x
+f(x)
+""",
+        "torch.where(condition, a, b)",
+    ),
+    "a while on a value": (
+        """
+@calque.jit
+def f(x):
+    while x.sum() < 100:  # here
+        x = x * 2
+    return x
+f(x)
+""",
+        "x, = torch.while_loop(lambda x: x.sum() < 100, body, (x,))",
+    ),
+    "a mask": (
+        """
+@calque.jit
+def f(x):
+    return x[x > 0]  # here
+f(x)
+""",
+        "torch.where(mask, x, 0)",
+    ),
+    "nonzero": (
+        """
+@calque.jit
+def f(x):
+    return x.nonzero()  # here
+f(x)
+""",
+        "Keep the shape",
+    ),
+    "LBFGS": (
+        """
+optimizer = torch.optim.LBFGS(model.parameters())
+@calque.jit
+def step(x):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+    optimizer.step(closure)  # here
+step(x)
+""",
+        "Run LBFGS eagerly",
+    ),
+    "a model on the CPU with Adam": (
+        """
+model = nn.Linear(3, 1)
+optimizer = torch.optim.Adam(model.parameters())
+@calque.jit
+def step(x):
+    model(x).sum().backward()
+    optimizer.step()  # here
+step(torch.ones(3))
+""",
+        'model.to("jax")',
+    ),
+    "a model on the CPU with an input on the device": (
+        """
+model = nn.Linear(3, 1)
+model(x)  # here
+""",
+        'model.to("jax")',
+    ),
+    "a wrong shape in a layer": (
+        """
+net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 2)).to("jax")
+net(x)  # here
+""",
+        "in layer 2 of Sequential: Linear(in_features=5",
+    ),
+    "a wrong shape in a jitted model": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2))
+    def forward(self, x):
+        return self.body(x)  # here
+calque.jit(Net().to("jax"))(x)
+""",
+        "in layer body.1 of Net: Linear(in_features=5",
+    ),
+    "shapes that do not broadcast": (
+        """
+x + torch.ones(4, device="jax")  # here
+""",
+        "The size of tensor a (3) must match the size of tensor b (4)",
+    ),
+    "a second device": (
+        """
+torch.ones(3, device="jax:1")  # here
+""",
+        "index 0 only",
+    ),
+    "a number for a tensor": (
+        """
+calque.to_jax(3.0)  # here
+""",
+        "jax.numpy.asarray",
+    ),
+    "jit of no function": (
+        """
+calque.jit(3)  # here
+""",
+        "write `calque.jit(fn)`",
+    ),
+    "a wrong option": (
+        """
+calque.jit(model, max_programs="x")  # here
+""",
+        "max_programs=) is a number of programs, not str 'x'",
+    ),
+    "a path for bytes": (
+        """
+calque.load_exported("model.bin")  # here
+""",
+        "read_bytes()",
+    ),
+    "bytes that are no program": (
+        """
+calque.load_exported(b"junk")  # here
+""",
+        "export the program again",
+    ),
+    "a wrong shape for an exported program": (
+        """
+program = calque.export(nn.Linear(3, 1), (torch.ones(2, 3),))
+program(torch.ones(2, 4))  # here
+""",
+        "dimension 1 of argument 0 (input) is 4, and the program takes 3",
+    ),
+    "a rule that fails": (
+        """
+library = torch.library.Library("mine", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+@calque.op("mine::twice")
+def twice(x):
+    return x.nosuch()
+torch.ops.mine.twice(x)  # here
+""",
+        "has no attribute nosuch",
+    ),
+    "inductor's options on the device": (
+        """
+torch.compile(model, mode="max-autotune")(x)  # here
+""",
+        'backend="calque"',
+    ),
+}
+
+
+def _answer(program, **environment):
+    done = subprocess.run(
+        [sys.executable, "mistake.py"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        cwd=program.parent,
+    )
+    assert done.returncode == 1, done.stdout
+    return done.stderr.splitlines()
+
+
+def _printed(path, capsys):
+    """What Python prints where a script ends with an exception."""
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except Exception as error:
+        step = error.__traceback__
+        while step is not None and step.tb_frame.f_code.co_filename != str(path):
+            step = step.tb_next
+        sys.excepthook(type(error), error.with_traceback(step), step)
+        return capsys.readouterr().err.splitlines()
+    raise AssertionError("it went well")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_in_a_few_lines(name, tmp_path, capsys):
+    program, remedy = MISTAKES[name]
+    path = tmp_path / "mistake.py"
+    path.write_text(_START + program)
+    said = _printed(path, capsys)
+    text = "\n".join(said)
+    assert len(said) <= 15, text
+    line = 1 + (_START + program).splitlines().index(
+        next(row for row in program.splitlines() if row.endswith("# here"))
+    )
+    assert f'mistake.py", line {line}' in text, text
+    assert remedy in text, text
+    files = [row for row in said if row.lstrip().startswith("File ")]
+    assert all("mistake.py" in row for row in files), text
+
+
+def test_a_script_prints_the_same(tmp_path):
+    program = tmp_path / "mistake.py"
+    program.write_text(_START + MISTAKES["a wrong shape in a layer"][0])
+    said = _answer(program)
+    assert len(said) <= 6, said
+    assert "in layer 2 of Sequential" in said[-1]
+
+
+def test_everything_is_shown_on_request(tmp_path):
+    program = tmp_path / "mistake.py"
+    program.write_text(_START + MISTAKES["a wrong shape in a layer"][0])
+    said = _answer(program, CALQUE_TRACEBACK="full")
+    assert len(said) > 20
+    assert any("calque" in row and "File" in row for row in said)
+
+
+def test_errors_that_calque_has_no_part_in_are_printed_as_ever(tmp_path):
+    program = tmp_path / "mistake.py"
+    program.write_text("import calque, json\njson.loads('{')\n")
+    assert any("json/decoder.py" in row for row in _answer(program))

@@ -1,0 +1,264 @@
+"""A storage keeps its placement; tensors like another have its; a gradient has its parameter's."""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+import torch
+from torch import nn
+
+import calque
+from calque import sharding as sh
+from calque.device.runtime import placement
+from calque.sharding import P, along
+
+Tensor = torch.Tensor
+
+
+@pytest.fixture
+def x() -> Tensor:
+    sh.mesh(dp=4, tp=2)
+    return sh.shard(torch.arange(64.0).reshape(8, 8).to("jax"), P("dp", "tp"))
+
+
+def spec_of(tensor: Tensor) -> P | None:
+    found = sh.placement(tensor)
+    return None if found is None else found.spec
+
+
+WRITES: list[Callable[[Tensor], Any]] = [
+    lambda x: x.copy_(torch.ones(8, 8)),
+    lambda x: x.copy_(torch.ones(8)),
+    lambda x: x.copy_(torch.ones(8, 8, dtype=torch.int64)),
+    lambda x: x.copy_(torch.ones(8, 8, device="jax")),
+    lambda x: x.normal_(),
+    lambda x: x.zero_(),
+    lambda x: x.fill_(2),
+    lambda x: x.add_(x.sum()),
+    lambda x: x.add_(torch.ones(8, device="jax")),
+    lambda x: x[2:5].zero_(),
+    lambda x: x.__setitem__((slice(None), 3), 1),
+    lambda x: x.view(-1)[5].fill_(1),
+    lambda x: x.t().mul_(2),
+    lambda x: x.data.mul_(3),
+    lambda x: torch.add(x, 1, out=x),
+    lambda x: x.index_put_((torch.tensor([1, 2], device="jax"),), torch.tensor(3.0, device="jax")),
+    lambda x: torch._foreach_mul_([x], 2.0),
+    lambda x: nn.init.trunc_normal_(x),
+    lambda x: calque.jit(lambda: x.mul_(2))(),
+    lambda x: calque.jit(lambda y: y.mul_(2))(x),
+    lambda x: calque.jit(lambda: x.copy_(torch.ones(8, 8, device="jax")))(),
+    lambda x: calque.jit(lambda: x[1:3].zero_())(),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_storage_keeps_its_placement_whatever_is_written(
+    x: Tensor, write: Callable[[Tensor], Any]
+) -> None:
+    whole = x.cpu().to("jax")
+    for _ in range(4):  # the fast path begins at the third call
+        torch.manual_seed(1)
+        write(x)
+        torch.manual_seed(1)
+        write(whole)
+        assert spec_of(x) == P("dp", "tp")
+        torch.testing.assert_close(x.cpu(), whole.cpu())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.zero_(),
+        lambda x: x.fill_(2),
+        lambda x: x.normal_(),
+        lambda x: x.uniform_(),
+        lambda x: x.add_(1),
+        lambda x: x.copy_(torch.ones(8, 8)),
+        torch.zeros_like,
+        torch.randn_like,
+    ],
+)
+def test_no_device_makes_the_whole_of_what_is_spread(
+    x: Tensor, write: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[Any] = []
+    place = placement.placed
+
+    def spying(array: Any, where: Any) -> Any:
+        moved.append(array.shape)
+        return place(array, where)
+
+    monkeypatch.setattr(placement, "placed", spying)  # what moves a result that lies elsewhere
+    with jax.transfer_guard_device_to_device("disallow_explicit"):
+        for _ in range(4):
+            write(x)
+    assert moved == []
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        torch.empty_like,
+        torch.zeros_like,
+        torch.ones_like,
+        torch.rand_like,
+        torch.randn_like,
+        lambda x: torch.full_like(x, 2.0),
+        lambda x: torch.zeros_like(x, dtype=torch.int64),
+        torch.clone,
+        copy.deepcopy,
+        lambda x: x.detach(),
+        lambda x: x * 2 + 1,
+        lambda x: x.to(torch.bfloat16),
+    ],
+)
+def test_a_tensor_like_another_has_its_placement(x: Tensor, like: Callable[[Tensor], Any]) -> None:
+    for _ in range(4):
+        assert spec_of(like(x)) == P("dp", "tp")
+
+
+def test_zeros_like_a_spread_tensor_made_in_a_program_are_spread(x: Tensor) -> None:
+    kept: list[Tensor] = []
+
+    @calque.jit
+    def step(y: Tensor) -> Tensor:
+        return torch.zeros_like(x) + y.sum()
+
+    kept.append(step(torch.ones(3, device="jax")))
+    assert spec_of(kept[0]) == P("dp", "tp")
+
+
+def test_a_view_lies_where_its_base_does(x: Tensor) -> None:
+    view = x.view(-1)
+    view[3] = 100
+    assert x[0, 3].item() == 100
+    assert spec_of(x) == P("dp", "tp")
+
+
+def model_of(plan: Any = None) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to("jax")
+    return sh.shard_module(model, {"*": along("dp")} if plan is None else plan)
+
+
+def specs(module: nn.Module) -> list[P | None]:
+    return [spec_of(p) for p in module.parameters()]
+
+
+@pytest.mark.parametrize("way", ["eager", "jit", "copied", "grad", "twice", "checkpoint", "func"])
+def test_a_gradient_has_the_placement_of_its_parameter(way: str) -> None:
+    sh.mesh(dp=8)
+    model = model_of()
+    x = sh.shard(torch.randn(32, 16), P("dp"))
+    if way == "copied":
+        model = copy.deepcopy(model)
+
+    def loss() -> Tensor:
+        if way == "checkpoint":
+            y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+            return y.pow(2).mean()
+        return model(x).pow(2).mean()
+
+    parameters = list(model.parameters())
+    if way == "grad":
+        found = torch.autograd.grad(loss(), parameters, create_graph=True)
+        torch.stack([g.sum() for g in found]).sum().backward()
+    elif way == "jit":
+        found = calque.jit(lambda: torch.autograd.grad(loss(), parameters))()
+        calque.jit(lambda: loss().backward())()
+    elif way == "func":
+        named = dict(model.named_parameters())
+        of = torch.func.grad(lambda p: torch.func.functional_call(model, p, (x,)).mean())
+        found = list(of(named).values())
+        assert [g.shape for g in found] == [p.shape for p in parameters]
+        return
+    else:
+        loss().backward()
+        if way == "twice":
+            loss().backward()
+        found = [p.grad for p in parameters]
+    assert [spec_of(g) for g in found] == specs(model)
+    assert [spec_of(p.grad) for p in parameters] == specs(model)
+
+
+def test_what_a_program_makes_like_a_gradient_lies_as_the_parameter() -> None:
+    sh.mesh(dp=8)
+    model = model_of()
+
+    @calque.jit
+    def step() -> list[Tensor]:
+        model(torch.ones(8, 16, device="jax")).sum().backward()
+        gradients = [p.grad for p in model.parameters()]
+        model.zero_grad()
+        return [torch.full_like(one, 2.0) for one in gradients if one is not None]
+
+    assert [spec_of(one) for one in step()] == specs(model)
+
+
+def test_no_hook_is_left_behind() -> None:
+    sh.mesh(dp=8)
+    model = model_of()
+    model(sh.shard(torch.randn(8, 16), P("dp"))).sum().backward()
+    for p in model.parameters():
+        assert not p._backward_hooks
+        assert not p._post_accumulate_grad_hooks
+
+
+def test_state_dicts_are_loaded_and_saved_without_moving_anything() -> None:
+    sh.mesh(dp=8)
+    model, other = model_of(), model_of()
+    before = specs(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(sh.shard(torch.randn(8, 16), P("dp"))).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    loaded = torch.load(file)
+    on_cpu = torch.load(io.BytesIO(file.getvalue()), map_location="cpu")
+    for name, tensor in model.state_dict().items():
+        assert on_cpu["model"][name].equal(tensor.cpu())
+    other.load_state_dict(loaded["model"])
+    assert specs(other) == before
+    again = torch.optim.AdamW(other.parameters())
+    again.load_state_dict(loaded["optimizer"])
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert a.cpu().equal(b.cpu())
+    other(sh.shard(torch.randn(8, 16), P("dp"))).sum().backward()
+    again.step()
+    assert specs(other) == before
+    other.load_state_dict(on_cpu["model"])
+    assert specs(other) == before
+
+
+def test_a_loaded_optimizer_has_its_state_where_the_parameters_are() -> None:
+    sh.mesh(dp=8)
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(sh.shard(torch.randn(8, 16), P("dp"))).sum().backward()
+    optimizer.step()
+    again = torch.optim.AdamW(model.parameters())
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for state in again.state.values():
+        assert spec_of(state["exp_avg"]) == P("dp")
+
+
+def test_an_unplaced_tensor_goes_along_and_one_of_a_single_device_too(x: Tensor) -> None:
+    there = calque.to_torch(jax.device_put(jax.numpy.ones((8, 8)), jax.devices()[3]))
+    here = calque.to_torch(jax.device_put(jax.numpy.ones((8, 8)), jax.devices()[0]))
+    for _ in range(4):
+        assert (x + there).sum().item() == x.sum().item() + 64
+        assert (here + x).sum().item() == x.sum().item() + 64
+        assert (there + here).sum().item() == 128
+
+
+def test_values_are_told_when_they_are_asked_for(x: Tensor) -> None:
+    assert x[1, 1].item() == 9
+    assert x.tolist()[7][7] == 63
+    assert "63" in repr(x)
+    assert bool((x >= 0).all())
+    assert x.nonzero().shape == (63, 2)

@@ -1,0 +1,64 @@
+"""Operators of spread tensors that XLA's partitioner or JAX itself does not get right."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import calque
+from calque import sharding as sh
+from calque.sharding import P
+
+Tensor = torch.Tensor
+
+
+@pytest.mark.parametrize("name", ["fft", "fft2", "fftn", "ifft", "rfft2", "hfft"])
+@pytest.mark.parametrize("length", [8, 24])
+def test_a_transform_along_a_split_dimension_is_that_of_one_device(name: str, length: int) -> None:
+    sh.mesh(dp=8)
+    transform = getattr(torch.fft, name)
+    x = torch.randn(2, 8, length)
+    spread = sh.shard(x.to("jax"), P(None, None, "dp"))
+    for run in (transform, calque.jit(transform)):
+        assert torch.allclose(run(spread).cpu(), transform(x), atol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "spec"), [((0, 8), P(None, "dp")), ((8, 0), P("dp"))])
+def test_a_spread_tensor_without_elements_is_read(shape: tuple[int, int], spec: P) -> None:
+    sh.mesh(dp=8)
+    x = sh.shard(torch.ones(shape).to("jax"), spec)
+    assert (x + 1).cpu().shape == shape
+    assert x.tolist() == torch.ones(shape).tolist()
+    assert x.nonzero().shape == (0, 2)
+    assert x.sum(0).cpu().equal(torch.ones(shape).sum(0))
+
+
+EXTREMA: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda x: x.max(),
+    "amin": lambda x: x.amin(0),
+    "aminmax": lambda x: torch.stack(list(torch.aminmax(x))),
+    "max.dim": lambda x: x.max(0).values,
+    "norm": lambda x: x.norm(float("inf")),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, -float("inf"), dim=0),
+    "cdist": lambda x: torch.cdist(x.t(), x.t(), float("inf")),
+    "scatter_reduce": lambda x: torch.zeros_like(x).scatter_reduce(
+        0, torch.zeros_like(x, dtype=torch.int64), x, "amax"
+    ),
+    "index_reduce": lambda x: torch.zeros_like(x).index_reduce(
+        0, torch.zeros(16, dtype=torch.int64, device=x.device), x, "amin"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMA)
+@pytest.mark.parametrize("jit", [False, True])
+def test_nan_is_found_along_a_split_dimension(name: str, jit: bool) -> None:
+    sh.mesh(dp=8)
+    function = EXTREMA[name]
+    run = calque.jit(function) if jit else function
+    for at in (0, 9, 15):
+        x = torch.randn(16, 4)
+        x[at, 1] = float("nan")
+        on_one = run(x.to("jax")).cpu()
+        assert on_one.isnan().any()
+        assert torch.allclose(run(sh.shard(x.to("jax"), P("dp"))).cpu(), on_one, equal_nan=True)

@@ -1,0 +1,223 @@
+"""The plain training step with AdamW, spread in the usual ways: its losses are the CPU's."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import calque
+from calque import sharding as sh
+from calque.sharding import P, Plan, along
+
+Tensor = torch.Tensor
+Step = Callable[[Tensor], Tensor]
+WIDTH, STEPS = 32, 5
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part; `pin` says how what it gives is split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.q, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.k = nn.Linear(WIDTH, WIDTH, bias=False)  # a bias would have no gradient but noise
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+        self.pin: Callable[[Tensor], Tensor] = lambda x: x
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        q, k, v = (f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = self.pin(x + self.out(y))
+        return self.pin(x + self.down(F.gelu(self.up(x))))
+
+
+class Way(NamedTuple):
+    """A way to spread a model.
+
+    Attributes:
+        axes: of the mesh.
+        plan: of the model.
+        batch: of the data.
+        pin: of what each block gives.
+        share: how much of the whole a device may hold.
+    """
+
+    axes: dict[str, int]
+    plan: Plan
+    batch: P
+    pin: tuple[Any, ...] | None
+    share: float
+
+
+TP: Plan = {
+    "*.[qkv].weight": P("tp"),
+    "*.[qkv].bias": P("tp"),
+    "*.out.weight": P(None, "tp"),
+    "*.up.weight": P("tp"),
+    "*.up.bias": P("tp"),
+    "*.down.weight": P(None, "tp"),
+}
+FSDP_TP: Plan = {
+    "*.[qkv].weight": P("tp", "dp"),
+    "*.out.weight": P("dp", "tp"),
+    "*.up.weight": P("tp", "dp"),
+    "*.down.weight": P("dp", "tp"),
+    "*": along("dp"),
+}
+WAYS = {
+    "DP": Way({"dp": 8}, {}, P("dp"), None, 1.01),
+    "FSDP": Way({"dp": 8}, {"*": along("dp")}, P("dp"), ("dp", ...), 1 / 8 + 0.01),
+    "TP": Way({"dp": 4, "tp": 2}, TP, P("dp"), None, 0.55),
+    "FSDP+TP": Way({"dp": 4, "tp": 2}, FSDP_TP, P("dp"), ("dp", ...), 0.17),
+    "TP+SP": Way({"dp": 4, "tp": 2}, TP, P("dp"), ("dp", "tp", None), 0.55),
+    "HSDP": Way(
+        {"replica": 2, "dp": 4},
+        {"*": along("dp")},
+        P(("replica", "dp")),
+        (("replica", "dp"), ...),
+        0.26,
+    ),
+}
+
+
+def model_of() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), nn.LayerNorm(WIDTH))
+
+
+def batches() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 4, WIDTH, generator=generator) for _ in range(STEPS)]
+
+
+def step_of(model: Any, optimizer: torch.optim.Optimizer) -> Step:
+    def step(x: Tensor) -> Tensor:
+        loss = (model(x) - x.roll(1, 1)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def reference() -> tuple[list[float], dict[str, Tensor]]:
+    model = model_of()
+    step = step_of(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    return [step(x).item() for x in batches()], model.state_dict()
+
+
+def cases() -> list[Any]:
+    """Every way in every mode; the slow ones only with `-m conformance`."""
+    slow = pytest.mark.conformance
+    return [
+        pytest.param(way, kind, marks=() if kind == "jit" or way == "FSDP+TP" else slow)
+        for way in WAYS
+        for kind in ("jit", "eager", "compile")
+    ]
+
+
+@pytest.mark.parametrize(("way", "kind"), cases())
+def test_the_losses_are_those_of_the_cpu(
+    way: str, kind: str, reference: tuple[list[float], dict[str, Tensor]]
+) -> None:
+    axes, plan, batch, pin, share = WAYS[way]
+    mesh = sh.mesh(**axes)
+    model = model_of().to("jax")
+    sh.shard_module(model, plan, mesh)
+    for block in model:
+        if isinstance(block, Block) and pin is not None:
+            block.pin = lambda x: sh.constrain(x, *pin, mesh=mesh)
+    before = {name: sh.placement(p) for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    called = torch.compile(model, backend="calque") if kind == "compile" else model
+    step: Any = step_of(called, optimizer)
+    if kind == "jit":
+        step = calque.jit(step)
+    losses = [step(x).item() for x in sh.loader(batches(), batch, mesh)]
+
+    expected, weights = reference
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) <= 5e-7
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor.cpu(), weights[name], rtol=1e-4, atol=1e-5)
+    assert {name: sh.placement(p) for name, p in model.named_parameters()} == before
+    for parameter, state in optimizer.state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert sh.placement(state[name]) == sh.placement(parameter)
+    if kind == "jit":
+        assert step.history == ["first call"]
+    (model(next(sh.loader(batches(), batch, mesh))) ** 2).mean().backward()
+    found = sh.memory(model, optimizer)
+    assert {"parameters", "gradients", "state"} <= found.whole.keys()
+    assert found.share <= share, str(found)
+
+
+def test_clipping_scaling_and_averages_are_those_of_the_cpu() -> None:
+    def train(device: str) -> list[Tensor]:
+        model = model_of().to(device)
+        if device == "jax":
+            sh.mesh(dp=8)
+            sh.shard_module(model, {"*": along("dp")})
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler(device, init_scale=8.0)
+        norms = []
+        for x in batches()[:3]:
+            if device == "jax":
+                x = sh.shard(x, P("dp"))
+            loss = (model(x) - x).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).cpu())
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+        if device == "jax":
+            for a, p in zip(average.module.parameters(), model.parameters(), strict=True):
+                assert sh.placement(a) == sh.placement(p)
+                assert sh.placement(optimizer.state[p]["momentum_buffer"]) == sh.placement(p)
+        return norms + [p.detach().cpu() for p in average.module.parameters()]
+
+    for ours, theirs in zip(train("jax"), train("cpu"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_is_differentiated_through_a_jitted_forward() -> None:
+    sh.mesh(dp=8)
+    whole = model_of().to("jax")
+    model = sh.shard_module(copy.deepcopy(whole), {"*": along("dp")})
+    x = batches()[0]
+    for _ in range(2):
+        calque.jit(model)(sh.shard(x, P("dp"))).pow(2).mean().backward()
+        whole(x.to("jax")).pow(2).mean().backward()
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
+        assert sh.placement(ours.grad) == sh.placement(ours)
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_placements_are_part_of_the_signature_and_of_the_guards() -> None:
+    sh.mesh(dp=8)
+    weight = torch.ones(16, 16, device="jax")
+    product = calque.jit(lambda x: x @ weight)
+    x = torch.ones(16, 16)
+    results = [product(x.to("jax"))]
+    for placed in (P("dp"), P(None, "dp"), P()):
+        results.append(product(sh.shard(x, placed)))
+        results.append(product(sh.shard(x, placed)))
+    assert len(product.history) == 4
+    assert "spread as" in product.history[1]
+    sh.shard(weight, P("dp"))
+    results += [product(sh.shard(x, P())), product(sh.shard(x, P()))]
+    assert product.history[4:] == ["a tensor of the state was spread over devices in another way"]
+    assert all(result.eq(16).all() for result in results)

@@ -1,0 +1,151 @@
+"""Programs with parts of other kinds: hooks, checkpoints, TorchScript, loops, packed sequences."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
+
+import calque
+
+SCALES = [torch.full((4,), 2.0), torch.ones(4)]
+
+
+def defaults(x: Any, scales: Any = SCALES, named: Any = {"a": torch.ones(4)}) -> Any:  # noqa: B006
+    return x * scales[0] + scales[1] + named["a"]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.linear, self.reentrant = nn.Linear(4, 4), reentrant
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.linear, x, use_reentrant=self.reentrant) * 2  # type: ignore[operator]
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+class Hooked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.linear = Inner(), nn.Linear(4, 4)
+        self.inner.register_full_backward_hook(lambda module, given, gave: (given[0] * 2,))
+        self.linear.register_full_backward_pre_hook(lambda module, gave: (gave[0] * 3,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.inner(x))
+
+
+def decided(x: Tensor) -> Any:
+    return torch.cond(x.sum() > -1e9, lambda x: x * 2, lambda x: x * 3, (x,))
+
+
+def looped(x: Tensor) -> Any:
+    def more(count: Tensor, value: Tensor) -> Tensor:
+        return count < 3
+
+    def step(count: Tensor, value: Tensor) -> Any:
+        return count + 1, value * 2
+
+    return torch.while_loop(more, step, (torch.zeros((), dtype=torch.int64), x))[1]
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        lengths = torch.tensor([3, 2])
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        output, hidden = self.gru(packed)
+        return pad_packed_sequence(output, batch_first=True)[0].sum() + hidden.sum(), output
+
+
+def scripted() -> Any:
+    return torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+
+
+PROGRAMS: dict[str, Any] = {
+    "tensors in defaults": (lambda: defaults, (3, 4)),
+    "reentrant checkpoint": (lambda: Checkpointed(True), (3, 4)),
+    "checkpoint": (lambda: Checkpointed(False), (3, 4)),
+    "full backward hook": (Hooked, (3, 4)),
+    "cond": (lambda: decided, (3, 4)),
+    "while_loop": (lambda: looped, (3, 4)),
+    "packed sequence": (Packed, (2, 3, 4)),
+    "scripted part": (lambda: nn.Sequential(scripted(), nn.Tanh()), (3, 4)),
+    "scripted program": (scripted, (3, 4)),
+}
+MAKERS: dict[str, Any] = {
+    "trace": lambda program, x: calque.trace(program, x),
+    "function": lambda program, x: calque.record(program, x).graph(),
+    "module": lambda program, x: calque.record(program, x).graph("module"),
+}
+
+
+def gradient(program: Any, x: Tensor) -> Any:
+    x = x.clone().requires_grad_()
+    result = program(x)
+    (result[0] if isinstance(result, tuple) else result).sum().backward()
+    return result, x.grad
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Full backward hook")
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_graph_computes_what_its_parts_compute(name: str, maker: str) -> None:
+    make, shape = PROGRAMS[name]
+    program = make()
+    if name == "while_loop" and maker == "trace":
+        pytest.skip("a loop has no gradient in a graph of a trace")
+    if name == "full backward hook" and maker == "trace":
+        with pytest.raises(calque.TraceError, match="how it was computed"):
+            MAKERS[maker](program, torch.randn(shape).requires_grad_())
+        return
+    graph = MAKERS[maker](program, torch.randn(shape).requires_grad_())
+    for x in (torch.randn(shape), torch.randn(shape)):
+        for each in (graph, copy.deepcopy(graph)) if name != "full backward hook" else (graph,):
+            torch.testing.assert_close(gradient(each, x), gradient(program, x))
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_default_with_tensors_is_the_default_or_refused(maker: str) -> None:
+    x = torch.ones(3, 4)
+    graph = MAKERS[maker](defaults, x)
+    torch.testing.assert_close(graph(x), defaults(x))
+    with pytest.raises(calque.TraceError, match="scales"):
+        graph(x, SCALES)
+
+
+def test_a_recorded_cond_guards_its_way() -> None:
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+
+    graph = calque.record(f, torch.ones(2)).graph()
+    with pytest.raises(calque.TraceError, match="gave True, and now it gives False"):
+        graph(-torch.ones(2))
+
+
+def test_hooks_of_the_backward_pass_are_never_lost() -> None:
+    model, x = Hooked(), torch.randn(3, 4).requires_grad_()
+    recording = calque.record(model, x)
+    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+        recording.graph("aten")
+    model.register_full_backward_hook(lambda module, given, gave: None)
+    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+        calque.record(model, x).graph()
+    with torch.no_grad():
+        lowered = calque.lower(calque.record(nn.Sequential(model), x).graph())
+        torch.testing.assert_close(lowered(x), model(x))

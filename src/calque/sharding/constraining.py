@@ -38,6 +38,10 @@ def constrain(
     >>> sharding.constrain(torch.ones(8, 2, device="jax"), None, ...).sum().item()
     16.0
     """
+    if tensor.device.type != "jax":
+        raise ValueError(
+            f"a tensor on {tensor.device} has no place on a mesh: move it by .to('jax') first"
+        )
     number = _number(tuple(tensor.shape), entries, mesh)
     return torch.ops.calque_sharding.constrain(tensor, number)
 
@@ -45,10 +49,6 @@ def constrain(
 @torch.compiler.assume_constant_result
 def _number(shape: tuple[int, ...], entries: tuple[Any, ...], mesh: Mesh | None) -> int:
     """The number of the placement that entries mean for a shape (see `number_of`)."""
-    if tensor.device.type != "jax":
-        raise ValueError(
-            f"a tensor on {tensor.device} has no place on a mesh: move it by .to('jax') first"
-        )
     where = mesh_or_latest(mesh)
     given = entries[0] if len(entries) == 1 else entries
     if isinstance(given, NamedSharding):

@@ -9,6 +9,7 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 import warnings
 import zlib
 from pathlib import Path
@@ -17,6 +18,7 @@ from calque.errors import CacheWarning
 
 _SUFFIX = ".xla"
 _CHECKSUM = 4  # bytes, at the end
+_ABANDONED = 3600.0  # seconds after which a file half written is one that a killed process left
 
 
 class Store:
@@ -89,10 +91,11 @@ class Store:
             if self._total <= self.most:
                 return
         entries = []
-        for path in self.folder.iterdir():  # with what a process that was killed left half written
+        for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()
-                entries.append((found.st_mtime_ns, found.st_size, path))
+                if path.suffix == _SUFFIX or time.time() - found.st_mtime > _ABANDONED:
+                    entries.append((found.st_mtime_ns, found.st_size, path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries) if total > self.most else ():
             if total <= self.most * 3 // 4:

@@ -45,11 +45,7 @@ def layer() -> tuple[Call, Call]:
     x = x.to("jax")
     run_jax = jax.jit(lambda w, b, x: x @ w.T + b)
 
-    def ours() -> Tensor:
-        with torch.no_grad():
-            return run(x)
-
-    return ours, lambda: run_jax(weight, bias, held)
+    return lambda: run(x), lambda: run_jax(weight, bias, held)
 
 
 def plain() -> tuple[Call, Call]:
@@ -62,8 +58,16 @@ def plain() -> tuple[Call, Call]:
     return lambda: run(x), lambda: run_jax(held)
 
 
-def step(layers: int, width: int, activation: bool, optimizer: str) -> tuple[Call, Call]:
-    """A training step of a chain of linear layers, ours and JAX's."""
+def step(
+    layers: int, width: int, activation: bool, optimizer: str, keeps: bool = False
+) -> tuple[Call, Call]:
+    """A training step of a chain of linear layers, ours and JAX's.
+
+    Args:
+        layers, width, activation: of the chain.
+        optimizer: a key of `OPTIMIZERS`.
+        keeps: whether ours leaves the gradients in the parameters, which JAX's never does.
+    """
     torch.manual_seed(0)
     parts: list[nn.Module] = []
     for index in range(layers):
@@ -78,10 +82,13 @@ def step(layers: int, width: int, activation: bool, optimizer: str) -> tuple[Cal
 
     @calque.jit
     def ours(x: Tensor, y: Tensor) -> Tensor:
-        stepping.zero_grad()
+        if keeps:
+            stepping.zero_grad()
         loss = F.mse_loss(model(x), y)
         loss.backward()
         stepping.step()
+        if not keeps:
+            stepping.zero_grad()
         return loss
 
     return lambda: ours(x, y), theirs
@@ -136,13 +143,16 @@ def row(name: str, ours: Call, theirs: Call, rounds: int, calls: int) -> list[st
 def main() -> None:
     quick = common.quick(__doc__)
     sizes = (5, 200) if quick else (41, 400)
-    rows = [row("x + 1", *plain(), *sizes), row("Linear(8, 8), no_grad", *layer(), *sizes)]
+    with torch.no_grad():
+        rows = [row("x + 1", *plain(), *sizes), row("Linear(8, 8), no_grad", *layer(), *sizes)]
     for optimizer in OPTIMIZERS:
         ours, theirs = step(4, 8, True, optimizer)
         agree(ours, theirs)
         rows.append(row(f"4 layers of 8, {optimizer}", ours, theirs, *sizes))
         waited = lambda ours=ours: ours().item(), lambda theirs=theirs: float(theirs())
         rows.append(row(f"4 layers of 8, {optimizer}, loss read", *waited, *sizes))
+        kept = step(4, 8, True, optimizer, keeps=True)
+        rows.append(row(f"4 layers of 8, {optimizer}, gradients kept", *kept, *sizes))
     for depth in DEPTHS[:2] if quick else DEPTHS:
         ours, theirs = step(depth, 16, False, "SGD")
         agree(ours, theirs)

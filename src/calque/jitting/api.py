@@ -19,12 +19,14 @@ from torch.profiler import record_function
 
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
+from calque.device.runtime import threads
 from calque.device.runtime.executable import calls_back, devices_of
 from calque.errors import tidy
 from calque.jitting import settings
 from calque.jitting.assumed_values import Assumptions
 from calque.jitting.explain import Explanation, explain
-from calque.jitting.fast_call import MISS, FastCall
+from calque.jitting.fast_call import FastCall
+from calque.jitting.generated.source import MISS
 from calque.jitting.hints import add_hint
 from calque.jitting.modes import ambient
 from calque.jitting.module import JittedModule
@@ -53,6 +55,7 @@ logger = logging.getLogger("calque.jit")
 MAX_PROGRAMS = 128
 """For how many signatures a jitted function keeps programs, unless it is told."""
 
+_turn, _present = threads.turn, threads.present
 _TENSORS = "the function left tensors behind in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
@@ -111,10 +114,17 @@ class Jitted(Generic[P, R]):
             raise  # which adds no frame, unlike `raise error`
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        if self._fast is not None:
+        fast = self._fast
+        if fast is not None and not kwargs:
             try:
-                with self._lock:
-                    result = self._fast(args, kwargs) if self._fast is not None else MISS
+                result = MISS
+                if fast.alone is not None and len(_present) < 2:
+                    with _turn:
+                        if len(_present) < 2:
+                            result = fast.alone(args)
+                else:
+                    with self._lock:
+                        result = fast.shared(args)
                 if result is not MISS:
                     return result
             except Stale:

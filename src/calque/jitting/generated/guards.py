@@ -20,6 +20,8 @@ from calque.state import StateGuard
 from calque.state.values import MISSING
 from calque.state.versions import version_of
 
+_FEW = 16
+"""Up to how many tensors are looked at one by one."""
 _MOST_PLACES = 64
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
@@ -54,19 +56,32 @@ def write_guards(source: Source, guards: Sequence[Guard]) -> None:
 
 
 def _gradients(source: Source, guard: GradientGuard) -> None:
-    if guard.leaves:
+    few = len(guard.leaves) <= _FEW
+    if few:
+        for leaf, flag in zip(guard.leaves, guard.flags):
+            source.line(f"if {{}}.requires_grad is not {flag!s}: {LEAVE}", leaf)
+    else:
         flags = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
         source.line(flags, _requires_grad, guard.leaves, guard.flags)
-    for compare, leaves in ((is_not, guard.without), (is_, guard.with_gradient)):
-        if leaves:
+    for compare, leaves in (("is not", guard.without), ("is", guard.with_gradient)):
+        if few:
+            for leaf in leaves:
+                source.line(f"if {{}}.grad {compare} None: {LEAVE}", leaf)
+        elif leaves:
             line = f"if any(map({{}}, map({{}}, {{}}), {{}})): {LEAVE}"
-            source.line(line, compare, _gradient, leaves, _NONES)
+            source.line(line, _COMPARISONS[compare], _gradient, leaves, _NONES)
     for leaf, gradient in guard.fixed:
         source.line(f"if {{}}.grad is not {{}}: {LEAVE}", leaf, gradient)
 
 
+_COMPARISONS = {"is": is_, "is not": is_not}
+
+
 def _cells(source: Source, guard: CellGuard) -> None:
-    if guard.tensors:
+    if len(guard.tensors) <= _FEW:
+        for tensor, storage in zip(guard.tensors, guard.storages):
+            source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", _storage_of, tensor, storage)
+    else:
         line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
         source.line(line, _storage_of, guard.tensors, guard.storages)
     line = f"if {{}}.count != {{}}.looked_at and not {{}}(): {LEAVE}"

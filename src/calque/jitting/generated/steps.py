@@ -11,8 +11,8 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jax.errors import JaxRuntimeError
-from torch.autograd.graph import increment_version
 
 from calque.device.memory.cell import Cell, read
 from calque.device.runtime.executable import debugging
@@ -144,23 +144,23 @@ def _write_protection(source: Source, program: "Program") -> None:
 def _write_changing(source: Source, program: "Program") -> None:
     """Write the lines that run the program and change what it changes.
 
-    One call of C code runs the program, keeps its results and writes them, so that an exception
-    that another thread sets is raised before or after all of it.
+    An exception that another thread sets is raised after a call only. So one call of C code runs
+    the program and keeps its results, and what writes them has no call before the last is written.
     """
-    bare = program.execution.bare
+    bare, written = program.execution.bare, program.recording.written
     assert bare is not None
-    written = program.recording.written
+    unrolled = len(written) <= _MOST_CELLS
+    run = "map(done.append, map({}, map({}, (arrays,))))"
+    put = "map(setattr, {}, {}, {}(done))"
     source.line("done = []")
     source.line("try:")
     source.indent()
     source.line("try:")
-    run = "map(done.append, map({}, map({}, (arrays,))))"
-    held: list[Any] = [_nowhere.extend, bare.consume, bare.execute]
-    if written:
-        run = f"{{}}({run}, map(setattr, {{}}, {{}}, {{}}(done)))"
-        held[1:1] = [chain]
-        held += [written, _SLOTS, chain.from_iterable]
-    source.line(f"    {{}}({run})", *held)
+    if unrolled:
+        source.line(f"    {{}}({run})", _nowhere.extend, bare.consume, bare.execute)
+    else:
+        held = bare.consume, bare.execute, written, _SLOTS, chain.from_iterable
+        source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
     _write_failure(source, program)
     source.indent(-1)
     source.line("finally:")
@@ -168,8 +168,11 @@ def _write_changing(source: Source, program: "Program") -> None:
     source.line("if done:")
     source.indent()
     source.line("outputs = done[0]")
+    if written and unrolled:
+        targets = ", ".join("{}.array" for _ in written)
+        source.line(f"{targets}, = outputs[:{len(written)}]", *written)
     if program.handles:
-        source.line("{}({})", increment_version, program.handles)
+        source.line("{}({})", torch._C._increment_version, program.handles)
     write_gradients(source, program)
     write_results(source, program)
     source.indent(-2)

@@ -1,4 +1,4 @@
-"""Calls so small that the host decides: a linear layer, tiny training steps, chains of small layers.
+"""Calls so small that the host decides: a linear layer, tiny training steps, chains of layers.
 
     python -m benchmarks.small_steps [--quick]
 
@@ -74,6 +74,9 @@ def step(
         parts.append(nn.Linear(width, width))
         if activation and index < layers - 1:
             parts.append(nn.ReLU())
+    if not activation:  # so that no depth makes the numbers vanish
+        for part in parts:
+            nn.init.orthogonal_(part.weight)  # type: ignore[arg-type]
     model, x, y = nn.Sequential(*parts), torch.randn(8, width), torch.randn(8, width)
     make, update = OPTIMIZERS[optimizer]
     theirs = _step_of_jax(model, activation, update, array(x), array(y))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from calque.device.runtime.placement import placements_of, spread
-from calque.jitting.generated.arguments import is_known, write_arguments, write_modes
+from calque.jitting.generated.arguments import write_arguments, write_modes
 from calque.jitting.generated.guards import write_guards
+from calque.jitting.generated.kinds import is_known
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.generated.steps import is_simple, write_step
 from calque.jitting.guards import OptimizerGuard
@@ -99,7 +100,8 @@ def _function(program: "Program", args: Any, key: Any, alone: bool) -> Call:
     else:
         source.line(f"if {{}}.exists: {LEAVE}", spread)
     # Those of optimizers are looked at with the numbers that come from there.
-    write_guards(source, [g for g in program.guards if not alone or type(g) is not OptimizerGuard])
+    guards = [g for g in program.guards if not alone or type(g) is not OptimizerGuard]
+    write_guards(source, guards, grad)
     if alone:
         write_step(source, program)
     else:

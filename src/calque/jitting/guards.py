@@ -58,13 +58,17 @@ class CallGuard(Protocol):
 
 # These loops run over every tensor of the state at every call: they are kept in C.
 _storage_of = torch.Tensor.untyped_storage
+_dtype = attrgetter("dtype")
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 _param_groups = attrgetter("param_groups")
 
 
 class CellGuard:
-    """That tensors of the state stand on the storages they stood on (`p.data = x` changes that)."""
+    """That tensors of the state see the storages that they saw, and through the same geometry.
+
+    `p.data = x` changes that, and no operator tells of it.
+    """
 
     guarded = "storages of the state"
 
@@ -73,19 +77,26 @@ class CellGuard:
         self.tensors = [tensor for tensor, _, _ in rows]
         self.cells = [cell for _, cell, _ in rows]
         self.storages = [tensor.untyped_storage() for tensor in self.tensors]
-        self.geometries = [(view, cell.array.shape) for _, cell, view in rows]
+        self.views = [view for _, _, view in rows]
+        self.dtypes = [tensor.dtype for tensor in self.tensors]
+        self.shapes = [cell.array.shape for cell in self.cells]
         self.looked_at = -1
 
     def holds(self) -> bool:
         """Whether every tensor stands where it stood, in the same geometry."""
         if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
             return False
+        if list(map(_dtype, self.tensors)) != self.dtypes:
+            return False
+        if list(map(view_of, self.tensors)) != self.views:
+            return False
+        return self.have_shapes()
+
+    def have_shapes(self) -> bool:
+        """Whether the arrays have the shapes that they had, which operators tell of."""
         count = regeometries.count
         if count != self.looked_at:
-            now = [
-                (view_of(t), c.array.shape) for t, c in zip(self.tensors, self.cells, strict=True)
-            ]
-            if now != self.geometries:
+            if [cell.array.shape for cell in self.cells] != self.shapes:
                 return False
             self.looked_at = count
         return True

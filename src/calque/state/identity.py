@@ -22,8 +22,8 @@ from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
 Place = tuple[str, Any, Any, Any]
-"""One object that is compared: the kind of place, what holds it, the key there, and the object. Of a
-list the length is compared, too; what is looked up is asked of a `dict.get`."""
+"""One object that is compared: the kind of place, what holds it, the key there, and the object. Of
+a list the length is compared, too; what is looked up is asked of a `dict.get`."""
 
 _content = attrgetter("cell_contents")
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)

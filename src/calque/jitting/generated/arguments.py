@@ -4,21 +4,12 @@ from typing import Any
 
 import torch
 
+from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # a release of PyTorch that has it elsewhere
-    TensorGuards = None
 
 _storage_of = torch.Tensor.untyped_storage
 _PAIRS = 4
 """Up to how many arguments are compared two by two."""
-
-
-def is_known() -> bool:
-    """Whether PyTorch has what compares the kinds of tensors."""
-    return TensorGuards is not None
 
 
 def arguments(count: int) -> list[str]:
@@ -34,8 +25,7 @@ def cells(count: int) -> list[str]:
 def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> None:
     """Write the lines that take the arguments apart and leave where they are of another kind.
 
-    `TensorGuards` compares their class, dtype, device, shape and strides, and by the dispatch keys
-    of a call whether it is in inference mode or under autocast; and no two are one tensor.
+    What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
 
     Args:
         source: of a function with the parameter `args`.
@@ -50,13 +40,7 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     names, held = arguments(count), cells(count)
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
-    assert TensorGuards is not None
-    kinds = TensorGuards(
-        *leaves,
-        dynamic_dims_sizes=[list(leaf.shape) for leaf in leaves],
-        dynamic_dims_strides=[list(leaf.stride()) for leaf in leaves],
-    )
-    source.line(f"if not {{}}({listed}): {LEAVE}", kinds.check)
+    source.line(f"if not {{}}({listed}): {LEAVE}", kinds_of(leaves))
     others = " or ".join(f"{name}.requires_grad or {name}.__dict__" for name in names)
     source.line(f"if {others}: {LEAVE}")
     source.line("try:")

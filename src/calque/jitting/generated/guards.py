@@ -4,7 +4,7 @@ A line that finds a difference asks the guard itself, or leaves the call to the 
 asks all guards. So these lines may fail where a guard would hold, but never the other way round.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from calque.device.memory.cell import regeometries
 from calque.device.runtime.placement import spread
+from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import CellGuard, GradientGuard, Guard
 from calque.program.pinning import PlacementGuard
@@ -36,38 +37,49 @@ _ATTRIBUTES = frozenset(
 """The attributes whose names may stand in a line."""
 _NONES = repeat(None)
 _storage_of = torch.Tensor.untyped_storage
+_offset = torch.Tensor.storage_offset
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 
 
-def write_guards(source: Source, guards: Sequence[Guard]) -> None:
-    """Write the lines that leave the function where a guard does not hold."""
+def write_guards(source: Source, guards: Sequence[Guard], grad: bool) -> None:
+    """Write the lines that leave the function where a guard does not hold.
+
+    Args:
+        source: of the function.
+        guards: the guards, which hold now.
+        grad: whether gradients are recorded, now and at each call.
+    """
     source.line("try:")
     source.indent()
+    seen = {id(t) for g in guards if isinstance(g, CellGuard) for t in g.tensors} if grad else set()
     for guard in guards:
-        write = _WRITERS.get(type(guard))
-        if write is None:
-            source.line(f"if not {{}}(): {LEAVE}", guard.holds)
+        if type(guard) is GradientGuard:
+            _write_gradients(source, guard, seen)
+        elif type(guard) in _WRITERS:
+            _WRITERS[type(guard)](source, guard)
         else:
-            write(source, guard)
+            source.line(f"if not {{}}(): {LEAVE}", guard.holds)
     source.indent(-1)
     # A variable that is not bound any more; a container that another thread has changed.
     source.line(f"except (ValueError, RuntimeError, AttributeError, LookupError): {LEAVE}")
 
 
-def _gradients(source: Source, guard: GradientGuard) -> None:
-    few = len(guard.leaves) <= _FEW
-    if few:
-        for leaf, flag in zip(guard.leaves, guard.flags):
-            source.line(f"if {{}}.requires_grad is not {flag!s}: {LEAVE}", leaf)
+def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:
+    """Write what compares gradients, and flags of tensors but for those that are `seen`, by id."""
+    flags = [pair for pair in zip(guard.leaves, guard.flags) if id(pair[0]) not in seen]
+    if len(flags) <= _FEW:
+        for leaf, flag in flags:
+            source.line(f"if {{}}.requires_grad is not {bool(flag)}: {LEAVE}", leaf)
     else:
-        flags = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
-        source.line(flags, _requires_grad, guard.leaves, guard.flags)
+        leaves, expected = [leaf for leaf, _ in flags], [flag for _, flag in flags]
+        line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
+        source.line(line, _requires_grad, leaves, expected)
     for compare, leaves in (("is not", guard.without), ("is", guard.with_gradient)):
-        if few:
+        if len(leaves) <= _FEW:
             for leaf in leaves:
                 source.line(f"if {{}}.grad {compare} None: {LEAVE}", leaf)
-        elif leaves:
+        else:
             line = f"if any(map({{}}, map({{}}, {{}}), {{}})): {LEAVE}"
             source.line(line, _COMPARISONS[compare], _gradient, leaves, _NONES)
     for leaf, gradient in guard.fixed:
@@ -77,22 +89,31 @@ def _gradients(source: Source, guard: GradientGuard) -> None:
 _COMPARISONS = {"is": is_, "is not": is_not}
 
 
-def _cells(source: Source, guard: CellGuard) -> None:
-    if len(guard.tensors) <= _FEW:
-        for tensor, storage in zip(guard.tensors, guard.storages):
+def _write_cells(source: Source, guard: CellGuard) -> None:
+    """Write what compares storages and geometries; the kinds of the tensors, too."""
+    tensors = guard.tensors
+    if tensors:
+        source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))
+    if len(tensors) <= _FEW:
+        for tensor, storage in zip(tensors, guard.storages):
             source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", _storage_of, tensor, storage)
     else:
         line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
-        source.line(line, _storage_of, guard.tensors, guard.storages)
+        source.line(line, _storage_of, tensors, guard.storages)
+    parts = [t for t, cell in zip(tensors, guard.cells) if t.numel() < cell.array.size]
+    if parts:  # others have no room in their storage to move
+        offsets = [part.storage_offset() for part in parts]
+        line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
+        source.line(line, _offset, parts, offsets)
     line = f"if {{}}.count != {{}}.looked_at and not {{}}(): {LEAVE}"
-    source.line(line, regeometries, guard, guard.holds)
+    source.line(line, regeometries, guard, guard.have_shapes)
 
 
-def _placements(source: Source, guard: PlacementGuard) -> None:
+def _write_placements(source: Source, guard: PlacementGuard) -> None:
     source.line(f"if {{}}.exists and not {{}}(): {LEAVE}", spread, guard.holds)
 
 
-def _state(source: Source, guard: StateGuard) -> None:
+def _write_state(source: Source, guard: StateGuard) -> None:
     identities = guard.identities
     if identities.others:
         source.line(f"if not {{}}(): {LEAVE}", guard.holds)
@@ -125,8 +146,7 @@ def _state(source: Source, guard: StateGuard) -> None:
 
 
 _WRITERS: dict[type, Callable[[Source, Any], None]] = {
-    GradientGuard: _gradients,
-    CellGuard: _cells,
-    PlacementGuard: _placements,
-    StateGuard: _state,
+    CellGuard: _write_cells,
+    PlacementGuard: _write_placements,
+    StateGuard: _write_state,
 }

@@ -1,4 +1,4 @@
-"""Numbers of param groups as arguments of a program, read again only where a group was written to."""
+"""Numbers of param groups as arguments of a program, read again where a group was written to."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain

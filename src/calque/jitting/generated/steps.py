@@ -1,7 +1,7 @@
 """The lines that run a program, as one step (see `program.stepping`), where that is simple.
 
-Simple are programs that read and write whole cells, arguments and numbers of param groups, and whose
-results and gradients are tensors over memory of their own. Others run by `Program` itself.
+Simple are programs that read and write whole cells, arguments and numbers of param groups, and
+whose results and gradients are tensors over memory of their own. Others run by `Program` itself.
 """
 
 import sys
@@ -102,7 +102,7 @@ def _write_numbers(source: Source, numbers: Numbers) -> None:
         line = f"if [*map({{}}, {{}}.param_groups)] != {{}}.seen and not {{}}(): {LEAVE}"
         source.line(line, version_of, numbers.optimizers[0], numbers, numbers.read)
     else:
-        groups = f"{{}}(map({{}}, {{}}))"
+        groups = "{}(map({}, {}))"
         line = f"if [*map({{}}, {groups})] != {{}}.seen and not {{}}(): {LEAVE}"
         held = chain.from_iterable, attrgetter("param_groups"), numbers.optimizers
         source.line(line, version_of, *held, numbers, numbers.read)

@@ -191,7 +191,10 @@ def hook_of_a_tensor(t):
 
 
 def hook_after_accumulation(t):
-    t.model.last.bias.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
+    def double(parameter):
+        parameter.grad.mul_(2)
+
+    t.model.last.bias.register_post_accumulate_grad_hook(double)
 
 
 # Modules --------------------------------------------------------------------------------------
@@ -276,7 +279,8 @@ def other_module(t):
 
 
 def order_of_modules(t):
-    t.model.rest._modules.move_to_end("0")
+    modules = t.model.rest._modules
+    modules["0"] = modules.pop("0")
 
 
 def a_module_less(t):
@@ -343,6 +347,8 @@ def moments(t):
 
 def state_dict_of_the_optimizer(t):
     t.optimizer.load_state_dict(t.optimizer.state_dict())
+    t.step(t.x, t.y)
+    t.optimizer.param_groups[0]["lr"] = 0.01
 
 
 def hook_of_the_optimizer(t):

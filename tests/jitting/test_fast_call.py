@@ -1,180 +1,22 @@
 """Calls like the last one take the short way, and any other call the general one."""
 
 import contextlib
+import threading
 
+import jax
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import calque
-from calque.jitting.fast_call import FastCall, FastCalls
-from calque.jitting.generated.source import MISS
-
-
-class Taken:
-    """Counts the calls that took the short way."""
-
-    def __init__(self, monkeypatch):
-        self.count = 0
-        like = FastCalls.like
-
-        def counting(function):
-            def counted(args):
-                result = function(args)
-                self.count += result is not MISS
-                return result
-
-            return function and counted
-
-        def counted(calls, *given):
-            found = like(calls, *given)
-            return found and FastCall(*map(counting, found))
-
-        monkeypatch.setattr(FastCalls, "like", counted)
+from tests.jitting.taking import Taken
 
 
 @pytest.fixture
 def taken(monkeypatch):
     return Taken(monkeypatch)
-
-
-def training(device):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-
-    def step(x, y):
-        loss = (model(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return model, optimizer, step
-
-
-def batch(device):
-    torch.manual_seed(1)
-    return torch.randn(5, 3).to(device), torch.randn(5, 2).to(device)
-
-
-def other_values(model, optimizer, x, y):
-    return x * 2, y
-
-
-def another_batch(model, optimizer, x, y):
-    return x[:4].clone(), y[:4].clone()
-
-
-def transposed(model, optimizer, x, y):
-    return x.t().contiguous().t(), y
-
-
-def views(model, optimizer, x, y):
-    both = torch.cat([x, y], 1)
-    return both[:, :3], both[:, 3:]
-
-
-def one_that_requires_grad(model, optimizer, x, y):
-    return x.clone().requires_grad_(), y
-
-
-def one_with_an_attribute(model, optimizer, x, y):
-    x = x.clone()
-    x.kind = "labelled"
-    return x, y
-
-
-def learning_rate(model, optimizer, x, y):
-    optimizer.param_groups[0]["lr"] = 0.3
-
-
-def weight_decay(model, optimizer, x, y):
-    optimizer.param_groups[0]["weight_decay"] = 0.2
-
-
-def setting(model, optimizer, x, y):
-    optimizer.param_groups[0]["nesterov"] = True
-
-
-def group(model, optimizer, x, y):
-    optimizer.param_groups[0] = {**optimizer.param_groups[0], "maximize": True}
-
-
-def mode(model, optimizer, x, y):
-    model.eval()
-
-
-def mode_of_a_part(model, optimizer, x, y):
-    model[1].eval()
-
-
-def frozen(model, optimizer, x, y):
-    model[0].weight.requires_grad_(False)
-
-
-def other_data(model, optimizer, x, y):
-    model[0].weight.data = model[0].weight.data * 3
-
-
-def written_in_place(model, optimizer, x, y):
-    with torch.no_grad():
-        model[0].weight.mul_(3)
-
-
-def other_parameter(model, optimizer, x, y):
-    model[0].bias = nn.Parameter(torch.ones_like(model[0].bias))
-
-
-def gradient(model, optimizer, x, y):
-    model[0].weight.grad = torch.ones_like(model[0].weight)
-
-
-def hook_of_a_tensor(model, optimizer, x, y):
-    model[0].weight.register_hook(lambda g: g * 2)
-
-
-def hook_of_a_module(model, optimizer, x, y):
-    model[0].register_forward_hook(lambda m, a, out: out * 2)
-
-
-def hook_of_the_optimizer(model, optimizer, x, y):
-    optimizer.register_step_pre_hook(lambda o, a, k: model.zero_grad())
-
-
-def method(model, optimizer, x, y):
-    model[0].forward = lambda x: nn.functional.linear(x, model[0].weight * 2, model[0].bias)
-
-
-def momentum(model, optimizer, x, y):
-    for state in optimizer.state.values():
-        state["momentum_buffer"] = torch.ones_like(state["momentum_buffer"])
-
-
-CHANGES = [
-    *(other_values, another_batch, transposed, views, one_that_requires_grad),
-    *(one_with_an_attribute, learning_rate, weight_decay, setting, group, mode, mode_of_a_part),
-    *(frozen, other_data, written_in_place, other_parameter, gradient, hook_of_a_tensor),
-    *(hook_of_a_module, hook_of_the_optimizer, method, momentum),
-]
-
-
-def losses(device, change, wrap=lambda step: step):
-    model, optimizer, step = training(device)
-    step, x_and_y = wrap(step), batch(device)
-    found = [step(*x_and_y) for _ in range(4)]
-    changed = change(model, optimizer, *x_and_y) or x_and_y
-    found += [step(*changed), step(*x_and_y), step(*changed), step(*x_and_y)]
-    return [loss.item() for loss in found] + [p.tolist() for p in model.parameters()]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_differs_from_the_last_call_is_seen(change, taken):
-    expected = losses("cpu", change)
-    found = losses("jax", change, calque.jit)
-    assert taken.count > 0
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
 
 
 AMBIENT = {
@@ -280,3 +122,252 @@ def test_a_function_that_differs_from_call_to_call_is_traced_each_time(taken):
         values = [run(x).item() for _ in range(8)]
     assert len(set(values)) == len(values)
     assert taken.count == 0
+
+
+def test_a_step_runs_alone_until_another_thread_comes(taken):
+    state = torch.zeros(2, device="jax")
+
+    def count(x):
+        state.add_(x)
+        return state * 2
+
+    run = calque.jit(count)
+    x = torch.ones(2, device="jax")
+    for _ in range(5):
+        run(x)
+    assert taken.alone > 0
+    came, may_go = threading.Event(), threading.Event()
+
+    def be_there():
+        torch.ones(1, device="jax")
+        came.set()
+        may_go.wait()
+
+    thread = threading.Thread(target=be_there)
+    thread.start()
+    came.wait()
+    before, alone = taken.count, taken.alone
+    assert run(x).tolist() == [12, 12]
+    assert (taken.count, taken.alone) == (before + 1, alone)
+    may_go.set()
+    thread.join()
+    assert run(x).tolist() == [14, 14]
+    assert taken.alone == alone + 1
+
+
+def test_threads_that_share_a_step_lose_nothing(taken):
+    state = torch.zeros(2, device="jax")
+
+    def count(x):
+        state.add_(x)
+        return state + 0
+
+    run = calque.jit(count)
+    x = torch.ones(2, device="jax")
+    for _ in range(5):
+        run(x)
+
+    def work():
+        for _ in range(20):
+            run(x)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        run(x)
+    for thread in threads:
+        thread.join()
+    assert state.tolist() == [85, 85]
+
+
+class Seeing(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        return found + 1 if function is torch.mul else found
+
+
+class Watching(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def doubling(taken):
+    run = calque.jit(lambda x: torch.mul(x, 2))
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    return run, x
+
+
+def test_a_function_mode_is_seen(doubling):
+    run, x = doubling
+    with Seeing():
+        assert run(x).tolist() == [3, 3, 3]
+    assert run(x).tolist() == [2, 2, 2]
+
+
+def test_a_dispatch_mode_is_seen(doubling):
+    run, x = doubling
+    with Watching() as watching:
+        assert run(x).tolist() == [2, 2, 2]
+    assert torch.ops.aten.mul.Tensor in watching.seen
+
+
+def test_transformations_are_seen(doubling):
+    run, x = doubling
+    assert torch.func.grad(lambda x: run(x).sum())(x).tolist() == [2, 2, 2]
+    assert torch.func.vmap(run)(x).tolist() == [2, 2, 2]
+    assert torch.func.jvp(run, (x,), (x,))[1].tolist() == [2, 2, 2]
+
+
+def test_a_tangent_is_seen(doubling):
+    run, x = doubling
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        assert torch.autograd.forward_ad.unpack_dual(run(dual)).tangent.tolist() == [2, 2, 2]
+
+
+def test_a_call_inside_of_another_is_part_of_it(doubling):
+    run, x = doubling
+    assert calque.jit(lambda x: run(x) + 1)(x).tolist() == [3, 3, 3]
+
+
+def test_a_recorded_call_is_served(doubling, taken):
+    run, x = doubling
+    before = taken.count
+    with torch.profiler.profile() as profile:
+        assert run(x).tolist() == [2, 2, 2]
+    assert taken.count == before + 1
+    assert any(event.key.startswith("calque.jit") for event in profile.key_averages())
+
+
+def test_a_search_for_nans_is_seen(taken):
+    run = calque.jit(lambda x: torch.log(x))
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    with jax.debug_nans(True), pytest.raises(Exception, match="nan"):
+        run(-x)
+    assert run(x).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 6])
+def test_any_number_of_arguments_is_served(count, taken):
+    state = torch.zeros(2, device="jax")
+    run = calque.jit(lambda *given: state.add_(1 + sum(given, torch.zeros(2, device="jax"))))
+    given = [torch.ones(2, device="jax") for _ in range(count)]
+    for calls in range(1, 7):
+        assert run(*given).tolist() == [calls * (1 + count)] * 2
+    assert taken.alone > 0
+    if count > 1:  # two that are one
+        assert run(*given[1:], given[1]).tolist() == [7 * (1 + count)] * 2
+        assert run(*given[1:], state).tolist() == [14 * (1 + count) + count] * 2
+
+
+def test_lazy_conjugates_are_seen(taken):
+    run = calque.jit(lambda x: x + 0)
+    x = torch.tensor([1 + 2j]).to("jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    assert run(x.conj()).tolist() == [1 - 2j]
+    assert run(x).tolist() == [1 + 2j]
+
+
+def test_a_part_of_a_storage_that_moves_is_seen(taken):
+    flat = torch.arange(6.0).to("jax")
+    weight = nn.Parameter(torch.zeros(3, device="jax"))
+    weight.data = flat[:3]
+    run = calque.jit(lambda x: weight.detach() * x)
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        assert run(x).tolist() == [0, 1, 2]
+    assert taken.count > 0
+    weight.data = flat[3:]
+    assert run(x).tolist() == [3, 4, 5]
+
+
+def test_another_dtype_of_the_state_is_seen(taken):
+    weight = torch.zeros(3, device="jax")
+    run = calque.jit(lambda x: weight + x)
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.count > 0
+    weight.data = torch.ones(3, dtype=torch.int32, device="jax").view(torch.int32)
+    assert run(x).tolist() == [2, 2, 2]
+
+
+def test_what_the_caller_still_holds_is_not_given_away(taken):
+    state = torch.zeros(3, device="jax")
+    run = calque.jit(lambda x: state.add_(x).sum())
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.alone > 0
+    held = calque.to_jax(state)
+    clone = state.clone()
+    run(x)
+    assert held.tolist() == clone.tolist() == [4, 4, 4]
+    assert state.tolist() == [5, 5, 5]
+
+
+def test_versions_advance_and_a_used_up_graph_says_so(taken):
+    weight = nn.Parameter(torch.ones(3, device="jax"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    @calque.jit
+    def step(x):
+        loss = (weight * x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    x = torch.ones(3, device="jax")
+    for _ in range(4):
+        step(x)
+    assert taken.alone > 0
+    before = weight._version
+    loss = step(x)
+    assert weight._version > before
+    assert loss.requires_grad
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_an_object_that_is_equal_again_does_not_hide_a_change(taken):
+    class Config:
+        def __init__(self, factor):
+            self.factor = factor
+
+    holder = {"config": Config(2.0)}
+    run = calque.jit(lambda x: x * holder["config"].factor)
+    x = torch.ones(2, device="jax")
+    for _ in range(4):
+        run(x)
+    first = holder["config"]
+    holder["config"] = Config(2.0)
+    assert [run(x).tolist() for _ in range(3)] == [[2, 2]] * 3
+    first.factor = 3.0
+    holder["config"] = first
+    assert [run(x).tolist() for _ in range(3)] == [[3, 3]] * 3
+    assert taken.count > 0
+
+
+def test_autograds_own_thread_is_no_other_one(taken):
+    weight = torch.ones(3, device="jax", requires_grad=True)
+    (weight * 2).sum().backward()  # in a thread of autograd's that stays
+    run = calque.jit(lambda x: x * 2)
+    for _ in range(4):
+        run(torch.ones(3, device="jax"))
+    assert taken.alone > 0

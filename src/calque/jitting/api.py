@@ -336,7 +336,7 @@ def _is_inlined() -> bool:
         active.inlining
         or _functorch_level() is not None
         or forward_ad._current_level >= 0
-        or _dispatch_modes()
+        or _dispatch_modes() > 0
         or _is_anomaly()
         or is_tracing()
         or (compiler._is_compiling_flag and others_compile())

@@ -159,12 +159,17 @@ class GradientGuard:
 
 
 class OptimizerGuard:
-    """The settings of optimizers that are not live numbers (nesterov, amsgrad)."""
+    """The settings of optimizers that are not live numbers (nesterov, amsgrad); the param groups.
+
+    Attributes:
+        optimizers: the optimizers.
+    """
 
     guarded = "settings of optimizers"
 
     def __init__(self, optimizers: Iterable[Optimizer], watch: Watch) -> None:
         self.rows = [(o, settings_of(o)) for o in optimizers]
+        self._groups = [group for optimizer, _ in self.rows for group in optimizer.param_groups]
         self.watch = watch
         self.optimizers = [optimizer for optimizer, _ in self.rows]
         self._versions: list[int] = []
@@ -182,15 +187,24 @@ class OptimizerGuard:
         return True
 
     def _hold(self) -> bool:
-        return self.watch.holds() and all(
-            settings_of(optimizer) == settings for optimizer, settings in self.rows
+        return (
+            self._are_groups()
+            and self.watch.holds()
+            and all(settings_of(optimizer) == settings for optimizer, settings in self.rows)
         )
+
+    def _are_groups(self) -> bool:
+        """Whether the param groups are the very dicts whose numbers the program reads."""
+        now = list(chain.from_iterable(map(_param_groups, self.optimizers)))
+        return len(now) == len(self._groups) and all(map(is_, now, self._groups))
 
     def why(self) -> str:
         """What differs."""
         for optimizer, settings in self.rows:
             if settings_of(optimizer) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
+        if not self._are_groups():
+            return "an optimizer was given other param groups"
         return "a comparison with a hyper-parameter has another answer"
 
 

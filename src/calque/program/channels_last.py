@@ -13,12 +13,11 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax._src import source_info_util
-from jax._src.core import jaxprs_in_params
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
 from calque.program.jaxprs import build
+from calque.upstream.jax_internals import jaxprs_in_params, source_info_util
 
 Order = tuple[int, ...]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import jax
 import jaxlib
-from jax._src import compilation_cache as jax_cache
 
 from calque.device.runtime.stored_programs import Store
 from calque.errors import CacheWarning
+from calque.upstream.jax_internals import compilation_cache as jax_cache
 
 VARIABLE = "CALQUE_CACHE_DIR"
 DEFAULT = 2 << 30

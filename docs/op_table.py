@@ -33,15 +33,15 @@ HEAD = (
 
 
 def rules() -> str:
-    """The rules of each family, as a Markdown table."""
+    """The rules of each family, in a block that opens at a click."""
     families: dict[str, list[str]] = defaultdict(list)
     for name, rule in sorted(RULES.items()):
         families[rule.family].append(name.removeprefix("aten::"))
-    rows = [
-        f"| `{family}` | {len(names)} | {', '.join(f'`{name}`' for name in names)} |"
+    blocks = [
+        f'??? abstract "{family}: {len(names)}"\n\n    {", ".join(f"`{name}`" for name in names)}'
         for family, names in sorted(families.items())
     ]
-    return "\n".join(["| family | rules | operators |", "|---|---:|---|", *rows])
+    return "\n\n".join(blocks)
 
 
 def counts() -> str:

@@ -54,7 +54,10 @@ def listing() -> str:
 
 def _page(package: str) -> str:
     """Every model of a package in every mode."""
-    head = f"# Models of {package}\n\n[How they were tried, and what a cell says](../models.md).\n"
+    head = (
+        f"---\nhide: [toc]\n---\n\n# Models of {package}\n\n"
+        "[How they were tried, and what a cell says](../models.md).\n"
+    )
     rows = [
         f"| `{name}` | {' | '.join(_spoken(modes.get(mode, '')) for mode in MODES)} |"
         for name, modes in findings().items()

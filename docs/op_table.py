@@ -92,8 +92,9 @@ def _right(found: list[Status]) -> int:
 
 def _page(heading: str, found: list[Status]) -> str:
     head = (
-        f"# {heading}\n\nNames are those of PyTorch's operator database, in which `linalg_` and "
-        "the like stand for the module. [What the columns mean](../ops.md).\n"
+        f"---\nhide: [toc]\n---\n\n# {heading}\n\n"
+        "Names are those of PyTorch's operator database, in which `linalg_` and the like stand for "
+        "the module. [What the columns mean](../ops.md).\n"
     )
     return "\n".join([head, *HEAD, *map(_row, found)])
 

@@ -20,6 +20,7 @@ from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
 from calque.tracing.symbolic.leaves import Leaves
+from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.watching import Watch
 
 
@@ -132,12 +133,7 @@ def _parts(program: Any) -> tuple[Any, str, Callable[..., Any]]:
         return program.__self__, name, getattr(type(program.__self__), name)
     if isinstance(program, types.FunctionType):
         return program, "forward", program
-    if not callable(program):
-        raise TypeError(f"{program!r} is neither a module nor a function")
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return program(*args, **kwargs)
-
+    called = function_of(program)
     return called, "forward", called
 
 

@@ -26,6 +26,7 @@ from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
 from calque.tracing.symbolic.changes import Change, spoken
 from calque.tracing.symbolic.leaves import Held
+from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
 from calque.tracing.symbolic.types import TYPE
 
@@ -57,6 +58,7 @@ class Watch:
             self._snapshot.visit(getattr(type(root), method, None), method)
         else:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
+        self._snapshot.visit(of_object(root), "self")
         self._snapshot.visit(given, "the arguments")
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 

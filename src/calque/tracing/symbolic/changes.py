@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from calque.state import MISSING
+from calque.state.rows import DictRow, NamedRow
 from calque.tracing.proxies.proxy import has_proxy
 
 NUMBERS = (int, float, complex)
@@ -35,6 +36,13 @@ class Change(NamedTuple):
     def is_constant(self) -> bool:
         """Whether what the name means after the run is no part of the trace."""
         return not has_proxy((self.after,))
+
+
+def held_in(change: Change) -> dict[Any, Any] | None:
+    """The dictionary that has a name, one of an object's attributes too; None where none has."""
+    row = getattr(getattr(change.write, "func", None), "__self__", None)
+    of_object = isinstance(row, NamedRow) and row.attribute
+    return row.owner if of_object or isinstance(row, DictRow) else None
 
 
 def install(changes: Iterable[Change]) -> None:

@@ -132,10 +132,14 @@ class Watch:
         codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
-    def asks(self, question: Callable[[CodeType], bool]) -> bool:
-        """Whether code of the program's, as far as it was looked at, asks something."""
+    def asks(self, question: Callable[[CodeType], bool], whose: Owner = Owner.USER) -> bool:
+        """Whether code of the program's, as far as it was looked at, asks something.
+
+        Args:
+            whose: code of these, and of those who are nearer to the user.
+        """
         codes = self._snapshot.codes.items()
-        return any(question(code) for code, owner in codes if owner is Owner.USER)
+        return any(question(code) for code, owner in codes if owner >= whose)
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""

@@ -54,7 +54,7 @@ class Restoring(SymbolicTracer):
         return self.create_proxy("placeholder", name, default, {})
 
     def keep(self, name: str, value: Any) -> None:
-        """As `NamingTracer.keep`; whoever unpickles takes the members of the graph from the root."""
+        """As `NamingTracer.keep`, on the root too, which unpickling takes the members from."""
         super().keep(name, value)
         setattr(self.root, name, value)
 

@@ -269,7 +269,7 @@ def test_an_error_of_the_rule_is_left_as_it_is():
 def test_another_rule_brings_another_gradient():
     torch.library.define("calque_tests::renewed", "(Tensor x) -> Tensor")
     for factor in (2.0, 5.0):
-        calque.op("calque_tests::renewed")((lambda factor: lambda x: factor * x**3)(factor))
+        calque.op("calque_tests::renewed")((lambda by: lambda x: by * x**3)(factor))
         x = leaf(1.0, 2.0)
         y = torch.ops.calque_tests.renewed(x)
         (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)

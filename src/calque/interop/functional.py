@@ -21,6 +21,7 @@ from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import prune, split
 from calque.program.lifting import Lifting, close
+from calque.program.manual_axes import axes_of, run_varying, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
 from calque.state import Running, Snapshot, StateGuard
@@ -103,7 +104,9 @@ class Functional:
             raise TraceError(
                 "a random operator ran in a functional module: pass rng=jax.random.key(...)"
             )
-        results = trace.run(*(inputs if trace.random else arrays))
+        given = inputs if trace.random else arrays
+        axes = axes_of(given)
+        results = trace.run(*(varying(array, axes) for array in given))
         return trace.rebuild(results)
 
     def _trace(self, leaves: list[Any], spec: Any) -> "_Trace":
@@ -314,8 +317,9 @@ def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
     function = jaxpr_as_fun(jaxpr)
 
     def run(*arrays: Array) -> list[Array]:
+        axes = axes_of(arrays)
         with x64():
-            return function(*arrays)
+            return run_varying(jaxpr, axes, arrays) if axes else function(*arrays)
 
     return run
 

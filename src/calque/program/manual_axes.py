@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
 _CALLS = frozenset(("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"))

@@ -21,6 +21,8 @@ class Owner:
         return self.held is other.held
 
     def __fx_create_arg__(self, tracer: Any) -> Any:
-        name = tracer.get_fresh_qualname("_owner")
-        tracer.keep(name, self)
+        name = next((name for name, value in tracer.kept.items() if value is self), None)
+        if name is None:
+            name = tracer.get_fresh_qualname("_owner")
+            tracer.keep(name, self)
         return tracer.create_node("get_attr", name, (), {})

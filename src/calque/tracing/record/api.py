@@ -21,6 +21,7 @@ from calque.tracing.core.bytecode import (
 )
 from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
+from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.ends import given_to, mapped, result_of
 from calque.tracing.record.events import Call
@@ -191,7 +192,7 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
-        value = recorder.values.of(change.after) if _is_tensor(change.after) else None
+        value = _computed(change.after, recorder)
         place = owner if owner is not None else held_in(change)
         if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
@@ -205,6 +206,19 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+
+
+def _computed(given: Any, recorder: Recorder) -> Any:
+    """A tensor of the run, or a container with nothing else in it, by its values; else None."""
+    if isinstance(given, torch.Tensor):
+        return recorder.values.of(given)
+    if not is_plain(given) or not given:
+        return None
+    parts = given.values() if isinstance(given, dict) else given
+    made = [_computed(part, recorder) for part in parts]
+    if any(part is None for part in made):
+        return None
+    return dict(zip(given, made)) if isinstance(given, dict) else type(given)(made)
 
 
 def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:

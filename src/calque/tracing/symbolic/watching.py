@@ -24,7 +24,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
-from calque.tracing.symbolic.changes import Change, spoken
+from calque.tracing.symbolic.changes import Change, is_same, spoken
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
@@ -209,7 +209,8 @@ class Watch:
     ) -> Iterator[tuple[Change, bool]]:
         for key in {**row.before, **now}:
             before, after = row.before.get(key, MISSING), now.get(key, MISSING)
-            if key in row.ignored or same_value(before, member_of(after)):
+            after_it = member_of(after)
+            if key in row.ignored or same_value(before, after_it) or is_same(before, after_it):
                 continue
             if after is MISSING:
                 what = "is deleted"

@@ -18,8 +18,8 @@ def adafactor(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _adafactor_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    assert parameter.grad is not None
     gradient = -parameter.grad if group["maximize"] else parameter.grad
-    assert gradient is not None
     rate, (least, scale) = group["lr"], group["eps"]
     least = torch.finfo(parameter.dtype).eps if least is None else least
     count = state.get("step", gradient.new_zeros(())) + 1

@@ -55,7 +55,8 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
     finish = local(framework="jax")(_finish(algorithm, server, shapes))
 
     def joined(change: Any, weight: Any, state: Any) -> tuple[Any, Any]:
-        key, aggregator = federated_map(key_of, state), algorithm.aggregator
+        key = federated_map(key_of, state)
+        aggregator: Any = algorithm.aggregator
         if is_stateful(aggregator):
             return aggregator(change, weight, key, federated_map(kept_of, state))
         return aggregator(change, weight, key), federated_value((), SERVER)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import calque
 from calque import sharding as sh
@@ -47,7 +48,24 @@ EXTREMA: dict[str, Callable[[Tensor], Tensor]] = {
     "index_reduce": lambda x: torch.zeros_like(x).index_reduce(
         0, torch.zeros(16, dtype=torch.int64, device=x.device), x, "amin"
     ),
+    "segment_max": lambda x: torch.segment_reduce(x, "max", lengths=counts(x, 10, 6), unsafe=True),
+    "segment_min": lambda x: torch.segment_reduce(x, "min", lengths=counts(x, 10, 6), unsafe=True),
+    "embedding_bag": lambda x: F.embedding_bag(
+        torch.arange(16, device=x.device), x, counts(x, 0, 9, 15), mode="max"
+    ),
+    "adaptive_max_pool": lambda x: F.adaptive_max_pool1d(x.t(), 3),
+    "fractional_max_pool": lambda x: F.fractional_max_pool2d(
+        x.t()[None], 2, output_size=(3, 7), _random_samples=torch.zeros(1, 1, 2, device=x.device)
+    ),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "renorm": lambda x: F.embedding(
+        torch.arange(16, device=x.device), x.clone(), max_norm=1.0, norm_type=float("inf")
+    ),
 }
+
+
+def counts(x: Tensor, *numbers: int) -> Tensor:
+    return torch.tensor(numbers, device=x.device)
 
 
 @pytest.mark.parametrize("name", EXTREMA)
@@ -62,3 +80,15 @@ def test_nan_is_found_along_a_split_dimension(name: str, jit: bool) -> None:
         on_one = run(x.to("jax")).cpu()
         assert on_one.isnan().any()
         assert torch.allclose(run(sh.shard(x.to("jax"), P("dp"))).cpu(), on_one, equal_nan=True)
+
+
+@pytest.mark.parametrize("at", [0, 9, 15])
+def test_the_range_of_a_histogram_is_nan_with_nan_along_a_split_dimension(at: int) -> None:
+    sh.mesh(dp=8)
+    x = torch.randn(16)
+    x[at] = float("nan")
+    spread = sh.shard(x, P("dp"))
+    with pytest.raises(RuntimeError, match="not finite"):
+        torch.histogram(spread, 4)
+    run = calque.jit(lambda x: torch.histogram(x, 4).bin_edges)
+    assert run(spread).isnan().all()

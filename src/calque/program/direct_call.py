@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax._src.interpreters.pxla import batched_device_put
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.executable import debugging, execution
 from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
 from calque.program.compiler_options import Options, compile_with
+from calque.upstream.jax_internals import batched_device_put
 
 Call = Callable[[list[Any]], list[Array]]
 

@@ -11,6 +11,7 @@ NAMES = (
     "hlo",
     "host_overhead",
     "guards",
+    "small_steps",
     "trace_time",
     "compile",
     "trace",

@@ -1,10 +1,9 @@
-"""What a jitted call spends on seeing that the Python state is what it was, and small calls.
+"""What a jitted call spends on seeing that the Python state is what it was.
 
     python -m benchmarks.guards [--quick]
 
-The first table compares every module, dict and setting that a program was compiled for; it grows
-with what the function can reach. The second has calls with next to no arithmetic, against a bare
-`jax.jit` of the same mathematics.
+Every module, dict and setting is compared that a program was compiled for; that grows with what
+the function can reach.
 """
 
 from benchmarks import one_core  # noqa: F401  (first)
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import torch
 from torch import nn
 
@@ -89,41 +87,11 @@ def guards(name: str, jitted: Any, call: Step) -> list[str]:
     return [name, *(common.microseconds(times[n]) for n in candidates), f"{share:.2f}"]
 
 
-def small_calls() -> dict[str, tuple[Step, Step]]:
-    """Small jitted functions, each with the same in JAX."""
-    layer = nn.Linear(8, 8).to("jax")
-    x = torch.randn(8, 8).to("jax")
-    weight, bias = (calque.to_jax(p.detach()) for p in layer.parameters())
-    array = calque.to_jax(x)
-    add, run = calque.jit(lambda x: x + 1), JIT(layer)
-    add_jax = jax.jit(lambda x: x + 1)
-    run_jax = jax.jit(lambda w, b, x: x @ w.T + b)
-
-    def without_graph() -> Any:
-        with torch.no_grad():
-            return run(x)
-
-    return {
-        "x + 1": (lambda: add(x), lambda: add_jax(array)),
-        "Linear(8, 8), no_grad": (without_graph, lambda: run_jax(weight, bias, array)),
-        "Linear(8, 8), with its graph / forward": (
-            lambda: run(x),
-            lambda: run_jax(weight, bias, array),
-        ),
-    }
-
-
 def main() -> None:
     quick = common.quick(__doc__)
     rows = [guards(name, *one) for name, one in steps(quick).items()]
     header = ["state", "guards, µs", "call, µs", "share"]
     common.table("What the guards of a jitted call take", header, rows)
-    rows = []
-    for name, (ours, bare) in small_calls().items():
-        times = common.interleave({"ours": ours, "bare": bare}, *((5, 200) if quick else (31, 500)))
-        spoken = [common.microseconds(times[n]) for n in ("ours", "bare")]
-        rows.append([name, *spoken, f"{times['ours'] / times['bare']:.2f}"])
-    common.table("Small calls", ["call", "calque.jit, µs", "jax.jit, µs", "ratio"], rows)
 
 
 if __name__ == "__main__":

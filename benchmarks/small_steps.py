@@ -38,7 +38,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Any], optax.GradientTransformation]] =
 
 
 def layer() -> tuple[Call, Call]:
-    """A call of Linear(8, 8) without a gradient, ours and JAX's."""
+    """A call of Linear(8, 8), ours and JAX's."""
     model, x = nn.Linear(8, 8), torch.randn(8, 8)
     weight, bias, held = array(model.weight), array(model.bias), array(x)
     run: Any = calque.jit(model.to("jax"))
@@ -148,6 +148,7 @@ def main() -> None:
     sizes = (5, 200) if quick else (41, 400)
     with torch.no_grad():
         rows = [row("x + 1", *plain(), *sizes), row("Linear(8, 8), no_grad", *layer(), *sizes)]
+    rows.append(row("Linear(8, 8), with its graph / forward", *layer(), *sizes))
     for optimizer in OPTIMIZERS:
         ours, theirs = step(4, 8, True, optimizer)
         agree(ours, theirs)

@@ -1,9 +1,9 @@
 """Whatever a step reads may change between two calls: calls that take the short way see it."""
 
+import random
+
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import calque
 from calque.jitting.fast_call import FastCalls
@@ -46,18 +46,17 @@ def test_a_change_is_seen(change):
     same(found, run("cpu", [change], momentum=0.5), exactly=False)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(st.sampled_from(CHANGES), min_size=1, max_size=4),
-    st.booleans(),
-    st.sampled_from(sorted(OPTIMIZERS)),
-)
-def test_both_ways_agree_after_any_changes(changes, keeps, name):
-    chosen = {"keeps": keeps, **OPTIMIZERS[name]}
+@pytest.mark.parametrize("seed", range(6))
+def test_both_ways_agree_after_any_changes(seed):
+    """One sequence each: to trace and to compile takes far longer than the calls."""
+    chosen = random.Random(seed)
+    changes = chosen.sample(CHANGES, 3)
+    keeps, name = seed % 2 == 1, chosen.choice(sorted(OPTIMIZERS))
+    settings = {"keeps": keeps, **OPTIMIZERS[name]}
     try:
-        expected = in_general(changes, **chosen)
+        expected = in_general(changes, **settings)
     except Exception as error:
         with pytest.raises(type(error)):
-            on_the_short_way(changes, **chosen)
+            on_the_short_way(changes, **settings)
     else:
-        same(on_the_short_way(changes, **chosen), expected, exactly=True)
+        same(on_the_short_way(changes, **settings), expected, exactly=True)

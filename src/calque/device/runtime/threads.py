@@ -7,9 +7,8 @@ time waits for that.
 
 import threading
 
-import torch
+from calque.upstream import torch_c
 
-_task_of_backward = torch._C._current_graph_task_id
 _PATIENCE = 1.0  # seconds
 
 turn = threading.RLock()
@@ -27,7 +26,7 @@ class Presence:
 
     def __init__(self, _present: set[int] = present) -> None:
         own = threading.get_ident() in threading._active  # type: ignore[attr-defined]
-        if not own and _task_of_backward() >= 0:
+        if not own and torch_c.current_graph_task_id() >= 0:
             return  # a worker of autograd's: the thread that called `backward` waits for it
         _present.add(id(self))
         # A thread of XLA's that calls back may be what the call waits for.

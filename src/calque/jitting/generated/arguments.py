@@ -6,6 +6,7 @@ import torch
 
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
+from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
 _PAIRS = 4
@@ -67,8 +68,8 @@ def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> 
     """
     look = "{}()" if not grad else "not {}()"
     line = f"if {look} or {{}}() or {{}}() is not {{}}: {LEAVE}"
-    modes = torch._C._len_torch_function_stack
-    source.line(line, torch.is_grad_enabled, modes, torch.get_default_dtype, dtype)
+    modes = torch_c.len_torch_function_stack
+    source.line(line, torch_c.is_grad_enabled, modes, torch_c.get_default_dtype, dtype)
     if alone:
         line = f'if {{}}() or {{}}("jax"): {LEAVE}'
         source.line(line, torch.is_inference_mode_enabled, torch.is_autocast_enabled)

@@ -1,19 +1,15 @@
 """What tensors are: compared in C++, by what Dynamo compares them with."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # a release of PyTorch that has it elsewhere
-    TensorGuards = None
+from calque.upstream import torch_c
 
 
 def is_known() -> bool:
     """Whether PyTorch has what compares the kinds of tensors."""
-    return TensorGuards is not None
+    return torch_c.TensorGuards is not None
 
 
 def kinds_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -23,8 +19,7 @@ def kinds_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     recorded for it, and what a call's dispatch keys tell: inference mode, autocast for the device,
     transformations of `torch.func`. And no two of them may be one tensor.
     """
-    guards: Any = TensorGuards
-    return guards(
+    return torch_c.TensorGuards(
         *tensors,
         dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
         dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],

@@ -1,0 +1,58 @@
+"""Calls like the last one on spread tensors: where these lie is compared, too."""
+
+import pytest
+import torch
+from torch import nn
+
+import calque
+from calque import sharding as sh
+from calque.sharding import P
+from tests.jitting.taking import Taken
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    return Taken(monkeypatch)
+
+
+def test_another_placement_of_an_argument_is_seen(taken):
+    sh.mesh(dp=8)
+    run = calque.jit(lambda x: x * 2)
+    values = torch.arange(32.0).reshape(8, 4)
+    spread = sh.shard(values, P("dp"))
+    for _ in range(4):
+        assert run(spread).tolist() == (values * 2).tolist()
+    before = taken.count
+    assert before > 0
+    for other in (sh.shard(values, P(None)), values.to("jax")):
+        assert run(other).tolist() == (values * 2).tolist()
+        assert sh.placement(run(other)) == sh.placement(other)
+    assert sh.placement(run(spread)) == sh.placement(spread)
+
+
+def test_another_placement_of_the_state_is_seen(taken):
+    sh.mesh(dp=8)
+    weight = nn.Parameter(torch.ones(8, 4).to("jax"))
+    run = calque.jit(lambda x: weight.detach() + x)
+    x = torch.ones(8, 4, device="jax")
+    for _ in range(4):
+        run(x)
+    assert taken.count > 0
+    weight.data = sh.shard(weight.data, P("dp"))
+    for _ in range(4):
+        found = run(x)
+        assert found.tolist() == (torch.ones(8, 4) * 2).tolist()
+    assert sh.placement(found) == sh.placement(weight)
+
+
+def test_a_step_that_ran_before_anything_was_spread_goes_on(taken):
+    state = torch.zeros(4, device="jax")
+    run = calque.jit(lambda x: state.add_(x) + 0)
+    x = torch.ones(4, device="jax")
+    for _ in range(4):
+        run(x)
+    sh.mesh(dp=8)
+    sh.shard(torch.ones(8), P("dp"))
+    before = taken.count
+    assert [run(x)[0].item() for _ in range(4)] == [5, 6, 7, 8]
+    assert taken.count > before

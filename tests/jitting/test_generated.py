@@ -61,7 +61,7 @@ def test_programs_of_one_form_have_one_code():
     assert calls[0].alone.__code__ is calls[1].alone.__code__
 
 
-def test_one_object_has_one_name():
+def test_an_object_has_one_name():
     source, value = Source("args"), object()
     source.line("return {} is {}, {}", value, value, MISS)
     assert source.function()(()) == (True, MISS)

@@ -17,6 +17,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 ALONE: dict[str, dict[str, str]] = {
     "in-200-lines.md": {},  # registers a device of its own, and PyTorch has room for one
+    "one-model.md": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
     "sharding.md": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
 }
 """Pages that run in a process of their own, with what they need in its environment."""

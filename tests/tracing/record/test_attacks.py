@@ -256,3 +256,29 @@ def test_a_size_that_is_an_argument_is_that_size_again() -> None:
         assert graph(torch.ones(3), size).shape == size
         with pytest.raises(calque.TraceError, match="traced with size"):
             graph(torch.ones(3), torch.Size([1, 3]))
+
+
+def test_a_parameter_that_is_made_inside_is_lowered_and_shares_memory() -> None:
+    def program(x: Tensor) -> Any:
+        y = x.clone()
+        parameter = nn.Parameter(y, requires_grad=False)
+        parameter.mul_(2)
+        return parameter + 1, y
+
+    lowered = calque.record(program, torch.randn(3)).graph("aten")
+    x = torch.randn(3)
+    torch.testing.assert_close(lowered(x), program(x))
+
+
+last: Any = None
+
+
+def test_a_global_variable_is_not_assigned_by_a_graph() -> None:
+    def program(x: Tensor) -> Tensor:
+        global last
+        last = x * 2
+        return last + 1
+
+    program(torch.ones(2))
+    with pytest.raises(calque.TraceError, match="last"):
+        calque.record(program, torch.ones(2)).graph()

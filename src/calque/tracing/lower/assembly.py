@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, base_types
 
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.owner import Owner
@@ -148,6 +150,8 @@ class Assembly:
             return
         if node.op == "get_attr":
             value = _member(self._found, str(node.target))
+            if isinstance(value, FakeTensor):
+                raise _lost(self._source(node))
             copied = self._member(self._fresh(str(node.target)), value)
         else:
             copied = self._graph.node_copy(node, self._nodes.__getitem__)
@@ -199,6 +203,14 @@ class Assembly:
         nodes = [tensor() for _ in parts]
         constant = self._member(self._fresh("_template"), template)
         return self._graph.call_function(rebuilt, (constant, *nodes))
+
+
+def _lost(source: Node | None) -> SymbolicTraceError:
+    origin = source.meta.get("origin") if source is not None else None
+    return SymbolicTraceError(
+        f"{origin or 'somewhere'}: a tensor is made by no operator that can be seen.\n"
+        "Use the graph as it is, without lowering."
+    )
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:

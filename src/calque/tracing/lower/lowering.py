@@ -360,6 +360,8 @@ class _Replay(torch.fx.Interpreter):
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()
+        if target is torch.nn.Parameter:
+            return args[0].detach()
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

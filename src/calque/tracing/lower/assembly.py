@@ -27,6 +27,7 @@ from calque.upstream import torch_c
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
+_GEOMETRY = torch.ops.aten.as_strided_.default  # pooling of channels_last gives its result another
 
 
 class Assembly:
@@ -159,6 +160,8 @@ class Assembly:
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors are wrong about the strides that some kernels give.
                 copied.target = torch.ops.aten.reshape.default
+            if self._functional and node.target is _GEOMETRY and len(node.args[0].users) == 1:
+                copied.target = torch.ops.aten.as_strided.default
         self._nodes[node] = copied
         self._place(copied, self._source(node))
 

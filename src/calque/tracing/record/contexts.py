@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+
 from calque.tracing.core.origins import is_engine
 from calque.tracing.symbolic.contexts import Contexts
 from calque.upstream import torch_c

@@ -125,8 +125,8 @@ def hold_contexts(patches: Patches) -> None:
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
     patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
     patches.hold(torch.inference_mode, "__enter__", _refused_enter)
-    patches.hold(torch._C, "_set_default_dtype", _watched_default)
-    patches.hold(torch._C, "_set_default_tensor_type", _watched_default)
+    patches.hold(torch_c.extension, "_set_default_dtype", _watched_default)
+    patches.hold(torch_c.extension, "_set_default_tensor_type", _watched_default)
 
 
 def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:

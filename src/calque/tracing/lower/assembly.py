@@ -160,7 +160,8 @@ class Assembly:
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors are wrong about the strides that some kernels give.
                 copied.target = torch.ops.aten.reshape.default
-            if self._functional and node.target is _GEOMETRY and len(node.args[0].users) == 1:
+            source: Any = node.args[0] if node.target is _GEOMETRY else None
+            if self._functional and source is not None and len(source.users) == 1:
                 copied.target = torch.ops.aten.as_strided.default
         self._nodes[node] = copied
         self._place(copied, self._source(node))

@@ -8,6 +8,7 @@ os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
 from collections.abc import Iterator
 
+import hypothesis
 import jax
 import pytest
 import torch
@@ -16,6 +17,8 @@ from jax.extend.backend import get_backend
 import calque  # noqa: F401  (registers the device)
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
+hypothesis.settings.load_profile("calque")
 torch.jax.set_max_programs(300)  # two megabytes each; and JAX keeps some of its own
 
 _MOST_EXECUTABLES = 500

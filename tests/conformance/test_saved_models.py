@@ -23,6 +23,8 @@ SAVED = (
     *("nn/lstm", "nn/gru", "timm/resnet10t", "timm/cait_xxs24_224", "timm/ghostnet_050"),
     *("timm/xcit_nano_12_p16_224", "torch_geometric/pna"),
     *("transformers/dinov3_vit", "transformers/audio_spectrogram"),
+    *("timm/test_convnext", "timm/test_vit", "timm/eva02_tiny_patch14_224", "timm/densenet121"),
+    *("timm/convit_tiny", "timm/visformer_tiny", "timm/starnet_s1"),
 )
 
 

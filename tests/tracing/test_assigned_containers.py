@@ -79,7 +79,7 @@ def test_a_list_that_grows_is_refused() -> None:
             return self.seen[-1] * len(self.seen)
 
     for tracer in TRACERS.values():
+        program = Grows()
+        program(torch.ones(3))
         with pytest.raises(calque.TraceError, match=r"self\.seen"):
-            program = Grows()
-            program(torch.ones(3))
             tracer(program, torch.ones(3))

@@ -384,3 +384,15 @@ def test_writes_that_autograd_need_not_see_are_lowered() -> None:
     lowered = lower(calque.trace(f, x))
     torch.testing.assert_close(lowered(other), f(x))
     torch.testing.assert_close(other, x)
+
+
+def test_pooling_of_channels_last_has_no_operator_that_writes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x, 1) * 2
+
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    lowered = calque.lower(calque.trace(program, x), x)
+    targets = [node.target for node in lowered.graph.nodes if node.op == "call_function"]
+    assert not any(getattr(t, "_schema", None) and t._schema.is_mutable for t in targets)
+    assert torch.equal(lowered(x), program(x))
+    assert lowered(x).stride() == program(x).stride()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 _C = torch._C
+extension = _C  # where a trace puts a function in the place of another one
 
 # Operators and their schemas.
 Argument = _C.Argument

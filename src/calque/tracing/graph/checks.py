@@ -21,15 +21,27 @@ def recorded(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        for arg in args:
-            if isinstance(arg, torch.fx.Proxy):
-                return arg.tracer.create_proxy("call_function", call, args, {})
+        proxy = _proxy_in(args)
+        if proxy is not None:
+            return proxy.tracer.create_proxy("call_function", call, args, {})
         trace: Any = current_trace() if function.__name__ in _REPEATED else None
         if hasattr(trace, "repeat"):
             return trace.repeat(call, function, args)
         return function(*args)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+def _proxy_in(args: Any) -> Any:
+    """A proxy among the arguments, or in lists and tuples among them."""
+    for arg in args:
+        if isinstance(arg, torch.fx.Proxy):
+            return arg
+        if type(arg) in (list, tuple):
+            found = _proxy_in(arg)
+            if found is not None:
+                return found
+    return None
 
 
 # What a recording of a graph's run would not see otherwise.
@@ -43,7 +55,8 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
     Raises:
         TraceError: it has another.
     """
-    same = value is expected or (type(value) is type(expected) and value == expected)
+    alike = type(value) is type(expected) or isinstance(value, torch.Size)  # to torch.fx a tuple
+    same = value is expected or (alike and value == expected)
     if not same:
         found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
         if expected is ...:  # the default, which has tensors in it

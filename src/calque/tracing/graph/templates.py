@@ -103,6 +103,21 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 @recorded
+def made_by(kind: type, *parts: Any) -> Any:
+    """A named tuple of a class that asks its parts for values when it is made."""
+    return kind(*parts)
+
+
+def asks_when_made(kind: type) -> bool:
+    """Whether a class of named tuples has a way of its own to make one.
+
+    >>> asks_when_made(torch.nn.utils.rnn.PackedSequence), asks_when_made(Template)
+    (True, False)
+    """
+    return not kind.__new__.__module__.startswith("namedtuple_")
+
+
+@recorded
 def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
     """A data class with these attributes, which is not initialized: it was, when it was made."""
     made = object.__new__(kind)
@@ -189,7 +204,10 @@ class Results:
         if type(value) is torch.Size or hasattr(type(value), "n_sequence_fields"):
             return tracer.create_node("call_function", type(value), (self._parts(value),), {})
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return tracer.create_node("call_function", type(value), self._parts(value), {})
+            kind, parts = type(value), self._parts(value)
+            if asks_when_made(kind):
+                return tracer.create_node("call_function", made_by, (kind, *parts), {})
+            return tracer.create_node("call_function", kind, parts, {})
         if dataclasses.is_dataclass(value) and not isinstance(value, (type, dict)):
             return self._of_dataclass(value)
         if not is_plain(value):

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, base_types
 
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.owner import Owner
@@ -25,6 +27,7 @@ from calque.upstream import torch_c
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
+_GEOMETRY = torch.ops.aten.as_strided_.default  # pooling of channels_last gives its result another
 
 
 class Assembly:
@@ -149,12 +152,17 @@ class Assembly:
             return
         if node.op == "get_attr":
             value = _member(self._found, str(node.target))
+            if isinstance(value, FakeTensor):
+                raise _lost(self._source(node))
             copied = self._member(self._fresh(str(node.target)), value)
         else:
             copied = self._graph.node_copy(node, self._nodes.__getitem__)
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors are wrong about the strides that some kernels give.
                 copied.target = torch.ops.aten.reshape.default
+            source: Any = node.args[0] if node.target is _GEOMETRY else None
+            if self._functional and source is not None and len(source.users) == 1:
+                copied.target = torch.ops.aten.as_strided.default
         self._nodes[node] = copied
         self._place(copied, self._source(node))
 
@@ -200,6 +208,14 @@ class Assembly:
         nodes = [tensor() for _ in parts]
         constant = self._member(self._fresh("_template"), template)
         return self._graph.call_function(rebuilt, (constant, *nodes))
+
+
+def _lost(source: Node | None) -> SymbolicTraceError:
+    origin = source.meta.get("origin") if source is not None else None
+    return SymbolicTraceError(
+        f"{origin or 'somewhere'}: a tensor is made by no operator that can be seen.\n"
+        "Use the graph as it is, without lowering."
+    )
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:

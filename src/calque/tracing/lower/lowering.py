@@ -6,6 +6,7 @@ so that what the program writes to them is seen; afterwards each is a `get_attr`
 """
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -358,6 +359,10 @@ class _Replay(torch.fx.Interpreter):
         if target is expect_answer and args[2] in AUTOGRAD:
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
+        if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
+            return args[0].detach().clone()
+        if target is torch.nn.Parameter:
+            return args[0].detach()
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 

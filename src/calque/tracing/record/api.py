@@ -159,7 +159,11 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
-    tensors = (leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor))
+    tensors = [leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor)]
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = "nested tensor" if tensor.is_nested else f"tensor of layout {tensor.layout}"
+            recorder.problems.append(f"an argument is a {kind}, and a graph is of dense tensors")
     tape.classes = {recorder.values.of(tensor): checks.class_name(tensor) for tensor in tensors}
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from calque.state import ATOMIC
+from calque.tracing.graph.templates import asks_when_made
 from calque.tracing.tracer.constants import is_constant
 
 _PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout)) - {slice}
@@ -46,7 +47,7 @@ class Arguments:
             return slice(self.of(given.start), self.of(given.stop), self.of(given.step))
         if isinstance(given, tuple):
             if hasattr(kind, "_fields"):
-                if not kind.__new__.__module__.startswith("namedtuple_"):
+                if asks_when_made(kind):
                     self._recorder.local.objects.append(given)  # made of tensors only, by itself
                 return kind._make(map(self.of, given))  # type: ignore[attr-defined]
             return kind([self.of(part) for part in given])

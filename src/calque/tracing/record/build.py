@@ -17,7 +17,12 @@ from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import Answer, expect_answer, expect_one
+from calque.tracing.graph.answers import (
+    Answer,
+    expect_answer,
+    expect_one,
+    number_of_parts,
+)
 from calque.tracing.graph.home import home
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
@@ -326,7 +331,7 @@ class Builder(NamingTracer):
         if call.reads:
             self._expect(node, call.reads[0], call.what, call)
         if call.is_counted:
-            length = self.create_node("call_function", len, (node,), {})
+            length = self.create_node("call_function", number_of_parts, (node,), {})
             self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
         self._define(call.result, node)
 

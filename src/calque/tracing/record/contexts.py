@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+
 from calque.tracing.core.origins import is_engine
 from calque.tracing.symbolic.contexts import Contexts
 from calque.upstream import torch_c
@@ -30,6 +32,16 @@ class RecordedContexts(Contexts):
     def apply(self, application: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
         """Record that an `autograd.Function` is applied: what its forward does is its own."""
         return self._tracer.run(application, args, kwargs)
+
+    def make_parameter(self, make: Callable[..., Any], data: Any, requires_grad: bool) -> Any:
+        """Record that the program makes a parameter, which no mode sees."""
+        return self._tracer.run(make, (data, requires_grad), {}, torch.nn.Parameter)
+
+    def change_default_dtype(self) -> None:
+        """As `Contexts.change_default_dtype`."""
+        self._tracer.refuse(
+            "the default dtype is changed in the program; say dtype= where tensors are made"
+        )
 
     def enter_inference_mode(self) -> None:
         """A `torch.inference_mode` block, which no graph can repeat."""

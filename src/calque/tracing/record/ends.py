@@ -12,9 +12,11 @@ from torch.fx.node import base_types
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.templates import (
     Template,
+    asks_when_made,
     attributes_of,
     is_made_by_call,
     is_plain,
+    made_by,
     take_apart,
     with_attributes,
 )
@@ -116,7 +118,8 @@ def result_of(recorder: Any, result: Any) -> Any:
     if type(result) is torch.Size or hasattr(type(result), "n_sequence_fields"):
         return Made(type(result), (tuple(result_of(recorder, p) for p in result),), {})
     if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return Made(type(result), tuple(result_of(recorder, part) for part in result), {})
+        kind, parts = type(result), tuple(result_of(recorder, part) for part in result)
+        return Made(made_by, (kind, *parts), {}) if asks_when_made(kind) else Made(kind, parts, {})
     if dataclasses.is_dataclass(result) and not isinstance(result, (type, dict)):
         held = attributes_of(result)
         parts = {name: result_of(recorder, part) for name, part in held.items()}

@@ -5,6 +5,7 @@ its handler it is off, so that the outermost call is the only one. The program r
 itself: the arguments are handed on as they are, and so is what comes back.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -160,7 +161,7 @@ class Recorder:
             attribute = func.__self__.__name__  # pyright: ignore[reportFunctionMemberAccess]
             return self.run(func, args, kwargs, setattr, (args[0], attribute, args[1]))
         if name == "__deepcopy__":
-            return self.run(func, args, kwargs, _copied, args[:1])
+            return self.run(func, args, kwargs, copy.deepcopy, args[:1])
         if name == "__iter__" and args[0].dim():
             return iter(self.run(torch.Tensor.unbind, args[:1], {}))
         return self.run(func, args, kwargs)
@@ -389,11 +390,6 @@ class Above(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         return self._recorder.called(func, args, kwargs or {})
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A deep copy of a leaf tensor, by itself."""
-    return tensor.__deepcopy__({})
 
 
 def _name(frame: Any) -> str:

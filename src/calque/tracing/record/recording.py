@@ -156,12 +156,24 @@ class Recording:
         if level not in ("module", "function", "aten"):
             raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
         if level == "aten":
-            return lower(self.graph("function", leaf=leaf, edits=edits))
+            return self._lowered(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
         graph = Builder(self._tape, is_leaf, keeper, whole).build()
         keeper.check_seen()
         return graph
+
+    def _lowered(self, graph: GraphModule) -> GraphModule:
+        try:
+            return lower(graph)
+        except SymbolicTraceError:
+            raise
+        except Exception as error:  # what ran for real does not fail because of the program
+            notes = "\n".join(getattr(error, "__notes__", ()))
+            raise SymbolicTraceError(
+                f"{type(error).__name__}: {error}\n{notes}\n"
+                "Tensors without data cannot do what the program does; use the graph of functions."
+            ) from error
 
     def __str__(self) -> str:
         return "\n".join(_lines(self._tape.events))

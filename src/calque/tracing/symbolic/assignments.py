@@ -107,7 +107,8 @@ class Assignments:
 
             write(before)
             # A function, which remembers something, is made anew where it is missing.
-            made_anew = callable(after) and not has_proxy((after,))
+            replaced = isinstance(before, torch.nn.Module)
+            made_anew = callable(after) and not has_proxy((after,)) and not replaced
             if not made_anew:
                 what = f"changes from {spoken(before)} to {spoken(after)}"
                 key = (id(module), name)

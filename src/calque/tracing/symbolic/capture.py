@@ -138,6 +138,9 @@ class Capture:
         Raises:
             TraceError: the program depends on what it has changed.
         """
+        for change in left:
+            if isinstance(change.before, torch.nn.Module):
+                raise refusal(change)  # nodes name modules, and would mean the other one
         runs, self._runs = self._runs, []
         for run in runs:
             change = first_difference(left, run.left)

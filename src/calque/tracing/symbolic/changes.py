@@ -41,7 +41,7 @@ class Change(NamedTuple):
 def held_in(change: Change) -> dict[Any, Any] | None:
     """The dictionary that has a name, one of an object's attributes too; None where none has."""
     row: Any = getattr(getattr(change.write, "func", None), "__self__", None)
-    of_object = isinstance(row, NamedRow) and row.attribute
+    of_object = isinstance(row, NamedRow) and row.attribute and "__builtins__" not in row.owner
     return row.owner if of_object or isinstance(row, DictRow) else None
 
 

@@ -78,13 +78,39 @@ class Contexts:
             "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
         )
 
+    def change_default_dtype(self) -> None:
+        """Refuse another default dtype, which no node of a graph would set."""
+        refuse_because(
+            self._tracer,
+            "the default dtype is changed in the program",
+            "Say dtype= where tensors are made, or change it around the call.",
+        )
+
+
+def _watched_default(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_default(value: Any) -> None:
+        before = torch.get_default_dtype()
+        original(value)
+        trace = current_trace()
+        contexts = trace.tracer.contexts if trace is not None else None
+        if contexts is not None and torch.get_default_dtype() is not before:
+            contexts.change_default_dtype()
+
+    return set_default
+
 
 def _traced_parameter(original: Any) -> Any:
     @functools.wraps(original)
     def new(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         trace = current_trace()
-        if trace is None or cls is not torch.nn.Parameter or not isinstance(data, torch.fx.Proxy):
+        if trace is None or cls is not torch.nn.Parameter or not isinstance(data, torch.Tensor):
             return original(cls, data, requires_grad)
+        if not isinstance(data, torch.fx.Proxy):
+            contexts, make = trace.tracer.contexts, functools.partial(original, cls)
+            if contexts is None or not contexts.repeats:
+                return make(data, requires_grad)
+            return contexts.make_parameter(make, data, requires_grad)
         made = trace.tracer.create_proxy("call_function", cls, (data, requires_grad), {})
         made._is_param, made.type_of_value = True, cls
         return made
@@ -99,6 +125,8 @@ def hold_contexts(patches: Patches) -> None:
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
     patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
     patches.hold(torch.inference_mode, "__enter__", _refused_enter)
+    patches.hold(torch_c.extension, "_set_default_dtype", _watched_default)
+    patches.hold(torch_c.extension, "_set_default_tensor_type", _watched_default)
 
 
 def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 _READS = (
     *("__bool__", "__len__", "__int__", "__float__", "__complex__", "__index__", "__contains__"),
     *("__str__", "__repr__", "__format__", "__array__", "__reduce_ex__", "__iter__", "__hash__"),
-    *("__reversed__", "__dlpack__", "__dlpack_device__", "__deepcopy__", "__copy__", "__dir__"),
+    *("__reversed__", "__array_wrap__", "__dlpack__", "__dlpack_device__", "__dir__"),
 )
 
 
@@ -26,8 +26,8 @@ class _Again(ValueProxy):
 
 
 def _call_of(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any) -> Any:
-        return self.tracer.create_proxy("call_method", name, (self, *args), {})
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.tracer.create_proxy("call_method", name, (self, *args), kwargs)
 
     return method
 

@@ -87,6 +87,12 @@ def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
 def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            refuse_because(
+                tracer,
+                f"the argument {name} is a tensor of layout {value.layout}",
+                "A graph is of dense tensors: pass it as such, or its parts.",
+            )
         node.meta["val"] = tracer.abstract.of(value)
         tracer.assumed.add_input(node, name, checks.class_name(value))
         proxy = tracer.tensor_proxy(node)

@@ -45,6 +45,7 @@ from calque.tracing.symbolic.assignments import Assignments
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
+from calque.tracing.symbolic.entering import as_called
 from calque.tracing.symbolic.leaves import Held, Leaves
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.randomness import hold_randomness
@@ -147,6 +148,9 @@ class SymbolicTracer(NamingTracer):
         self.assumed.asks_class |= asks_class(code)
         if self._patches is not None:
             hold_type(self._patches, code, held)
+
+    def _enter(self, root: Any) -> Any:
+        return as_called(root, self.traced_func_name, super()._enter(root))
 
     def _run(self, fn: Callable[..., Any], args: list[Any]) -> None:
         with CallCatcher(self):

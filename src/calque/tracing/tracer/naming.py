@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.fx.node import Argument
 
+from calque.tracing.graph.templates import asks_when_made, made_by
 from calque.tracing.tracer.constants import is_constant
 from calque.tracing.tracer.tracer import Tracer
 
@@ -42,6 +43,13 @@ class NamingTracer(Tracer):
         node = self.create_node("get_attr", name, (), {})
         node.meta["val"] = a
         return node
+
+    def create_arg(self, a: Any) -> Argument:
+        """As `Tracer.create_arg`; named tuples that ask for values are made by a function."""
+        if isinstance(a, tuple) and hasattr(a, "_fields") and asks_when_made(type(a)):
+            parts = tuple(self.create_arg(part) for part in a)
+            return self.create_node("call_function", made_by, (type(a), *parts), {})
+        return super().create_arg(a)
 
     def resolve(self, target: str) -> Any:
         """What the graph means by the name of a module, a parameter or a constant."""

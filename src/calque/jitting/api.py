@@ -36,6 +36,7 @@ from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
+from calque.program.collecting import collecting_less
 from calque.program.compile_flags import others_compile
 from calque.program.compiler_options import Options
 from calque.program.direct_call import compile_checked
@@ -213,15 +214,17 @@ class Jitted(Generic[P, R]):
         self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
     ) -> tuple[Program, Any]:
         started = time.perf_counter()
-        with tracing():
-            recording = record(self._fn, leaves, spec, self._checks, assumptions, given=self._given)
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():
                 return record(self._fn, leaves, spec, self._checks, assumptions, path)
 
-        program = Program(recording, again)
-        lowered = program.lower()
+        with collecting_less():
+            with tracing():
+                given = self._given
+                recording = record(self._fn, leaves, spec, self._checks, assumptions, given=given)
+            program = Program(recording, again)
+            lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
 

@@ -5,11 +5,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-import jax
 import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
-from jax.extend.core import jaxpr_as_fun
 from torch.autograd.graph import increment_version
 
 from calque.device.memory import rng
@@ -31,6 +29,7 @@ from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import may_raise, prune
+from calque.program.lowering import lowered
 from calque.program.pinning import (
     FoundPlacementGuard,
     PlacementGuard,
@@ -126,8 +125,9 @@ class Program(Stepping[Call]):
         self.guards.append(PlacementGuard(self._state))
         if recording.implicit:
             self._call_guards.append(self._implicit_placements())
-        self._jitted = jax.jit(
-            jaxpr_as_fun(forward),
+        self._lowered = partial(
+            lowered,
+            forward,
             donate_argnums=tuple(self._donated),
             out_shardings=pinned(recording.placements, len(forward.out_avals), self._whole),
         )
@@ -161,7 +161,7 @@ class Program(Stepping[Call]):
         """The program as `jax.stages.Lowered`."""
         with x64():
             found = avals(self._inputs, self._placements, self._whole, self._turned)
-            return self._jitted.lower(*found)
+            return self._lowered(found)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""

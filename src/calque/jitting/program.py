@@ -23,6 +23,7 @@ from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
 from calque.jitting.recording import Recording
 from calque.program import turns
+from calque.program.called_repeats import called
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
 from calque.program.execution import Execution
@@ -125,12 +126,11 @@ class Program(Stepping[Call]):
         self.guards.append(PlacementGuard(self._state))
         if recording.implicit:
             self._call_guards.append(self._implicit_placements())
-        self._lowered = partial(
-            lowered,
-            forward,
-            donate_argnums=tuple(self._donated),
-            out_shardings=pinned(recording.placements, len(forward.out_avals), self._whole),
-        )
+        self._forward = forward
+        self._how = {
+            "donate_argnums": tuple(self._donated),
+            "out_shardings": pinned(recording.placements, len(forward.out_avals), self._whole),
+        }
         self._gathering = Gathering(self._inputs, self._gives_gradients)
         self.gather = self._gathering.arrays
         if self._turned:
@@ -161,7 +161,8 @@ class Program(Stepping[Call]):
         """The program as `jax.stages.Lowered`."""
         with x64():
             found = avals(self._inputs, self._placements, self._whole, self._turned)
-            return self._lowered(found)
+            forward = self._forward if self._whole is not None else called(self._forward)
+            return lowered(forward, found, **self._how)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""

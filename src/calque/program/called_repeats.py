@@ -9,18 +9,24 @@ from functools import cache
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal
 
+from calque.program.alike import Alike
+from calque.program.columns import Region, columns_alike, regions
 from calque.program.jaxprs import build
 from calque.program.lowering import placeholder_p
-from calque.program.repeats import Repeat, repeats
+from calque.program.repeats import repeats
 
-NAME = "repeated"
-"""The name of such an inner jaxpr."""
+LAYER, COLUMN = "repeated_layer", "repeated_update"
+"""The names of such inner jaxprs."""
 
 
 def called(closed: ClosedJaxpr) -> ClosedJaxpr:
     """A jaxpr of the same results that calls what it repeats."""
+    return _layers(_columns(closed))
+
+
+def _layers(closed: ClosedJaxpr) -> ClosedJaxpr:
     inner = closed.jaxpr
     found = repeats(inner.eqns, inner.outvars)
     if not found:
@@ -29,58 +35,62 @@ def called(closed: ClosedJaxpr) -> ClosedJaxpr:
     done = 0
     for repeat in found:
         equations += inner.eqns[done : repeat.start]
-        equations += _calls(inner, repeat)
+        equations += calls(inner, repeat.alike, LAYER)
         done = repeat.end
     return build(closed, inner.invars, inner.outvars, equations + inner.eqns[done:])
 
 
-def _calls(jaxpr: Any, repeat: Repeat) -> list[Any]:
-    equations = jaxpr.eqns
-    results = [repeat.results(equations, i) for i in range(repeat.count)]
-    call = call_of(body(jaxpr, repeat), NAME)
+def _columns(closed: ClosedJaxpr) -> ClosedJaxpr:
+    inner = closed.jaxpr
+    equations: list[Any] = []
+    done = 0
+    for start, end, region in regions(inner.eqns):
+        equations += inner.eqns[done:start]
+        equations += _called_columns(inner, region, end)
+        done = end
+    if not done:
+        return closed
+    return build(closed, inner.invars, inner.outvars, equations + inner.eqns[done:])
+
+
+def _called_columns(jaxpr: Any, region: Region, end: int) -> list[Any]:
+    outside = {v for e in jaxpr.eqns[end:] for v in e.invars if not isinstance(v, Literal)}
+    outside.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    equations = list(region.before)
+    columns = region.columns()
+    rest = set(range(len(columns)))
+    for members, one in columns_alike(columns, outside):
+        equations += calls(jaxpr, one, COLUMN)
+        rest.difference_update(members)
+    for index in sorted(rest):
+        equations += columns[index]
+    return equations
+
+
+def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
+    """A call of what some stretches do in place of each of them.
+
+    Args:
+        jaxpr: the one that they are part of.
+        alike: they.
+        name: of the inner jaxpr.
+    """
+    call = call_of(alike.body(jaxpr), name)
     return [
         call.replace(
             invars=given,
-            outvars=made,
-            source_info=repeat.stretch(equations, index)[0].source_info,
-            ctx=repeat.stretch(equations, index)[0].ctx,
+            outvars=alike.results(index),
+            source_info=stretch[0].source_info,
+            ctx=stretch[0].ctx,
         )
-        for index, (given, made) in enumerate(zip(repeat.given, results, strict=True))
+        for index, (stretch, given) in enumerate(zip(alike.stretches, alike.given, strict=True))
     ]
-
-
-def body(jaxpr: Any, repeat: Repeat) -> ClosedJaxpr:
-    """What a repeat does each time, as a jaxpr of what is given to what is made."""
-    equations = list(repeat.stretch(jaxpr.eqns, 0))
-    given = repeat.given[0]
-    inputs = [_variable(jaxpr, v.aval) if isinstance(v, Literal) else v for v in given]
-    literals = inputs[len(inputs) - len(repeat.literals) :]
-    for (place, number), variable in zip(repeat.literals, literals, strict=True):
-        operands = list(equations[place].invars)
-        operands[number] = variable
-        equations[place] = equations[place].replace(invars=operands)
-    results = repeat.results(jaxpr.eqns, 0)
-    told = jaxpr.debug_info.with_unknown_names()
-    told = told._replace(
-        arg_names=None if told.arg_names is None else ("",) * len(inputs),
-        result_paths=None if told.result_paths is None else ("",) * len(results),
-    )
-    made = jaxpr.replace(
-        constvars=[], invars=inputs, outvars=results, eqns=equations, debug_info=told
-    )
-    return ClosedJaxpr(made, [])
-
-
-def _variable(jaxpr: Any, aval: Any) -> Any:
-    kind = type(next(v for e in jaxpr.eqns for v in e.outvars))
-    return kind(aval)
 
 
 def call_of(closed: ClosedJaxpr, name: str) -> Any:
     """An equation that calls a jaxpr; its operands and results have to be put in."""
     equation = _template(tuple(closed.in_avals), tuple(closed.out_avals))
-    params = {**equation.params, "jaxpr": closed, "name": name}
-    return equation.replace(params=params, effects=closed.effects)
+    return equation.replace(params={**equation.params, "jaxpr": closed, "name": name})
 
 
 @cache

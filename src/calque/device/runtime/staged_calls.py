@@ -1,0 +1,129 @@
+"""Call functions of `jax.jit` within a trace in a fraction of the time that JAX takes.
+
+A trace calls the same few functions thousands of times. Each time JAX looks at the arguments, finds
+the jaxpr that it has traced for such ones, and puts one equation into the trace. What it put there
+is remembered here, and put there again for arguments of the same shapes and dtypes, and the same
+numbers. `benchmarks/trace_time.py` measures it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import tree_util
+from jax.extend.core import Literal
+
+try:
+    from jax._src.config import trace_context
+    from jax._src.core import trace_ctx
+    from jax._src.interpreters.partial_eval import DynamicJaxprTrace, DynamicJaxprTracer
+    from jax._src.source_info_util import current as _current_source
+
+    _emit = DynamicJaxprTrace.emit_eqn
+    IS_KNOWN = True
+    """Whether this release of JAX is built as is known here."""
+except (ImportError, AttributeError):  # pragma: no cover
+    IS_KNOWN = False
+
+_JITTED = type(jax.jit(lambda: None))
+_NUMBERS = frozenset((bool, int, float))
+_CAPACITY = 512  # kinds of calls of one function
+
+
+class _Call(NamedTuple):
+    """The equation of one kind of call.
+
+    Attributes:
+        primitive, params, avals: its primitive, its parameters, the avals of its results.
+        literals: what stands for the arguments that are numbers; None for the others.
+        tree: of the results.
+    """
+
+    primitive: Any
+    params: Any
+    avals: list[Any]
+    literals: list[Any]
+    tree: Any
+
+
+def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """As `function(*arrays)`.
+
+    Args:
+        function: made by `jax.jit`, of positional arguments that are arrays or numbers.
+        arrays: these.
+    """
+    trace = trace_ctx.trace if IS_KNOWN else None
+    if type(trace) is not DynamicJaxprTrace or type(function) is not _JITTED:
+        return function(*arrays)
+    key: list[Any] = [trace_context()]
+    for array in arrays:
+        kind = type(array)
+        if kind is DynamicJaxprTracer and array._trace is trace:
+            key.append(array.aval)
+        elif kind in _NUMBERS:
+            key.append((kind, repr(array)))  # -0.0 == 0.0 and nan != nan
+        else:
+            return function(*arrays)
+    hashed = tuple(key)
+    known = _known(function)
+    found = known.get(hashed)
+    if found is None:
+        return _learn(function, arrays, known, hashed)
+    source = _current_source()
+    given = [
+        array if one is None else DynamicJaxprTracer(trace, one.aval, one, source)
+        for array, one in zip(arrays, found.literals, strict=True)
+    ]
+    results = trace.emit_eqn(given, found.avals, found.primitive, found.params, frozenset(), source)
+    return tree_util.tree_unflatten(found.tree, results)
+
+
+def _known(function: Any) -> dict[Any, _Call]:
+    """What is remembered of a function; it lives as long as the function."""
+    try:
+        return function._calque_calls
+    except AttributeError:
+        function._calque_calls = {}
+        return function._calque_calls
+
+
+def _learn(
+    function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: Any
+) -> Any:
+    equations = trace_ctx.trace.frame.tracing_eqns  # type: ignore[union-attr]
+    before = len(equations)
+    result = function(*arrays)
+    if len(equations) == before + 1:
+        found = _call(equations[-1], arrays, result)
+        if found is not None:
+            if len(known) >= _CAPACITY:
+                known.clear()
+            known[key] = found
+    return result
+
+
+def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
+    """The equation that a call has left, if it is as it will be for all such calls."""
+    if not hasattr(equation, "primitive"):
+        equation = equation()  # a weak reference
+    leaves, tree = tree_util.tree_flatten(result)
+    if equation is None or equation.effects or equation.primitive.name != "jit":
+        return None
+    if len(equation.in_tracers) != len(arrays) or len(leaves) != len(equation.outvars):
+        return None
+    literals = []
+    for array, tracer in zip(arrays, equation.in_tracers, strict=True):
+        if type(array) in _NUMBERS:
+            if not isinstance(tracer.val, Literal):
+                return None
+            literals.append(tracer.val)
+        elif tracer is array:
+            literals.append(None)
+        else:
+            return None
+    for leaf, variable in zip(leaves, equation.outvars, strict=True):
+        if getattr(leaf, "val", None) is not variable:
+            return None
+    avals = [variable.aval for variable in equation.outvars]
+    return _Call(equation.primitive, equation.params, avals, literals, tree)

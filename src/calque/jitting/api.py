@@ -74,8 +74,9 @@ class Jitted(Generic[P, R]):
         specialize: bool | None = None,
         verify: bool = True,
         max_programs: int = MAX_PROGRAMS,
+        scan_layers: bool = False,
     ) -> None:
-        settings.check(fn, checks, specialize, verify, max_programs)
+        settings.check(fn, checks, specialize, verify, max_programs, scan_layers)
         self._fn = fn
         self._checks = checks
         self._specialize = specialize
@@ -83,6 +84,7 @@ class Jitted(Generic[P, R]):
         self.history: list[str] = []
         self.compilations = 0
         self._max_programs = max_programs
+        self._scan_layers = scan_layers
         self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
         self._executables: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._recent: deque[Any] = deque(maxlen=_MANY_PROGRAMS)
@@ -223,7 +225,7 @@ class Jitted(Generic[P, R]):
             with tracing():
                 given = self._given
                 recording = record(self._fn, leaves, spec, self._checks, assumptions, given=given)
-            program = Program(recording, again)
+            program = Program(recording, again, self._scan_layers)
             lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
@@ -297,7 +299,13 @@ class Jitted(Generic[P, R]):
 
     @property
     def _settings(self) -> tuple[Any, ...]:
-        return self._checks, self._specialize, self._verify, self._max_programs
+        return (
+            self._checks,
+            self._specialize,
+            self._verify,
+            self._max_programs,
+            self._scan_layers,
+        )
 
     def __calque_state__(self) -> Any:
         """What it reads of Python is what its function reads."""
@@ -338,6 +346,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> JittedModule: ...
 
 
@@ -349,6 +358,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Jitted[P, R]: ...
 
 
@@ -359,6 +369,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
@@ -369,6 +380,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Any:
     """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
@@ -401,12 +413,16 @@ def jit(
             function is traced at each call.
         max_programs: for how many kinds of arguments (their shapes, dtypes and Python values)
             programs are kept. When there are more, one goes that was not called lately.
+        scan_layers: whether equal layers of a model run as one loop over their weights. It takes
+            less memory where the weights are spread over devices, since those of one layer are
+            gathered at a time, and less time to compile; a step may take longer.
 
     Raises:
         TypeError: an argument is of another kind.
         ValueError: `max_programs` is less than 1.
         TraceError: the function needs a tensor's value while it is traced, or does something else
-            one program cannot repeat. Nothing has changed then.
+            one program cannot repeat; or `scan_layers` is asked for and no layers are equal.
+            Nothing has changed then.
 
     Warns:
         EagerWarning: the values are others at most calls, so that calls with such arguments run
@@ -426,9 +442,14 @@ def jit(
     """
     if fn is None:
         return functools.partial(
-            jit, checks=checks, specialize=specialize, verify=verify, max_programs=max_programs
+            jit,
+            checks=checks,
+            specialize=specialize,
+            verify=verify,
+            max_programs=max_programs,
+            scan_layers=scan_layers,
         )
-    chosen = checks, specialize, verify, max_programs
+    chosen = checks, specialize, verify, max_programs, scan_layers
     if isinstance(fn, type) and issubclass(fn, Module):
         fn.forward = Jitted(fn.forward, *chosen)
         return fn

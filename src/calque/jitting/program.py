@@ -14,6 +14,7 @@ from calque.device.memory import rng
 from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
 from calque.device.runtime import threads
 from calque.device.runtime.placement import spread
+from calque.errors import TraceError
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import MISS, FastCall, fast_call
@@ -40,12 +41,20 @@ from calque.program.pinning import (
     settled,
 )
 from calque.program.results import Outputs
+from calque.program.scanned_repeats import scanned
 from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
 from calque.program.stored_kernels import Turning, stored
 from calque.program.transposed_operands import materialized
 from calque.program.view_arguments import unrepeated
+
+_NO_LAYERS = (
+    "calque.jit(..., scan_layers=True) finds no layers that are equal, one right behind the other: "
+    "layers are equal if each does to what the one before gives what the others do, with weights "
+    "of the same shapes and dtypes. Leave the option out, or look at what differs with "
+    "`step.lower(...).as_text()`."
+)
 
 
 class Program(Stepping[Call]):
@@ -63,9 +72,10 @@ class Program(Stepping[Call]):
 
     traced = True
 
-    def __init__(self, recording: Recording, retrace: Retrace) -> None:
+    def __init__(self, recording: Recording, retrace: Retrace, scan_layers: bool = False) -> None:
         self.recording = recording
         self._retrace = retrace
+        self._scan_layers = scan_layers
         self.guards = recording.guards
         self.calls = 0
         self.unverified = False
@@ -161,8 +171,16 @@ class Program(Stepping[Call]):
         """The program as `jax.stages.Lowered`."""
         with x64():
             found = avals(self._inputs, self._placements, self._whole, self._turned)
-            forward = self._forward if self._whole is not None else called(self._forward)
-            return lowered(forward, found, **self._how)
+            return lowered(self._shortened(), found, **self._how)
+
+    def _shortened(self) -> Any:
+        """The program, with what it repeats as calls or loops."""
+        forward = self._forward
+        if self._scan_layers:
+            forward, loops = scanned(forward)
+            if not loops:
+                raise TraceError(_NO_LAYERS)
+        return forward if self._whole is not None else called(forward)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""

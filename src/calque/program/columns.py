@@ -88,7 +88,6 @@ class Region:
         return list(found.values())
 
 
-
 def columns_alike(
     columns: Sequence[list[Any]], outside: set[Any]
 ) -> Iterator[tuple[list[int], Alike]]:

@@ -38,16 +38,17 @@ class Repeat:
         return self.start + sum(map(len, self.alike.stretches))
 
 
-def repeats(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Repeat]:
+def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST) -> list[Repeat]:
     """The repeats among the equations of a jaxpr, in their order; none overlap.
 
     Args:
         equations: of the jaxpr.
         outputs: its results.
+        least: how many equations make a layer.
     """
     last = _last_uses(equations, outputs)
     found = []
-    for start, period, count in _runs(_tokens(equations)):
+    for start, period, count in _runs(_tokens(equations), least):
         ends = [start + (i + 1) * period for i in range(count)]
         stretches = [equations[end - period : end] for end in ends]
 
@@ -87,11 +88,11 @@ _Run = tuple[int, int, int]
 """Where numbers repeat: start, period, count."""
 
 
-def _runs(tokens: list[int]) -> Iterator[_Run]:
+def _runs(tokens: list[int], least: int) -> Iterator[_Run]:
     """Where the numbers repeat; none overlap, and the one that saves most comes first."""
     free = [True] * len(tokens)
     while True:
-        best = max(_candidates(tokens, free), key=_saved, default=None)
+        best = max(_candidates(tokens, free, least), key=_saved, default=None)
         if best is None:
             return
         start, period, count = best
@@ -104,7 +105,7 @@ def _saved(run: _Run) -> int:
     return period * (count - 1)
 
 
-def _candidates(tokens: list[int], free: list[bool]) -> Iterator[_Run]:
+def _candidates(tokens: list[int], free: list[bool], least: int) -> Iterator[_Run]:
     places: dict[int, int] = {}
     distances: Counter[int] = Counter()
     for index, token in enumerate(tokens):
@@ -113,7 +114,7 @@ def _candidates(tokens: list[int], free: list[bool]) -> Iterator[_Run]:
                 distances[index - places[token]] += 1
             places[token] = index
     for period, _ in distances.most_common(_PERIODS):
-        if period >= LEAST:
+        if period >= least:
             yield from _of_period(tokens, free, period)
 
 

@@ -53,7 +53,7 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         function: made by `jax.jit`, of positional arguments that are arrays or numbers.
         arrays: these.
     """
-    trace = trace_ctx.trace if IS_KNOWN else None
+    trace: Any = trace_ctx.trace if IS_KNOWN else None
     if type(trace) is not DynamicJaxprTrace or type(function) is not _JITTED:
         return function(*arrays)
     key: list[Any] = [trace_context()]
@@ -91,7 +91,8 @@ def _known(function: Any) -> dict[Any, _Call]:
 def _learn(
     function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: Any
 ) -> Any:
-    equations = trace_ctx.trace.frame.tracing_eqns  # type: ignore[union-attr]
+    trace: Any = trace_ctx.trace
+    equations = trace.frame.tracing_eqns
     before = len(equations)
     result = function(*arrays)
     if len(equations) == before + 1:

@@ -24,7 +24,14 @@ from calque.federated.local import Framework, compiled
 from calque.federated.packing import Packing, annotated_packing, packing_of
 from calque.federated.tracing import bind, current, fresh, outside, scope, to_block, type_of
 from calque.federated.tracing.values import Value
-from calque.federated.types import FederatedType, FunctionType, Type, walk
+from calque.federated.types import (
+    FederatedType,
+    FunctionType,
+    StructType,
+    Type,
+    to_type,
+    walk,
+)
 
 
 class Computation:
@@ -101,9 +108,9 @@ class Computation:
         Raises:
             ValueError: the chunk or the number of clients cannot be, or the mesh has no such axis.
         """
-        if chunk is not None and not (isinstance(chunk, numbers.Integral) and chunk >= 1):
+        if chunk is not None and not (_is_whole(chunk) and chunk >= 1):
             raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
-        if clients is not None and not (isinstance(clients, numbers.Integral) and clients >= 0):
+        if clients is not None and not (_is_whole(clients) and clients >= 0):
             raise ValueError(f"there is a whole number of clients, not {clients}")
         spread = mesh or self._options.mesh
         if axis is not None and (spread is None or axis not in spread.axis_names):
@@ -153,7 +160,14 @@ class PolymorphicComputation:
 
     def of(self, *types: Any, **named: Any) -> Computation:
         """The computation for arguments of these types."""
-        key = (types, tuple(named.items()))
+        kinds = [*types, *named.values()]
+        containers = tuple(
+            part.container
+            for kind in kinds
+            for part in walk(to_type(kind))
+            if isinstance(part, StructType)
+        )
+        key = (types, tuple(named.items()), containers)
         if key not in self._known:
             self._known[key] = self._make(types, named)
         return self._known[key]
@@ -285,6 +299,10 @@ def _compile(framework: Framework, function: Any, packing: Packing) -> Computati
     if inspect.isfunction(function):
         functools.update_wrapper(made, function)
     return made
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def _known(kind: Type | None) -> Type:

@@ -8,9 +8,11 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import torch
+from jax.extend.core import jaxpr_as_fun
 
 from calque.errors import TraceError
 from calque.federated.building_blocks import CompiledComputation
+from calque.federated.closures import Closure
 from calque.federated.errors import type_error
 from calque.federated.packing import Packing
 from calque.federated.representation import (
@@ -44,6 +46,9 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
 class LocalFunction:
     """A user's function as one of a single held argument, which JAX can trace.
 
+    It computes what it did where it was defined. If all sizes are known there, it is the program
+    that was traced then; if not, it is traced for each, and must close over the same.
+
     Args:
         function: a function, or a module.
         packing: how its arguments are packed.
@@ -54,12 +59,18 @@ class LocalFunction:
         self.packing = packing
         self.name = getattr(function, "__name__", type(function).__name__)
         self._call: Callable[..., Any] = function
+        self._closure = Closure(function)
+        self._program: tuple[Callable[..., Any], Any] | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
             self._call = lambda *args, **kwargs: apply(params, *args, **kwargs)
 
     def __call__(self, *held: Any) -> Any:
         """The held result for the held argument, if there is one."""
+        if self._program is not None:
+            program, structure = self._program
+            return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
+        self._closure.require_same()
         return to_held(self._result(*held))
 
     def result_type(self) -> Type:
@@ -72,12 +83,15 @@ class LocalFunction:
         found: Type | None = None
         for size in SIZES if is_open(parameter) else SIZES[:1]:
             shapes = () if parameter is None else (shapes_of(parameter, size),)
-            kind = self._traced_type(shapes)
+            kind, program = self._traced(shapes)
             found = kind if found is None else join(found, kind)
         assert found is not None
+        if not is_open(parameter):
+            self._program = program
         return found
 
-    def _traced_type(self, shapes: tuple[Any, ...]) -> Type:
+    def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
+        """The type of the result, the program, and the structure of the held result."""
         found: list[Type] = []
 
         def traced(*held: Any) -> Any:
@@ -91,7 +105,7 @@ class LocalFunction:
 
         try:
             with precision(self.packing.type):
-                jax.eval_shape(traced, *shapes)
+                jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
         except RuntimeError as error:
             if "on the same device" in str(error):
                 error.add_note(
@@ -105,7 +119,7 @@ class LocalFunction:
                 "would give the same numbers at every call",
                 "Draw them in a local function of JAX from the bits of a key, and pass them in.",
             ) from None
-        return found[0]
+        return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
 
     def _result(self, *held: Any) -> Any:
         parameter = self.packing.type

@@ -43,6 +43,13 @@ def clip(values: dict[str, np.ndarray], norm: float) -> dict[str, np.ndarray]:
     return {"a": values["a"] * scale[:, None], "b": values["b"] * scale}
 
 
+@pytest.mark.parametrize("bits", [25, 29])
+def test_values_at_the_bound_have_no_more_than_the_bits(bits: int) -> None:
+    values = {"a": np.array([[0.5, -0.5, 0.7], [0.5, 0.5, -0.7]], np.float32)}
+    wanted = {"a": np.clip(values["a"], -0.5, 0.5).mean(0)}
+    check(joined(aggregators.secure(0.5, bits), values), wanted)
+
+
 def test_mean() -> None:
     check(joined(aggregators.mean()), {n: np.average(v, 0, WEIGHTS) for n, v in VALUES.items()})
 

@@ -28,6 +28,14 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.05, centered=True),
     "ASGD": lambda p: optim.ASGD(p, lr=0.05),
     "Rprop": lambda p: optim.Rprop(p, lr=0.05),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+    "Adagrad with decay": lambda p: optim.Adagrad(
+        p, lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.3
+    ),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.1),
+    "Adafactor, maximizing": lambda p: optim.Adafactor(
+        p, lr=0.5, weight_decay=0.1, maximize=True, d=1.5, eps=(1e-5, 1e-2)
+    ),
 }
 
 
@@ -89,6 +97,32 @@ def test_clients_and_the_server_step_by_pytorchs_optimizers(chunk: int) -> None:
         theirs.step()
     for name, p in server.items():
         np.testing.assert_allclose(state.parameters[name], p.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_parameters_are_given_in_the_order_of_the_module(side: str) -> None:
+    """As a maker of groups takes them; JAX would sort them by name."""
+
+    def grouped(parameters: Any) -> optim.Optimizer:
+        weight, bias = parameters
+        assert (weight.ndim, bias.ndim) == (2, 1)
+        return optim.SGD([{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.7}])
+
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(6, 4)).astype(np.float32), "y": rng.integers(0, 3, 6)}]
+    options: Any = {f"{side}_optimizer": grouped}
+    if side == "server":
+        options["client_optimizer"] = 1.0
+    process = learning.fed_avg(model, batch_size=6, **options)
+    state, _ = process.next(process.initialize(), data)
+    x, y = (torch.tensor(data[0][name]) for name in ("x", "y"))
+    F.cross_entropy(model(x), y).backward()
+    for name, rate in (("weight", 0.1), ("bias", 0.7)):
+        parameter = getattr(model, name)
+        wanted = (parameter - rate * parameter.grad).detach()
+        np.testing.assert_allclose(state.parameters[name], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_an_optimizer_that_asks_for_a_closure_is_refused() -> None:

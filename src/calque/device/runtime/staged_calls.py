@@ -13,17 +13,10 @@ import jax
 from jax import tree_util
 from jax.extend.core import Literal
 
-try:
-    from jax._src.config import trace_context
-    from jax._src.core import trace_ctx
-    from jax._src.interpreters.partial_eval import DynamicJaxprTrace, DynamicJaxprTracer
-    from jax._src.source_info_util import current as _current_source
+from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
-    _emit = DynamicJaxprTrace.emit_eqn
-    IS_KNOWN = True
-    """Whether this release of JAX is built as is known here."""
-except (ImportError, AttributeError):  # pragma: no cover
-    IS_KNOWN = False
+IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
+"""Whether this release of JAX is built as is known here."""
 
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = frozenset((bool, int, float))
@@ -53,13 +46,14 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         function: made by `jax.jit`, of positional arguments that are arrays or numbers.
         arrays: these.
     """
-    trace: Any = trace_ctx.trace if IS_KNOWN else None
-    if type(trace) is not DynamicJaxprTrace or type(function) is not _JITTED:
+    trace: Any = core.trace_ctx.trace if IS_KNOWN else None
+    if type(trace) is not partial_eval.DynamicJaxprTrace or type(function) is not _JITTED:
         return function(*arrays)
-    key: list[Any] = [trace_context()]
+    tracer = partial_eval.DynamicJaxprTracer
+    key: list[Any] = [config.trace_context()]
     for array in arrays:
         kind = type(array)
-        if kind is DynamicJaxprTracer and array._trace is trace:
+        if kind is tracer and array._trace is trace:
             key.append(array.aval)
         elif kind in _NUMBERS:
             key.append((kind, repr(array)))  # -0.0 == 0.0 and nan != nan
@@ -70,9 +64,9 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     found = known.get(hashed)
     if found is None:
         return _learn(function, arrays, known, hashed)
-    source = _current_source()
+    source = source_info_util.current()
     given = [
-        array if one is None else DynamicJaxprTracer(trace, one.aval, one, source)
+        array if one is None else tracer(trace, one.aval, one, source)
         for array, one in zip(arrays, found.literals, strict=True)
     ]
     results = trace.emit_eqn(given, found.avals, found.primitive, found.params, frozenset(), source)
@@ -91,7 +85,7 @@ def _known(function: Any) -> dict[Any, _Call]:
 def _learn(
     function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: Any
 ) -> Any:
-    trace: Any = trace_ctx.trace
+    trace: Any = core.trace_ctx.trace
     equations = trace.frame.tracing_eqns
     before = len(equations)
     result = function(*arrays)

@@ -15,6 +15,7 @@ import torch
 
 from calque.device.backend.interop import to_jax
 from calque.errors import ClientError
+from calque.federated.compiler.layout import is_placed
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence, shapes_of
 from calque.federated.types import (
@@ -130,7 +131,7 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
             for i, (column, (name, t)) in enumerate(zip(columns, member.elements, strict=True))
         )
     if isinstance(member, SequenceType):
-        return _ragged(held)
+        return _ragged(held, path)
     shapes = [np.shape(one) for one in held]
     odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
     if odd is not None:
@@ -141,15 +142,24 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
     return jnp.stack(held) if isinstance(held[0], jax.Array) else jnp.asarray(np.stack(held))
 
 
-def _ragged(held: list[Sequence]) -> Sequence:
+def _ragged(held: list[Sequence], path: str) -> Sequence:
     lengths = [int(one.length) for one in held]
     capacity = max(max(lengths), 1)
 
     def padded(*leaves: Any) -> Any:
         first = np.asarray(leaves[0])
+        odd = next((i for i, leaf in enumerate(leaves) if leaf.shape[1:] != first.shape[1:]), None)
+        if odd is not None:
+            raise ClientError(
+                f"an element of {path} of client {odd} has shape {list(leaves[odd].shape[1:])}, "
+                f"one of client 0 {list(first.shape[1:])}.\nGive all elements the same shape."
+            )
         whole = np.zeros((len(leaves), capacity, *first.shape[1:]), first.dtype)
+        some = next((leaf[0] for leaf, length in zip(leaves, lengths) if length), None)
         for row, leaf, length in zip(whole, leaves, lengths, strict=True):
             row[:length] = leaf[:length]
+            if some is not None:  # so that what is computed of padding, and masked, is no NaN
+                row[length:] = leaf[length - 1] if length else some
         return jnp.asarray(whole)
 
     elements = jax.tree.map(padded, *[one.elements for one in held])
@@ -171,7 +181,7 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
                 "Pass a list with one value for each client, or a federated.Sequence.",
             )
         elements = _stacked(value.elements, member.element, path, (*axes, None))
-        return Sequence(elements, jnp.asarray(value.length, jnp.int32))
+        return _whole(Sequence(elements, jnp.asarray(value.length, jnp.int32)), 1, path)
     assert isinstance(member, TensorType)
     return _tensor(value, TensorType(member.dtype, (None, *axes, *member.shape)), path)
 
@@ -192,7 +202,8 @@ def _on_host(value: Any, kind: Type, path: str) -> Any:
 
 def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) -> Sequence:
     if isinstance(value, Sequence):
-        return Sequence(_elements(value.elements, kind.element, path, on_host), value.length)
+        elements = _elements(value.elements, kind.element, path, on_host)
+        return _whole(Sequence(elements, value.length), 0, path)
     if isinstance(value, list):
         parts = [
             _on_host(one, kind.element, f"{path}, element {index},")
@@ -211,6 +222,28 @@ def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) 
             "All arrays of a sequence have as many rows as there are elements.",
         )
     return Sequence(elements, np.int32(min(lengths, default=0)))
+
+
+def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
+    """A sequence that a user has made, whose lengths are within its arrays."""
+    length, first = sequence.length, jax.tree.leaves(sequence.elements)[0]
+    wanted, capacity = first.shape[:leading], first.shape[leading]
+    if np.shape(length) != wanted:
+        raise type_error(
+            f"{path} has lengths of shape {list(np.shape(length))}, and is asked to have them of "
+            f"shape {list(wanted)}",
+            "A sequence has one length; one on the clients, a length for each of them.",
+        )
+    if is_placed(length):
+        return sequence
+    known = np.asarray(length)
+    if known.size and not 0 <= known.min() <= known.max() <= capacity:
+        raise type_error(
+            f"{path} has arrays of {capacity} elements, and lengths from {known.min()} to "
+            f"{known.max()}",
+            "A length is how many of the elements count.",
+        )
+    return sequence
 
 
 def _elements(value: Any, element: Type, path: str, on_host: bool) -> Any:
@@ -277,16 +310,20 @@ def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
             raise type_error(f"{path} is {value}, which {kind} cannot hold", "Use a wider dtype.")
         return np.asarray(value, kind.dtype)
     fits = np.can_cast(given, kind.dtype, "same_kind") or kind.dtype.kind == "V"
-    return np.asarray(value, kind.dtype if fits else None if whole else given)
+    with np.errstate(over="ignore"):
+        number = np.asarray(value, kind.dtype if fits else None if whole else given)
+    if number.dtype.kind in "fc" and np.isfinite(value) and not np.isfinite(number):
+        raise type_error(f"{path} is {value}, which {kind} cannot hold", "Use a wider dtype.")
+    return number
 
 
 def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
     """As JAX takes arrays: 64 bits as 32, if that is asked for; integers if they fit."""
     if _NARROWED.get(np.dtype(array.dtype).name) != kind.dtype.name:
         return array
-    if kind.dtype.kind in "iu" and not isinstance(array, jax.Array) and array.size:
-        info = np.iinfo(kind.dtype)
-        if array.min() < info.min or array.max() > info.max:
+    if kind.dtype.kind in "iu" and not isinstance(array, jax.core.Tracer) and array.size:
+        info, known = np.iinfo(kind.dtype), np.asarray(array)
+        if known.min() < info.min or known.max() > info.max:
             raise type_error(f"{path} has numbers that {kind} cannot hold", "Use a wider dtype.")
     return array.astype(kind.dtype)
 

@@ -139,7 +139,14 @@ def _select(held: Any) -> Sequence:
 
 def _sequence_map(held: Any) -> Sequence:
     function, sequence = held
-    return Sequence(jax.vmap(function)(sequence.elements), sequence.length)
+
+    def filled(leaf: Any) -> Any:
+        """Padding as copies of the first element, so that no derivative of it is NaN."""
+        counts = sequence.mask.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.where(counts, leaf, leaf[:1])
+
+    elements = jax.tree.map(filled, sequence.elements) if sequence.capacity else sequence.elements
+    return Sequence(jax.vmap(function)(elements), sequence.length)
 
 
 def _sequence_reduce(held: Any) -> Any:

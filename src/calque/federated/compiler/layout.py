@@ -92,10 +92,10 @@ def spread(held: Any, kind: Type, layout: Layout) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
 
     def shared(leaf: Any) -> Any:
-        return leaf if _stays(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
+        return leaf if is_placed(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
 
     def copied(leaf: Any) -> Any:
-        return leaf if _stays(leaf) else _placed(_host(leaf, mesh), whole, mesh)
+        return leaf if is_placed(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
     return over_parts(held, kind, shared, copied)
 
@@ -121,7 +121,8 @@ def of_this_process(result: Any) -> Any:
     return jax.block_until_ready(own)
 
 
-def _stays(leaf: Any) -> bool:
+def is_placed(leaf: Any) -> bool:
+    """Whether an array is traced, or spread over several processes: it stays as it is."""
     if isinstance(leaf, jax.core.Tracer):
         return True
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from calque.errors import Origin
+from calque.errors import ClientError, Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import Layout, padded
@@ -112,7 +112,11 @@ class _Pass:
     def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
         """The results of aggregations, what is kept, and who fails a check, on one device."""
         shared = {**server, COUNT: max(self.layout.clients, 1)}
-        reducers = {n: _reducer(c, shared) for n, c in self.stage.aggregations if not self.keeps(c)}
+        reducers = {
+            name: self._reducer(call, shared)
+            for name, call in self.stage.aggregations
+            if not self.keeps(call)
+        }
         chunk = self.layout.chunk
 
         def of_one(value: Any) -> Any:
@@ -154,6 +158,17 @@ class _Pass:
                 failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
         results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
         return results, kept, failed
+
+    def _reducer(self, call: Call, shared: dict[str, Any]) -> Reducer:
+        assert isinstance(call.function, Intrinsic)
+        reducer = REDUCERS[call.function.uri](call, shared)
+        if not self.layout.clients and not reducer.of_none:
+            place = f"{call.origin}: " if call.origin else ""
+            raise ClientError(
+                f"{place}there are no clients for {_spoken(call)}, which has no result then.\n"
+                "Pass the values of at least one client."
+            )
+        return reducer
 
     def _over_chunks(self, of_chunk: Any, start: Any, inputs: Any) -> Any:
         """The chunks of a device one after the other; what they keep is for all its clients."""
@@ -204,11 +219,6 @@ class _Pass:
                     Check(f"gives {_spoken(calls[name])} more than its bits", calls[name].origin)
                 )
         return given, kept, flags
-
-
-def _reducer(call: Call, shared: dict[str, Any]) -> Reducer:
-    assert isinstance(call.function, Intrinsic)
-    return REDUCERS[call.function.uri](call, shared)
 
 
 def _is(call: Call, uri: str) -> bool:

@@ -32,6 +32,9 @@ class Reducer:
     shows_nan = True
     """Whether NaN of a client is NaN in the result, so that only that needs to be looked at."""
 
+    of_none = True
+    """Whether there is a result where there are no clients."""
+
     def __init__(self, call: Call, environment: Environment) -> None:
         assert call.argument is not None
         self.call = call
@@ -101,6 +104,8 @@ class Sum(Reducer):
 class Mean(Sum):
     """The mean over the clients, each of the same weight."""
 
+    of_none = False
+
     def scaled(self, total: Any, clients: int) -> Any:
         return total / np.array(clients, total.dtype)
 
@@ -108,15 +113,18 @@ class Mean(Sum):
 class WeightedMean(Sum):
     """The mean over the clients, by weight: a running sum of products, and one of weights."""
 
+    of_none = False
+
     def of_client(self, environment: Environment) -> Any:
         value, weight = (evaluate(part, environment) for part in self.parts)
         if not jnp.issubdtype(weight.dtype, jnp.floating):  # whose sum could overflow
             wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(value))
             weight = weight.astype(jnp.float64 if wide else jnp.float32)
+        weight = weight.astype(sums.wide(weight.dtype))
         self._value_dtypes = jax.tree.map(lambda v: v.dtype, value)
 
         def product(leaf: Any) -> Any:
-            wide = leaf.astype(sums.WIDE.get(leaf.dtype, leaf.dtype))
+            wide = leaf.astype(sums.wide(leaf.dtype))
             return (wide * weight).astype(wide.dtype)
 
         return jax.tree.map(product, value), weight
@@ -134,6 +142,8 @@ class WeightedMean(Sum):
 class Extreme(Reducer):
     """The least or the greatest over the clients, tensor element by tensor element."""
 
+    of_none = False
+
     least = True
 
     def start(self, one: Any) -> Any:
@@ -144,7 +154,10 @@ class Extreme(Reducer):
             return self.least
         if jnp.issubdtype(dtype, jnp.integer):
             return jnp.iinfo(dtype).max if self.least else jnp.iinfo(dtype).min
-        return jnp.inf if self.least else -jnp.inf
+        most = np.asarray(np.inf).astype(dtype)
+        if not np.isinf(most):  # a float of 8 bits without infinity
+            most = jnp.finfo(dtype).max
+        return most if self.least else -most
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         def joined(r: Any, v: Any) -> Any:

@@ -12,9 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-WIDE = {np.dtype("float16"): jnp.float32, np.dtype(jnp.bfloat16): jnp.float32}
-"""What running sums of halves are kept in."""
-
 BLOCK = 8
 """How many chunks are added up before they go into the total."""
 
@@ -35,9 +32,15 @@ class Running(NamedTuple):
     count: Any
 
 
+def wide(dtype: Any) -> Any:
+    """The dtype that running sums are kept in: float32 for shorter floats, else the same."""
+    short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return np.dtype("float32") if short else dtype
+
+
 def nothing(leaves: list[Any]) -> Running:
     """The sums of no values; `leaves` have the shapes and dtypes of one."""
-    zeros = [jnp.zeros(leaf.shape, WIDE.get(leaf.dtype, leaf.dtype)) for leaf in leaves]
+    zeros = [jnp.zeros(leaf.shape, wide(leaf.dtype)) for leaf in leaves]
     return Running(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
 
 

@@ -139,6 +139,17 @@ def accumulation(
     return argument, start, step
 
 
+def whole_number(value: Any, what: str) -> int:
+    """An integer that is known while a computation is traced.
+
+    Raises:
+        FederatedTypeError: it is something else.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise type_error(f"{what} is {value!r}", "Pass an integer, which is known beforehand.")
+    return int(value)
+
+
 def require_kinds(argument: BuildingBlock, kinds: str, what: str, spoken: str) -> None:
     """Raise unless all tensors are of a kind of dtypes; numpy's "V" stands for small floats."""
     for part in walk(argument.type):

@@ -16,6 +16,7 @@ from calque.federated.intrinsics.checks import (
     placement_of,
     require_kinds,
     result_of,
+    whole_number,
 )
 from calque.federated.tracing import (
     Value,
@@ -265,7 +266,8 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
             f"the keys of federated_select are {keys.type}", "They are {int32[n]}@CLIENTS."
         )
     chosen = function_of(select, pair(whole.type.member, INT32), "federated_select")
-    parts = unnamed(keys, Literal(np.array(max_key, np.int32)), whole, chosen)
+    limit = whole_number(max_key, "max_key of federated_select")
+    parts = unnamed(keys, Literal(np.array(limit, np.int32)), whole, chosen)
     result = FederatedType(SequenceType(result_of(chosen)), CLIENTS)
     return bind(intrinsic_call("federated_select", parts, result))
 
@@ -290,11 +292,12 @@ def federated_secure_sum(value: Any, bitwidth: int) -> Value:
         for part in walk(argument.type)
         if isinstance(part, TensorType)
     )
-    if not 1 <= bitwidth <= widest:
+    bits = whole_number(bitwidth, "the bit width of federated_secure_sum")
+    if not 1 <= bits <= widest:
         raise type_error(
-            f"{argument.type} has no values of {bitwidth} bits", f"Use 1 to {widest} bits."
+            f"{argument.type} has no values of {bits} bits", f"Use 1 to {widest} bits."
         )
-    parts = unnamed(argument, Literal(np.array(bitwidth, np.int32)))
+    parts = unnamed(argument, Literal(np.array(bits, np.int32)))
     return bind(intrinsic_call("federated_secure_sum", parts, _at_server(argument)))
 
 

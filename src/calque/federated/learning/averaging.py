@@ -11,7 +11,7 @@ import torch
 
 from calque.errors import with_user_frames
 from calque.federated.learning import aggregators
-from calque.federated.learning.aggregators import Aggregator
+from calque.federated.learning.aggregators import Aggregator, StatefulAggregator
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
 from calque.federated.learning.process import IterativeProcess
@@ -28,7 +28,7 @@ def fed_avg(
     *,
     client_optimizer: Steps = 0.1,
     server_optimizer: Steps = 1.0,
-    aggregator: Aggregator | None = None,
+    aggregator: Aggregator | StatefulAggregator | None = None,
     proximal: float = 0.0,
     **settings: Unpack[Settings],
 ) -> IterativeProcess:
@@ -58,7 +58,8 @@ def fed_avg(
     (1, 2)
     """
     setup = Setup(module, loss, settings)
-    by_client, by_server = as_optimizer(client_optimizer), as_optimizer(server_optimizer)
+    by_client = as_optimizer(client_optimizer, setup.model.trained)
+    by_server = as_optimizer(server_optimizer, setup.model.trained)
 
     def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
         def held(gradients: Any, parameters: Any) -> Any:
@@ -97,7 +98,7 @@ def fed_sgd(
     loss: Loss | None = None,
     *,
     server_optimizer: Steps = 0.1,
-    aggregator: Aggregator | None = None,
+    aggregator: Aggregator | StatefulAggregator | None = None,
     **settings: Unpack[Settings],
 ) -> IterativeProcess:
     """Federated gradient descent: one step with the gradient over all examples of all clients.
@@ -111,7 +112,7 @@ def fed_sgd(
             many examples a client computes at once, and no matter for the result.
     """
     setup = Setup(module, loss, settings, without=("epochs", "shuffle", "drop_remainder"))
-    by_server = as_optimizer(server_optimizer)
+    by_server = as_optimizer(server_optimizer, setup.model.trained)
 
     def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
         start = (state.parameters, state.buffers)

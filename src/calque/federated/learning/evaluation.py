@@ -98,7 +98,7 @@ class PersonalizedEvaluation:
         **settings: Unpack[Settings],
     ) -> None:
         setup = Setup(module, loss, settings, without=("weighting", "failing"))
-        optimizer = as_optimizer(client_optimizer)
+        optimizer = as_optimizer(client_optimizer, setup.model.trained)
 
         def fitted(parameters: Any, buffers: Any, test: Sequence, own: Sequence) -> Any:
             key = jax.random.key_data(jax.random.key(0))

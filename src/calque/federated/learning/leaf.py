@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calque.errors import ClientError
+from calque.errors import ClientError, with_user_frames
 
 
+@with_user_frames
 def load_leaf(
     path: str | Path,
     x: Callable[[list[Any]], Any] = np.asarray,

@@ -27,8 +27,10 @@ class Model:
     Attributes:
         parameters, buffers: the module's own, as arrays keyed as `state_dict()`.
         frozen: names of parameters that do not require gradients, and are not trained.
-        mixes_examples: whether an example's output depends on the others of its batch, so that
-            batches cannot be filled up with examples that do not count.
+        trained: names of all others, in the module's order.
+        mixes_examples: whether the module is known to make an example's output depend on the
+            others of its batch, so that batches cannot be filled up with examples that do not
+            count; for others, see `mixing`.
 
     >>> import torch
     >>> sorted(Model(torch.nn.Linear(3, 2)).parameters)
@@ -49,6 +51,7 @@ class Model:
         self._loss, _ = functional(of_integers)
         self.buffers = {name: _narrow(buffer) for name, buffer in self._train.buffers.items()}
         self.frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
+        self.trained = tuple(name for name in self.parameters if name not in self.frozen)
         self.mixes_examples = any(isinstance(part, _BatchNorm) for part in module.modules())
 
     def free(self, parameters: Parameters) -> Parameters:

@@ -1,7 +1,7 @@
 """What clients and the server step by: learning rates, optimizers of optax, and of PyTorch."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -56,13 +56,14 @@ def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
     return Sgd(learning_rate, momentum)
 
 
-def as_optimizer(given: Steps) -> Optimizer:
+def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
     """The optimizer that is meant.
 
     Args:
         given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
             defaults, or a function that makes one for parameters, such as
             `lambda p: torch.optim.AdamW(p, lr=1e-3)` or a `functools.partial`.
+        names: of the parameters, in the order in which a function is given them.
 
     Raises:
         TypeError: it is none of these.
@@ -77,7 +78,7 @@ def as_optimizer(given: Steps) -> Optimizer:
             f"torch.optim.{type(given).__name__}(p, ...)"
         )
     if callable(given) and not (inspect.isclass(given) and not _is_torchs(given)):
-        return TorchOptimizer(given)
+        return TorchOptimizer(given, names)
     raise TypeError(
         "an optimizer is a learning rate, one of optax, or what makes one of torch.optim, not "
         f"{getattr(given, '__name__', type(given).__name__)}"

@@ -4,7 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from calque.errors import with_user_frames
 
+
+@with_user_frames
 def dirichlet(
     labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
 ) -> list[np.ndarray]:
@@ -48,6 +51,7 @@ def dirichlet(
     )
 
 
+@with_user_frames
 def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
     """The numbers of the clients that take part in a round, drawn without replacement.
 

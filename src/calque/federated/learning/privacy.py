@@ -3,7 +3,10 @@
 import importlib
 from typing import Any
 
+from calque.errors import with_user_frames
 
+
+@with_user_frames
 def epsilon(
     noise_multiplier: float, rounds: int, *, clients: int, participants: int, delta: float
 ) -> float:

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.errors import ClientError, with_user_frames
+from calque.federated.compiler.layout import is_placed
 from calque.federated.computation import Computation
+from calque.federated.learning.aggregators import is_stateful
+from calque.federated.learning.mixing import mixes_examples
 from calque.federated.learning.rounds import round_computation
 from calque.federated.learning.staging import element_type, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
@@ -33,6 +36,7 @@ class IterativeProcess:
         self._options = dict(options)
         self._failing = failing
         self._rounds: dict[Type, Computation] = {}
+        self._mixes: dict[Type, bool] = {}
 
     def initialize(self, seed: int = 0) -> State:
         """The state before the first round.
@@ -57,6 +61,7 @@ class IterativeProcess:
             memory,
             jax.random.key_data(jax.random.key(seed)),
             jnp.zeros((), jnp.int32),
+            one.aggregator.initial() if is_stateful(one.aggregator) else (),
         )
 
     @with_user_frames
@@ -101,12 +106,12 @@ class IterativeProcess:
         staged = labelled(data)
         count = staged.length.shape[0]
         numbers = np.arange(count) if clients is None else np.asarray(clients)
-        self._check(staged, numbers)
+        self._check(staged, numbers, state)
         if self._failing:
             staged, numbers = _survivors(staged, numbers, state, self._failing)
         return staged, numbers, jax.tree.map(lambda leaf: leaf[numbers], state.memory)
 
-    def _check(self, staged: Sequence, numbers: np.ndarray) -> None:
+    def _check(self, staged: Sequence, numbers: np.ndarray, state: State) -> None:
         """Raise for clients that cannot take part as they are."""
         count, limit = len(staged.length), self._algorithm.clients
         if len(numbers) != count or len(set(numbers.tolist())) != count:
@@ -125,15 +130,33 @@ class IterativeProcess:
             raise ValueError(
                 "no client has examples to train on.\nChoose others, or smaller batches."
             )
-        size = self._algorithm.whole_batches
-        odd = np.flatnonzero(np.asarray(staged.length) % size) if size else np.zeros(0)
-        if odd.size:
+        size = self._algorithm.filled
+        if traced or size is None:
+            return
+        odd = np.flatnonzero(np.asarray(staged.length) % size)
+        if odd.size and self._mixes_examples(staged, int(odd[0]), size, state):
             raise ClientError(
                 f"client {numbers[odd[0]]} has {int(staged.length[odd[0]])} examples, which are no "
-                f"whole batches of {size}; BatchNorm makes the examples of a batch depend on each "
-                "other, so that none can be filled up.\nPass drop_remainder=True, or a batch_size "
-                "that divides all."
+                f"whole batches of {size}; the model or the loss (BatchNorm, for instance) makes "
+                "the examples of a batch depend on each other, so that none can be filled up.\n"
+                "Pass drop_remainder=True, or a batch_size that divides all."
             )
+
+    def _mixes_examples(self, staged: Sequence, client: int, size: int, state: State) -> bool:
+        """Whether examples of a batch depend on each other; tried once for each type of them."""
+        model = self._algorithm.model
+        leaves = jax.tree.leaves((staged.elements, state.parameters, state.buffers))
+        if model.mixes_examples or any(map(is_placed, leaves)):
+            return model.mixes_examples
+        element = element_type(staged.elements)
+        if element not in self._mixes:
+            length = int(staged.length[client])
+            rest = slice(length - length % size, length)
+            last = jax.tree.map(lambda leaf: leaf[client, rest], staged.elements)
+            self._mixes[element] = mixes_examples(
+                model, state.parameters, state.buffers, last, size
+            )
+        return self._mixes[element]
 
     def _round(self, staged: Sequence, state: State) -> Computation:
         """The computation of a round, for examples of this type."""

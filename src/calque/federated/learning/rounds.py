@@ -14,10 +14,13 @@ from calque.federated.intrinsics import (
     federated_map,
     federated_mean,
     federated_sum,
+    federated_value,
 )
+from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
 from calque.federated.representation import Sequence, shapes_of, to_python
 from calque.federated.types import (
+    SERVER,
     SequenceType,
     Type,
     at_clients,
@@ -48,7 +51,15 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
     types = (state_type, data_type, whole, memory_type)
     work = local(*types, framework="jax")(_work(algorithm, server, memory))
     key_of = local(state_type, framework="jax")(lambda leaves: _key(unpacked(leaves, server)))
+    kept_of = local(state_type, framework="jax")(lambda kept: unpacked(kept, server).aggregator)
     finish = local(framework="jax")(_finish(algorithm, server, shapes))
+
+    def joined(change: Any, weight: Any, state: Any) -> tuple[Any, Any]:
+        key = federated_map(key_of, state)
+        aggregator: Any = algorithm.aggregator
+        if is_stateful(aggregator):
+            return aggregator(change, weight, key, federated_map(kept_of, state))
+        return aggregator(change, weight, key), federated_value((), SERVER)
 
     @computation(
         state=at_server(state_type),
@@ -59,8 +70,10 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
     def round_(state: Any, data: Any, number: Any, memory: Any) -> Any:
         sent = federated_map(work, (federated_broadcast(state), data, number, memory))
         weight = sent.weight
+        change, kept = joined(sent.change, weight, state)
         parts = {
-            "change": algorithm.aggregator(sent.change, weight, federated_map(key_of, state)),
+            "change": change,
+            "aggregator": kept,
             "extra": federated_mean(sent.extra),
             "buffers": federated_mean(sent.buffers, weight),
             "participants": federated_sum(federated_map(_one, number)),
@@ -105,7 +118,8 @@ def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., A
         change = unpacked(parts["change"], shapes.change)
         extra = unpacked(parts["extra"], shapes.extra)
         after = algorithm.server(state, change, extra, parts["participants"])
-        return packed(replace(after, buffers=buffers, round=state.round + 1))
+        kept = unpacked(jax.tree.leaves(parts["aggregator"]), state.aggregator)
+        return packed(replace(after, buffers=buffers, aggregator=kept, round=state.round + 1))
 
     return finish
 

@@ -123,9 +123,9 @@ class Setup:
             whole_gradient: whether a client takes the gradient over all of its examples.
         """
         drops = self.batches.drop_remainder and not whole_gradient
-        whole = self.batches.size if self.model.mixes_examples and not drops else None
+        filled = None if drops else self.batches.size
         least = self.batches.size if self.batches.drop_remainder else 1
-        algorithm = Algorithm(self.model, client, server, least=least, whole_batches=whole, **rest)
+        algorithm = Algorithm(self.model, client, server, least=least, filled=filled, **rest)
         return IterativeProcess(algorithm, self.options, self.failing)
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from torch.utils.data import Dataset
 
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
@@ -26,7 +27,8 @@ def stage(data: Any) -> Sequence:
     """The examples of all clients as arrays on the device, to be used in many rounds.
 
     Args:
-        data: a list with, for each client, a dict of arrays with the examples first.
+        data: a list with, for each client, a dict of arrays with the examples first, or a
+            `torch.utils.data.Dataset` of pairs of `x` and `y`, or of dicts.
 
     Returns:
         A `federated.Sequence` whose arrays have the clients first, then the examples, padded to
@@ -46,9 +48,10 @@ def stage(data: Any) -> Sequence:
         )
     if not data:
         raise ClientError("there are no clients.\nPass a list with the examples of each.")
-    element = element_type(data[0], leading=1)
+    clients = [_examples(one, number) for number, one in enumerate(data)]
+    element = element_type(clients[0], leading=1)
     kind = SequenceType(element)
-    return to_python(hold(list(data), at_clients(kind), "the data"), kind)
+    return to_python(hold(clients, at_clients(kind), "the data"), kind)
 
 
 @with_user_frames
@@ -91,6 +94,31 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 
     lengths = multihost_utils.process_allgather(np.asarray(staged.length))
     return Sequence(jax.tree.map(spread, staged.elements), np.asarray(lengths).reshape(-1))
+
+
+def _examples(data: Any, client: int) -> Any:
+    """A client's examples as arrays with the examples first; what is no dataset, as it is.
+
+    Raises:
+        ClientError: a dataset has no length, no examples, or examples that cannot be stacked.
+    """
+    if not isinstance(data, Dataset):
+        return data
+    if not hasattr(data, "__len__") or not len(data):  # type: ignore[arg-type]
+        raise ClientError(
+            f"the dataset of client {client} has no length, or no examples.\n"
+            "Pass datasets with examples, or dicts of arrays, of which some may have no rows."
+        )
+    rows = [data[index] for index in range(len(data))]  # type: ignore[arg-type]
+    rows = [{"x": row[0], "y": row[1]} if _is_pair(row) else row for row in rows]
+    try:
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(one) for one in leaves]), *rows)
+    except ValueError as error:
+        raise ClientError(f"the examples of client {client} differ: {error}") from None
+
+
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, tuple | list) and len(row) == 2
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:

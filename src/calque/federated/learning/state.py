@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from calque.federated.learning.aggregators import Aggregator
+from calque.federated.learning.aggregators import Aggregator, StatefulAggregator
 from calque.federated.learning.models import Model
 from calque.federated.representation import Sequence
 
@@ -24,6 +24,7 @@ class State:
         memory: what the algorithm keeps for each client, with the clients as leading axis.
         key: raw bits of the key that all randomness comes from.
         round: how many rounds there were.
+        aggregator: what the aggregator keeps, if anything.
     """
 
     parameters: Any
@@ -33,6 +34,7 @@ class State:
     memory: Any
     key: Any
     round: Any
+    aggregator: Any = ()
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,20 @@ class Algorithm:
         memory: likewise, zeros of the shapes of what is kept for each client.
         clients: how many clients there are; needed where there is a memory.
         least: how many examples some client must have, to be trained on.
-        whole_batches: the size of which each client's examples must be a multiple, if any.
+        filled: how many examples the batches have that are filled up with copies, if any are; an
+            example must not depend on others of its batch then.
     """
 
     model: Model
     client: Callable[[State, Sequence, Any, Any], "Sent"]
     server: Callable[[State, Any, Any, Any], State]
-    aggregator: Aggregator
+    aggregator: Aggregator | StatefulAggregator
     optimizer: Callable[[Any], Any] = lambda parameters: ()
     extra: Callable[[Any], Any] = lambda parameters: ()
     memory: Callable[[Any], Any] | None = None
     clients: int | None = None
     least: int = 1
-    whole_batches: int | None = None
+    filled: int | None = None
 
 
 @jax.tree_util.register_dataclass

@@ -1,13 +1,17 @@
 """Optimizers of `torch.optim` as pure functions: of parameters, gradients and a state of arrays."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 
+from calque.device.memory.cell import active
+from calque.federated.learning.optimizer_steps import STEPS
 from calque.interop.functional import functional
+from calque.program.traced_numbers import Watch, number_of
 
 Make = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 State = list[dict[str, Any]]
@@ -18,10 +22,13 @@ class TorchOptimizer:
     """An optimizer of PyTorch, in the form of optax; see `Optimizer`.
 
     Its own `step` runs, on the parameters and the state it is given. A state that the first step
-    makes is made in the first step: a state of arrays says beside it whether there was one.
+    makes is made in the first step: a state of arrays says beside it whether there was one. Numbers
+    that a step reads of its state are traced, as in the steps of a jitted function.
 
     Args:
         make: such as `torch.optim.Adam`, or `lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)`.
+        names: the keys of parameters in the order in which they are given to `make`; as JAX sorts
+            them by default.
 
     >>> optimizer = TorchOptimizer(lambda p: torch.optim.SGD(p, lr=0.5))
     >>> state = optimizer.init({"w": jnp.ones(2)})
@@ -29,35 +36,45 @@ class TorchOptimizer:
     {'w': Array([0.5, 0.5], dtype=float32)}
     """
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, names: Sequence[str] | None = None) -> None:
         self._make = make
+        self._names = names
         self._first, _ = functional(lambda params, grads: self._stepped(params, grads, None))
         self._next, _ = functional(self._stepped)
 
     def init(self, params: Any, /) -> Any:
         """The state before the first step, and that there was none."""
-        leaves = jax.tree.leaves(params)
+        leaves = self._leaves(params)
         shapes = jax.eval_shape(lambda p: self._first({}, p, p)[1], leaves)
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.zeros((), jnp.bool_)
 
     def step(self, gradients: Any, state: Any, params: Any, /) -> tuple[Any, Any]:
         """The parameters after a step, and the new state."""
         held, begun = state
-        leaves, spec = jax.tree.flatten(params)
+        leaves = self._leaves(params)
         new, held = jax.lax.cond(
             begun,
             lambda p, g, s: self._next({}, p, g, s),
             lambda p, g, s: self._first({}, p, g),
             leaves,
-            jax.tree.leaves(gradients),
+            self._leaves(gradients),
             held,
         )
+        if self._names is not None:
+            return dict(zip(self._names, new, strict=True)), (held, jnp.ones((), jnp.bool_))
+        spec = jax.tree.structure(params)
         return jax.tree.unflatten(spec, new), (held, jnp.ones((), jnp.bool_))
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
         """What to add to the parameters for these gradients, and the new state."""
         new, state = self.step(updates, state, params)
         return jax.tree.map(lambda a, b: a - b, new, params), state
+
+    def _leaves(self, params: Any) -> list[Any]:
+        """The arrays of parameters or gradients, in the order in which `make` is given them."""
+        if self._names is None:
+            return jax.tree.leaves(params)
+        return [params[name] for name in self._names]
 
     def _stepped(
         self, params: list[torch.Tensor], grads: list[torch.Tensor], state: State | None
@@ -72,9 +89,25 @@ class TorchOptimizer:
             leaf.grad = gradient.detach().to(leaf.dtype)
             if state is not None:
                 optimizer.state[leaf] = {n: t.detach().clone() for n, t in state[index].items()}
-        optimizer.step()
+            for name, part in optimizer.state[leaf].items():
+                if isinstance(part, torch.Tensor):  # a count of steps may be on the CPU
+                    optimizer.state[leaf][name] = part.to(leaf.device)
+        with _numbers_traced():
+            STEPS.get(type(optimizer), type(optimizer).step)(optimizer)
         found = [_tensors(optimizer.state[leaf]) for leaf in leaves]
         return [leaf.detach() for leaf in leaves], found
+
+
+@contextmanager
+def _numbers_traced() -> Iterator[None]:
+    """Within, a tensor of one number that is read gives a number that the program computes with."""
+    lifting = active.trace
+    assert lifting is not None
+    before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
+    try:
+        yield
+    finally:
+        lifting.lend_number = before
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -163,7 +163,8 @@ def _gradients(
     def mean(free: Any) -> Any:
         losses, new = model.losses({**parameters, **free}, buffers, examples, key)
         total = jnp.where(mask, losses, 0).sum()
-        return total / mask.sum(), (total.astype(jnp.float32), new)
+        # Batches behind a client's examples are skipped, but not their derivative under vmap.
+        return total / jnp.maximum(mask.sum(), 1), (total.astype(jnp.float32), new)
 
     (_, found), gradients = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
     return found, gradients

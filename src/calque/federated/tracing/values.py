@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NoReturn
 
+import jax
 import ml_dtypes
 import numpy as np
 import torch
 
-from calque.errors import TraceError, user_origin
+from calque.errors import TraceError, user_origin, with_user_frames
 from calque.federated.building_blocks import (
     BuildingBlock,
     Call,
@@ -65,11 +66,13 @@ class Value:
     def __repr__(self) -> str:
         return f"<Value {self._block} of type {self._block.type}>"
 
+    @with_user_frames
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return _selected(self, name)
 
+    @with_user_frames
     def __getitem__(self, key: Any) -> Any:
         kind = member_type(self._block.type)
         if isinstance(kind, StructType) and isinstance(key, slice):
@@ -86,6 +89,7 @@ class Value:
             return _apply(Operator("index", lambda array: array[where]), self)
         raise type_error(f"{self._block.type} has no items", "Structs and tensors have items.")
 
+    @with_user_frames
     def __len__(self) -> int:
         kind = member_type(self._block.type)
         if isinstance(kind, StructType):
@@ -100,6 +104,7 @@ class Value:
     def __iter__(self) -> Iterator[Any]:
         return iter([self[index] for index in range(len(self))])
 
+    @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = self._block.type
         if not isinstance(kind, FunctionType):
@@ -239,6 +244,13 @@ def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Typ
 
 def _known(value: Any, hint: Type | None) -> np.ndarray:
     """A number or an array as numpy's; a Python number in the dtype that is asked for."""
+    if isinstance(value, jax.core.Tracer):
+        raise type_error(
+            f"an array of type {type_of_value(value)} that JAX traces is used in a federated "
+            "computation",
+            "Pass it as an argument; a local function gets values of the computation as arguments, "
+            "too.",
+        )
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return value.numpy() if value.dtype != torch.bfloat16 else _bfloat16(value)
@@ -272,11 +284,13 @@ def _selected(value: Value, key: str | int) -> Value:
 
 def _apply(op: Operator, *values: Any) -> Value:
     """An operator on values, of which two may be anything that `to_block` takes."""
-    blocks = [to_block(value) for value in values]
+    known = {id(value): to_block(value) for value in values if isinstance(value, Value)}
+    blocks = [known.get(id(value)) or to_block(value) for value in values]
     return bind(operator_call(op, blocks), f"the operator {op.name!r}")
 
 
 def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
+    @with_user_frames
     def method(self: Value, other: Any) -> Value:
         if type(other) in (bool, int, float, complex):
             op = Operator(name, BINARY[name], (reflected, repr(other), other))
@@ -288,7 +302,7 @@ def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
 
 
 def _unary(name: str) -> Callable[[Value], Value]:
-    return lambda self: _apply(Operator(name, UNARY[name]), self)
+    return with_user_frames(lambda self: _apply(Operator(name, UNARY[name]), self))
 
 
 for _name in BINARY:
@@ -299,6 +313,7 @@ for _name in UNARY:
     setattr(Value, f"__{_name}__", _unary(_name))
 
 
+@with_user_frames
 def _refuse(value: Value, what: str, remedy: str) -> NoReturn:
     """Raise for what would need the value itself, which is not there while it is traced."""
     origin = user_origin()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from calque.device.runtime.dtypes import to_numpy
-from calque.errors import FederatedTypeError
+from calque.errors import FederatedTypeError, with_user_frames
 from calque.federated.errors import type_error
 from calque.federated.types.kinds import (
     CLIENTS,
@@ -27,6 +27,7 @@ from calque.federated.types.parsing import parse_type
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
+@with_user_frames
 def to_type(spec: Any) -> Type:
     """A type from anything that describes one.
 
@@ -74,6 +75,7 @@ def to_type(spec: Any) -> Type:
     )
 
 
+@with_user_frames
 def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
     """The type of a value on every client; takes what `to_type` takes.
 
@@ -83,6 +85,7 @@ def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
     return FederatedType(to_type(member), CLIENTS, all_equal)
 
 
+@with_user_frames
 def at_server(member: Any) -> FederatedType:
     """The type of a value on the server; takes what `to_type` takes."""
     return FederatedType(to_type(member), SERVER)

@@ -3,6 +3,7 @@
 import difflib
 import re
 
+from calque.errors import with_user_frames
 from calque.federated.errors import type_error
 from calque.federated.types.kinds import (
     CLIENTS,
@@ -26,6 +27,7 @@ _TOKEN = re.compile(
 )
 
 
+@with_user_frames
 def parse_type(text: str) -> Type:
     """The type that the compact notation stands for.
 

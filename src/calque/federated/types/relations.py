@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from calque.errors import with_user_frames
 from calque.federated.errors import type_error
 from calque.federated.types.kinds import (
     AbstractType,
@@ -56,6 +57,7 @@ def is_assignable(target: Type, source: Type) -> bool:
     return target == source
 
 
+@with_user_frames
 def join(first: Type, second: Type) -> Type:
     """The least type to which values of both may be assigned.
 
@@ -108,6 +110,7 @@ def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
     return pattern
 
 
+@with_user_frames
 def unify(pattern: Type, actual: Type) -> dict[str, Type]:
     """What the variables of a pattern stand for, so that `actual` may be assigned to it.
 

@@ -1,8 +1,4 @@
-"""How the server joins what clients send: each a function of values, to be used while tracing.
-
-An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and raw
-bits of a key, `uint32[2]@SERVER`; it gives `T@SERVER`.
-"""
+"""Aggregators without a state: means, clipped or not, medians, noise, masks."""
 
 import math
 from collections.abc import Callable
@@ -12,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from calque.errors import with_user_frames
 from calque.federated.computation import local
 from calque.federated.intrinsics import (
     federated_collect,
@@ -21,10 +18,9 @@ from calque.federated.intrinsics import (
     federated_sum,
     federated_value,
 )
+from calque.federated.learning.aggregators.kinds import Aggregator
 from calque.federated.tracing import member_type, type_of
 from calque.federated.types import CLIENTS
-
-Aggregator = Callable[[Any, Any, Any], Any]
 
 
 def mean() -> Aggregator:
@@ -32,6 +28,7 @@ def mean() -> Aggregator:
     return lambda value, weight, key: federated_mean(value, weight)
 
 
+@with_user_frames
 def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
     """What each client sends scaled down to at most a norm, over all its tensors; then `inner`.
 
@@ -43,6 +40,7 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
     return lambda value, weight, key: joined(_on_each(value, clip), weight, key)
 
 
+@with_user_frames
 def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
     """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
 
@@ -63,12 +61,13 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         count = federated_sum(federated_value(1.0, CLIENTS))
         noisy = local(
             *(member_type(type_of(part)) for part in (total, count, key)), framework="jax"
-        )(lambda total, count, key: _with_noise(total, noise_multiplier * norm, count, key))
+        )(lambda total, count, key: with_noise(total, noise_multiplier * norm, count, key))
         return federated_map(noisy, (total, count, key))
 
     return joined
 
 
+@with_user_frames
 def trimmed_mean(fraction: float) -> Aggregator:
     """The unweighted mean without the least and the greatest values, number by number.
 
@@ -93,6 +92,7 @@ def median() -> Aggregator:
     return lambda value, weight, key: _of_all(value, lambda stacked: jnp.median(stacked, axis=0))
 
 
+@with_user_frames
 def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
     """What each client sends rounded to `2**bits` levels between its least and greatest; `inner`.
 
@@ -114,6 +114,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
     )
 
 
+@with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
     """The unweighted mean by `federated_secure_sum`, of values rounded to integers.
 
@@ -128,13 +129,12 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
         raise ValueError(f"values are rounded to 1 to 31 bits, not {bits}")
     levels = 2**bits - 1
 
+    def rounded(leaf: Any) -> Any:
+        places = jnp.round((jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels)
+        return jnp.minimum(places.astype(jnp.int32), levels)  # which float32 may round up
+
     def as_integers(tree: Any) -> Any:
-        return jax.tree.map(
-            lambda leaf: jnp.round(
-                (jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels
-            ).astype(jnp.int32),
-            tree,
-        )
+        return jax.tree.map(rounded, tree)
 
     def joined(value: Any, weight: Any, key: Any) -> Any:
         total = federated_secure_sum(_on_each(value, as_integers), bits)
@@ -162,19 +162,29 @@ def _clip(norm: float) -> Callable[[Any], Any]:
     if not norm > 0:
         raise ValueError(f"a norm is positive, not {norm}")
 
-    def clip(tree: Any) -> Any:
-        squares = sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(tree))
-        scale = norm / jnp.maximum(jnp.sqrt(squares), norm)
-        return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
-
-    return clip
+    return lambda tree: clip_to(tree, norm)
 
 
-def _with_noise(total: Any, deviation: float, count: Any, bits: Any) -> Any:
+def norm_of(tree: Any) -> Any:
+    """The Euclidean norm over all tensors."""
+    squares = sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(tree))
+    return jnp.sqrt(squares)
+
+
+def clip_to(tree: Any, norm: Any) -> Any:
+    """Tensors scaled down to at most a norm."""
+    scale = norm / jnp.maximum(norm_of(tree), norm)
+    return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
+
+
+def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
+    """A mean of `count` values, from their sum and Gaussian noise on it."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [
-        (leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)) / count
+        ((leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)) / count).astype(
+            leaf.dtype
+        )
         for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(spec, noisy)

@@ -1,0 +1,179 @@
+"""Clipping to a norm that follows a quantile of the clients' norms (Andrew et al. 2021).
+
+An aggregator with a state: the server keeps the norm from round to round. A client sends whether
+what it sends is within the norm; where more clients are than the quantile says, the norm shrinks.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from calque.errors import with_user_frames
+from calque.federated.computation import local
+from calque.federated.intrinsics import (
+    federated_broadcast,
+    federated_map,
+    federated_mean,
+    federated_sum,
+    federated_value,
+)
+from calque.federated.learning.aggregators.basic import clip_to, mean, norm_of, with_noise
+from calque.federated.learning.aggregators.kinds import Aggregator
+from calque.federated.tracing import member_type, type_of
+from calque.federated.types import CLIENTS
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How a norm follows a quantile.
+
+    Args:
+        quantile: the fraction of clients that are to be within the norm, between 0 and 1.
+        norm: the first norm.
+        learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+
+    quantile: float
+    norm: float
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise ValueError(f"a quantile is from 0 to 1, not {self.quantile}")
+        if not (self.norm > 0 and self.learning_rate > 0):
+            raise ValueError(
+                f"a norm and a learning rate are positive, not {self.norm} and {self.learning_rate}"
+            )
+
+    def initial(self) -> Any:
+        """The state before the first round: the norm, a float32 scalar."""
+        return jnp.asarray(self.norm, jnp.float32)
+
+    def clipped(self, value: Any, norm: Any) -> tuple[Any, Any]:
+        """What clients send within the norm, and 1.0 or 0.0 for those that are, or are not."""
+        kinds = [member_type(type_of(part)) for part in (value, norm)]
+
+        @local(*kinds, framework="jax")
+        def clip(value: Any, norm: Any) -> Any:
+            within = norm_of(value) <= norm
+            return {"value": clip_to(value, norm), "within": within.astype(jnp.float32)}
+
+        both = federated_map(clip, (value, federated_broadcast(norm)))
+        return both["value"], both["within"]
+
+    def moved(self, norm: Any, fraction: Any) -> Any:
+        """The next norm, if this fraction of the clients is within this one."""
+        return norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))
+
+
+@dataclass(frozen=True)
+class AdaptiveClipped(Clipping):
+    """As `aggregators.clipped`, with a norm of its own making; see `adaptive_clipped`."""
+
+    inner: Aggregator
+
+    def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
+        """The joined values, and the next norm."""
+        clipped, within = self.clipped(value, norm)
+        move = local("float32", "float32", framework="jax")(self.moved)
+        new = federated_map(move, (norm, federated_mean(within)))
+        return self.inner(clipped, weight, key), new
+
+
+@dataclass(frozen=True)
+class AdaptiveGaussian(Clipping):
+    """As `aggregators.dp_gaussian`, with a norm of its own making; see `adaptive_dp_gaussian`."""
+
+    noise_multiplier: float
+    count_deviation: float
+
+    def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
+        """The mean with noise, and the next norm."""
+        clipped, within = self.clipped(value, norm)
+        parts = {
+            "total": federated_sum(clipped),
+            "within": federated_sum(within),
+            "count": federated_sum(federated_value(1.0, CLIENTS)),
+            "key": key,
+            "norm": norm,
+        }
+        kinds = {name: member_type(type_of(part)) for name, part in parts.items()}
+        found = federated_map(local(framework="jax", **kinds)(self._noisy), parts)
+        return found["mean"], found["norm"]
+
+    def _noisy(self, total: Any, within: Any, count: Any, key: Any, norm: Any) -> Any:
+        of_values, of_count = jax.random.split(jax.random.wrap_key_data(key))
+        # Part of the privacy is spent on the count: more noise on the values makes up for it.
+        spent = 0.0
+        if self.noise_multiplier:
+            spent = (self.noise_multiplier**-2 - (2 * self.count_deviation) ** -2) ** -0.5
+        mean = with_noise(total, spent * norm, count, jax.random.key_data(of_values))
+        noise = self.count_deviation * jax.random.normal(of_count)
+        return {"mean": mean, "norm": self.moved(norm, (within + noise) / count)}
+
+
+@with_user_frames
+def adaptive_clipped(
+    quantile: float = 0.5,
+    *,
+    norm: float = 0.1,
+    learning_rate: float = 0.2,
+    inner: Aggregator | None = None,
+) -> AdaptiveClipped:
+    """What each client sends scaled down to a norm that follows the clients' norms; then `inner`.
+
+    `State.aggregator` has the norm of the next round.
+
+    Args:
+        quantile: the fraction of clients that are to be within the norm.
+        norm: the first norm.
+        learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
+        inner: how the clipped values are joined; `mean()` by default.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    return AdaptiveClipped(quantile, norm, learning_rate, inner or mean())
+
+
+@with_user_frames
+def adaptive_dp_gaussian(
+    noise_multiplier: float,
+    *,
+    count_deviation: float,
+    quantile: float = 0.5,
+    norm: float = 0.1,
+    learning_rate: float = 0.2,
+) -> AdaptiveGaussian:
+    """`aggregators.dp_gaussian` with a norm that follows the clients' norms.
+
+    The values and the number of clients within the norm get noise, the two together as much privacy
+    as `dp_gaussian(noise_multiplier, ...)` gives; so `learning.epsilon` takes `noise_multiplier`.
+
+    Args:
+        noise_multiplier: of both together.
+        count_deviation: the standard deviation of the noise on the number of clients within the
+            norm, more than half of `noise_multiplier`; a twentieth of a round's clients is usual.
+        quantile: as of `adaptive_clipped`.
+        norm: likewise.
+        learning_rate: likewise.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if not noise_multiplier >= 0:
+        raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
+    if not (2 * count_deviation > noise_multiplier or count_deviation == noise_multiplier == 0):
+        raise ValueError(
+            f"noise of deviation {count_deviation} on the count leaves no privacy for the values, "
+            f"with a noise multiplier of {noise_multiplier}.\nUse more than its half."
+        )
+    if not math.isfinite(count_deviation):
+        raise ValueError(f"a deviation is finite, not {count_deviation}")
+    return AdaptiveGaussian(quantile, norm, learning_rate, noise_multiplier, count_deviation)

@@ -1,0 +1,94 @@
+"""What users pass is either held as it is, or refused: nothing is wrapped, stretched or cut off."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from calque import federated as fed
+
+identity = fed.computation("int32@SERVER")(lambda x: x)
+total = fed.computation("{float32*}@CLIENTS")(
+    lambda x: fed.federated_sum(fed.sequence_sum(x)),
+)
+total_here = fed.computation("float32*@SERVER")(fed.sequence_sum)
+
+
+def large_of_jax() -> Any:
+    with jax.enable_x64(True):
+        return jnp.asarray(2**40)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: 2**40,
+        lambda: np.int64(2**40),
+        lambda: np.array(-(2**40)),
+        lambda: torch.tensor(2**40),
+        large_of_jax,
+    ],
+)
+def test_an_integer_that_does_not_fit_is_refused(make: Any) -> None:
+    with pytest.raises(fed.FederatedTypeError, match="cannot hold"):
+        identity(make())
+
+
+def test_a_number_that_is_infinite_in_the_dtype_is_refused() -> None:
+    made = fed.computation("float32@SERVER")(lambda x: x)
+    with pytest.raises(fed.FederatedTypeError, match="which float32 cannot hold"):
+        made(1e40)
+    assert float(made(float("inf"))) == float("inf")
+
+
+def test_elements_of_other_shapes_are_refused_and_not_stretched() -> None:
+    @fed.local("float32[?]*", framework="jax")
+    def work(x: Any) -> Any:
+        return x.elements.sum()
+
+    made = fed.computation("{float32[?]*}@CLIENTS")(lambda x: fed.federated_map(work, x))
+    with pytest.raises(fed.ClientError, match=r"client 1 has shape \[1\], one of client 0 \[3\]"):
+        made([np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)])
+
+
+@pytest.mark.parametrize("length", [4, -1])
+def test_a_length_is_within_the_arrays(length: int) -> None:
+    with pytest.raises(fed.FederatedTypeError, match="arrays of 3 elements"):
+        total_here(fed.Sequence(np.ones(3, np.float32), length))
+    with pytest.raises(fed.FederatedTypeError, match="arrays of 3 elements"):
+        total(fed.Sequence(np.ones((2, 3), np.float32), np.array([1, length])))
+
+
+def test_sequences_of_clients_have_a_length_each() -> None:
+    with pytest.raises(fed.FederatedTypeError, match=r"lengths of shape \[\]"):
+        total(fed.Sequence(np.ones((2, 3), np.float32), 2))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_clients_without_elements_count_as_nothing(chunk: int) -> None:
+    made = total.configured(chunk=chunk)
+    some = np.array([1.0, 2.0], np.float32)
+    none = np.zeros(0, np.float32)
+    assert float(made([some, none, some])) == 6.0
+    assert float(made([none, none])) == 0.0
+
+
+def test_padding_is_no_nan_in_a_gradient() -> None:
+    @fed.computation("float32@SERVER", "{float32*}@CLIENTS")
+    def harmonic(scale: Any, x: Any) -> Any:
+        inverse = fed.sequence_sum(fed.sequence_map(lambda v: 1.0 / v, x))
+        return fed.federated_sum(inverse * fed.federated_broadcast(scale))
+
+    data = [np.array(some, np.float32) for some in ([1, 2], [4], [])]
+    for chunk in (1, 3):
+        made = harmonic.configured(chunk=chunk)
+        gradient = jax.grad(lambda scale, made=made: made(scale, data))(2.0)
+        np.testing.assert_allclose(gradient, 1.75)
+    whole = fed.Sequence(jnp.array([[1.0, 2.0], [4.0, 0.0]]), np.array([2, 1]))
+    by_element = jax.grad(
+        lambda x: harmonic.configured(chunk=2)(1.0, fed.Sequence(x, whole.length))
+    )
+    np.testing.assert_allclose(by_element(whole.elements), [[-1.0, -0.25], [-0.0625, 0.0]])

@@ -1,0 +1,65 @@
+"""The examples of clients: arrays, and datasets of PyTorch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from calque import federated as fed
+from calque.federated import learning
+
+
+class Words(Dataset[Any]):
+    """Examples as dicts, with several inputs."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": {"a": np.full(2, index, np.float32), "b": index}, "y": index % 2}
+
+
+class Growing(Dataset[Any]):
+    """Examples of different shapes."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(index), 0
+
+
+class Endless(IterableDataset[Any]):
+    """No length."""
+
+    def __iter__(self) -> Any:
+        yield 0, 0
+
+
+def test_a_dataset_is_staged_as_its_examples() -> None:
+    x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
+    whole = TensorDataset(x, y)
+    found = learning.stage([whole, Subset(whole, [1, 4])])
+    wanted = learning.stage(
+        [{"x": x.numpy(), "y": y.numpy()}, {"x": x.numpy()[[1, 4]], "y": y.numpy()[[1, 4]]}]
+    )
+    assert found.length.tolist() == [6, 2]
+    for name in ("x", "y"):
+        np.testing.assert_array_equal(found.elements[name], wanted.elements[name])
+
+
+def test_examples_of_a_dataset_may_be_dicts() -> None:
+    found = learning.stage([Words()])
+    assert found.elements["x"]["a"].shape == (1, 3, 2)
+    assert found.elements["x"]["b"].tolist() == [[0, 1, 2]]
+    assert found.elements["y"].tolist() == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"), [(Growing(), "client 1 differ"), (Endless(), "client 1 has no length")]
+)
+def test_a_dataset_that_is_no_table_is_refused(dataset: Any, message: str) -> None:
+    with pytest.raises(fed.ClientError, match=message):
+        learning.stage([Words(), dataset])

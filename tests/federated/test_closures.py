@@ -1,0 +1,100 @@
+"""A computation is what it was where it was defined, whatever becomes of the names in it."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from calque import federated as fed
+
+FRAMEWORKS = pytest.mark.parametrize("framework", ["torch", "jax"])
+rate = 1.0
+
+
+def test_computations_of_a_loop_have_the_values_of_their_turns() -> None:
+    made = [fed.computation("float32@SERVER")(lambda x: x + float(i)) for i in range(3)]  # noqa: B023
+    assert [float(one(0.0)) for one in made] == [0.0, 1.0, 2.0]
+
+
+@FRAMEWORKS
+def test_local_functions_of_a_loop_have_the_values_of_their_turns(framework: Any) -> None:
+    made = []
+    for i in range(3):
+        made.append(fed.local("float32", framework=framework)(lambda x: x + i))  # noqa: B023
+    assert [float(one(0.0)) for one in made] == [0.0, 1.0, 2.0]
+
+
+@FRAMEWORKS
+def test_a_changed_variable_of_a_function_of_open_sizes_is_an_error(framework: Any) -> None:
+    made = []
+    for i in range(2):
+        made.append(fed.local("float32[?]", framework=framework)(lambda x: x + i))  # noqa: B023
+    zeros = np.zeros(3, np.float32)
+    with pytest.raises(fed.FederatedTypeError, match="reads 'i', which was 0 when it was defined"):
+        made[0](zeros)
+    assert made[1](zeros).tolist() == [1.0] * 3
+    fixed = [fed.local("float32[?]")(lambda x, i=i: x + i) for i in range(2)]
+    assert [float(one(zeros)[0]) for one in fixed] == [0.0, 1.0]
+
+
+def test_a_changed_global_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    @fed.local("float32[?]", framework="jax")
+    def scaled(x: Any) -> Any:
+        return next(rate * one for one in (x,))
+
+    monkeypatch.setitem(globals(), "rate", 2.0)
+    with pytest.raises(fed.FederatedTypeError, match=r"'rate', which was 1\.0"):
+        scaled(np.ones(2, np.float32))
+    monkeypatch.undo()
+    assert scaled(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+
+
+def test_a_function_may_count_its_own_traces() -> None:
+    traces = 0
+
+    @fed.local("float32[?]", framework="jax")
+    def counted(x: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return x
+
+    assert counted(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    assert traces > 0
+
+
+def test_values_do_not_leave_the_function_they_belong_to() -> None:
+    kept: list[Any] = []
+
+    @fed.computation("float32@SERVER")
+    def first(x: Any) -> Any:
+        kept.append(x)
+        return x
+
+    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+        fed.computation("float32@SERVER")(lambda x: x + kept[0])
+    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+        kept[0] + 1.0
+
+
+@FRAMEWORKS
+def test_a_local_function_cannot_close_over_a_value(framework: Any) -> None:
+    def outer(model: Any, x: Any) -> Any:
+        work = fed.local("float32", framework=framework)(lambda v: v * model)
+        return fed.federated_map(work, x)
+
+    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+        fed.computation("float32@SERVER", "{float32}@CLIENTS")(outer)
+
+
+class Point(NamedTuple):
+    x: float
+
+
+def test_a_polymorphic_function_sees_the_container_of_each_call() -> None:
+    @fed.local(framework="jax")
+    def which(value: Any) -> Any:
+        return jnp.int32([list, tuple, dict, Point].index(type(value)))
+
+    calls = ([1.0, 2.0], (1.0, 2.0), {"x": 1.0}, Point(1.0), [1.0, 2.0])
+    assert [int(which(value)) for value in calls] == [0, 1, 2, 3, 0]

@@ -73,6 +73,22 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     return tree_util.tree_unflatten(found.tree, results)
 
 
+def stage(primitive: Any, aval: Any, **params: Any) -> Any:
+    """As `primitive.bind(**params)`, of one that takes nothing and has no effects.
+
+    Args:
+        primitive: it.
+        aval: of its result.
+        params: its parameters.
+    """
+    trace: Any = core.trace_ctx.trace if IS_KNOWN else None
+    if type(trace) is not partial_eval.DynamicJaxprTrace:
+        return primitive.bind(**params)
+    source = source_info_util.current()
+    (found,) = trace.emit_eqn([], [aval], primitive, params, frozenset(), source)
+    return found
+
+
 def _known(function: Any) -> dict[Any, _Call]:
     """What is remembered of a function; it lives as long as the function."""
     try:

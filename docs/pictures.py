@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-import digits
+import digits  # pyright: ignore[reportMissingImports]
 import matplotlib
 import torch
 from matplotlib import pyplot as plt

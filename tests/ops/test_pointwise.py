@@ -292,3 +292,12 @@ def test_a_cpu_tensor_that_was_copied_can_be_resized():
     y = x.to("jax")
     x.resize_(8).zero_()
     assert y.tolist() == [0, 1, 2, 3]
+
+
+def test_booleans_are_limited_by_one_tensor_only() -> None:
+    b = torch.tensor([True, False])
+    for device in ("cpu", "jax"):
+        x = b.to(device)
+        assert x.clamp(min=x).tolist() == torch.clamp_max(x, x).tolist() == [True, False]
+        with pytest.raises(NotImplementedError, match="clamp_cpu.*Bool"):
+            x.clamp(x, x)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
@@ -72,9 +73,22 @@ def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
     dtype = result_type(self, *bounds)
     x, *bounds = promote(self, *(saturated(limit, dtype) for limit in bounds))
     refuse("clamp", x.dtype, COMPLEX)
+    _refuse_booleans(x.dtype, min, max)
     if min is not None:
         x = jnp.maximum(x, bounds.pop(0))
     return x if max is None else jnp.minimum(x, bounds.pop(0))
+
+
+def _refuse_booleans(dtype: Any, min: Any, max: Any) -> None:
+    """PyTorch limits booleans by one tensor only, where `clamp` is `maximum` or `minimum`."""
+    limits = {"min": min, "max": max}
+    given = [name for name, limit in limits.items() if limit is not None]
+    are_tensors = all(isinstance(limits[name], Array | np.ndarray) for name in given)
+    if are_tensors and len(given) == 1:
+        return
+    kind = "" if are_tensors else "scalar_"
+    which = f"{given[0]}_" if len(given) == 1 else ""
+    refuse(f"clamp_{which}{kind}cpu", dtype, BOOL)
 
 
 @op("clamp_min", "clamp_min.Tensor", numbers=HoldsLimits("min", operands=True))

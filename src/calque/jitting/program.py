@@ -14,7 +14,6 @@ from calque.device.memory import rng
 from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
 from calque.device.runtime import threads
 from calque.device.runtime.placement import spread
-from calque.errors import TraceError
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import FastCall, FastCalls
@@ -24,7 +23,6 @@ from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
 from calque.jitting.recording import Recording
 from calque.program import turns
-from calque.program.called_repeats import called
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
 from calque.program.execution import Execution
@@ -41,20 +39,13 @@ from calque.program.pinning import (
     settled,
 )
 from calque.program.results import Outputs
-from calque.program.scanned_repeats import scanned
+from calque.program.shortened import shortened
 from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
 from calque.program.stored_kernels import Turning, stored
 from calque.program.transposed_operands import materialized
 from calque.program.view_arguments import unrepeated
-
-_NO_LAYERS = (
-    "calque.jit(..., scan_layers=True) finds no layers that are equal, one right behind the other: "
-    "layers are equal if each does to what the one before gives what the others do, with weights "
-    "of the same shapes and dtypes. Leave the option out, or look at what differs with "
-    "`step.lower(...).as_text()`."
-)
 
 
 class Program(Stepping[Call]):
@@ -172,16 +163,8 @@ class Program(Stepping[Call]):
         """The program as `jax.stages.Lowered`."""
         with x64():
             found = avals(self.inputs, self._placements, self._whole, self.turned)
-            return lowered(self._shortened(), found, **self._how)
-
-    def _shortened(self) -> Any:
-        """The program, with what it repeats as calls or loops."""
-        forward = self._forward
-        if self._scan_layers:
-            forward, loops = scanned(forward)
-            if not loops:
-                raise TraceError(_NO_LAYERS)
-        return forward if self._whole is not None else called(forward)
+            forward = shortened(self._forward, self._scan_layers, calls=self._whole is None)
+            return lowered(forward, found, **self._how)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""

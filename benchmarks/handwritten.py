@@ -103,8 +103,27 @@ def gpt(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
     x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
     for i in range(_count(p, "layers")):
         x = transformer_layer(p, f"layers.{i}", x, 4, True)
+    return _gpt_head(p, x), b
+
+
+def gpt_by_layer(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
+    """As `gpt`; its layer is a jitted function, which JAX traces and lowers once."""
+
+    @jax.jit
+    def layer(own: Arrays, x: Array) -> Array:
+        return transformer_layer(own, "layer", x, 4, True)
+
+    x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
+    for i in range(_count(p, "layers")):
+        prefix = f"layers.{i}."
+        own = {n.replace(prefix, "layer."): w for n, w in p.items() if n.startswith(prefix)}
+        x = layer(own, x)
+    return _gpt_head(p, x), b
+
+
+def _gpt_head(p: Arrays, x: Array) -> Array:
     logits = layer_norm(p, "norm", x) @ p["tokens.weight"].T
-    return logits.reshape(-1, logits.shape[-1]), b
+    return logits.reshape(-1, logits.shape[-1])
 
 
 def vit(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
@@ -134,6 +153,7 @@ TWINS: dict[str, Apply] = {
     "resnet": resnet,
     "encoder": encoder,
     "gpt": gpt,
+    "gpt_by_layer": gpt_by_layer,
     "vit": vit,
     "bert": bert,
 }

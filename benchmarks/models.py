@@ -184,6 +184,7 @@ LARGE = (
     Case("ResNet-18", "resnet", lambda: ResNet((64, 128, 256, 512)), lambda: _images(4, 32)),
     Case("GPT, 12 layers", "gpt", lambda: GPT(depth=12), lambda: _text(2)),
 )
+DEEP = (LARGE[1], Case("GPT, 48 layers", "gpt", lambda: GPT(depth=48), lambda: _text(2)))
 COMPILED = (
     LARGE[0],
     Case("ViT-tiny", "vit", ViT, lambda: _images(4, 32)),

@@ -38,6 +38,7 @@ from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature
+from calque.program.collecting import collecting_less
 from calque.program.compile_flags import others_compile
 from calque.program.compiler_options import Options
 from calque.program.direct_call import compile_checked
@@ -80,8 +81,9 @@ class Jitted(Generic[P, R]):
         specialize: bool | None = None,
         verify: bool = True,
         max_programs: int = MAX_PROGRAMS,
+        scan_layers: bool = False,
     ) -> None:
-        settings.check(fn, checks, specialize, verify, max_programs)
+        settings.check(fn, checks, specialize, verify, max_programs, scan_layers)
         self._fn = fn
         self._checks = checks
         self._specialize = specialize
@@ -89,6 +91,7 @@ class Jitted(Generic[P, R]):
         self.history: list[str] = []
         self.compilations = 0
         self._max_programs = max_programs
+        self._scan_layers = scan_layers
         self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
         self._executables: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._recent: deque[Any] = deque(maxlen=_MANY_PROGRAMS)
@@ -231,15 +234,17 @@ class Jitted(Generic[P, R]):
         self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
     ) -> tuple[Program, Any]:
         started = time.perf_counter()
-        with tracing():
-            recording = record(self._fn, leaves, spec, self._checks, assumptions, given=self._given)
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():
                 return record(self._fn, leaves, spec, self._checks, assumptions, path)
 
-        program = Program(recording, again)
-        lowered = program.lower()
+        with collecting_less():
+            with tracing():
+                given = self._given
+                recording = record(self._fn, leaves, spec, self._checks, assumptions, given=given)
+            program = Program(recording, again, self._scan_layers)
+            lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
 
@@ -312,7 +317,13 @@ class Jitted(Generic[P, R]):
 
     @property
     def _settings(self) -> tuple[Any, ...]:
-        return self._checks, self._specialize, self._verify, self._max_programs
+        return (
+            self._checks,
+            self._specialize,
+            self._verify,
+            self._max_programs,
+            self._scan_layers,
+        )
 
     def __calque_state__(self) -> Any:
         """What it reads of Python is what its function reads."""
@@ -353,6 +364,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> JittedModule: ...
 
 
@@ -364,6 +376,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Jitted[P, R]: ...
 
 
@@ -374,6 +387,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
@@ -384,6 +398,7 @@ def jit(
     specialize: bool | None = None,
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
+    scan_layers: bool = False,
 ) -> Any:
     """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
@@ -416,12 +431,16 @@ def jit(
             function is traced at each call.
         max_programs: for how many kinds of arguments (their shapes, dtypes and Python values)
             programs are kept. When there are more, one goes that was not called lately.
+        scan_layers: whether equal layers of a model run as one loop over their weights. It takes
+            less memory where the weights are spread over devices, since those of one layer are
+            gathered at a time, and less time to compile; a step may take longer.
 
     Raises:
         TypeError: an argument is of another kind.
         ValueError: `max_programs` is less than 1.
         TraceError: the function needs a tensor's value while it is traced, or does something else
-            one program cannot repeat. Nothing has changed then.
+            one program cannot repeat; or `scan_layers` is asked for and no layers are equal.
+            Nothing has changed then.
 
     Warns:
         EagerWarning: the values are others at most calls, so that calls with such arguments run
@@ -441,9 +460,14 @@ def jit(
     """
     if fn is None:
         return functools.partial(
-            jit, checks=checks, specialize=specialize, verify=verify, max_programs=max_programs
+            jit,
+            checks=checks,
+            specialize=specialize,
+            verify=verify,
+            max_programs=max_programs,
+            scan_layers=scan_layers,
         )
-    chosen = checks, specialize, verify, max_programs
+    chosen = checks, specialize, verify, max_programs, scan_layers
     if isinstance(fn, type) and issubclass(fn, Module):
         fn.forward = Jitted(fn.forward, *chosen)
         return fn

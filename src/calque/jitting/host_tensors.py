@@ -80,6 +80,10 @@ class Witness(TorchDispatchMode):
         self._born(func, result, kwargs)
         return result
 
+    def see(self, tensor: torch.Tensor) -> None:
+        """A tensor of the device is read or written, by no operator."""
+        self._see(tensor, [])
+
     def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:
         kind = tensor.device.type
         if kind == "jax":

@@ -15,17 +15,21 @@ from itertools import islice
 from types import CodeType
 from typing import Any
 
+import jax
 import numpy as np
 import torch
+from jax import Array
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from calque.device.memory.cell import active
+from calque.device.memory.cell import active, read, wrap, write, x64
+from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.program.lifting import Lifting
+from calque.program.signature import is_tensor
 from calque.program.sources import NumberSource
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
 from calque.program.turns import wait_for_traces
@@ -60,6 +64,7 @@ class OptimizerLending:
         own_numbers: gives the keys of a param group whose numbers the function assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
+        on_count: is told of each step count that is read by no operator.
     """
 
     def __init__(self, lifting: Lifting) -> None:
@@ -77,6 +82,7 @@ class OptimizerLending:
         self._ran = 0
         self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
+        self.on_count: Callable[[torch.Tensor], object] = lambda step: None
         self._kept_waiting: list[Any] = []
 
     @contextmanager
@@ -148,8 +154,7 @@ class OptimizerLending:
             self.in_steps.update(islice(self.codes, self._ran, None))
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
-                for state, step in self._widened:
-                    step.copy_(state["step"])
+                _give_counts(self._widened)
             self._give_back()
 
     def _create_state(self, optimizer: Optimizer) -> None:
@@ -193,7 +198,14 @@ class OptimizerLending:
                 and step.device.type == "jax"
             ):
                 self._widened.append((state, step))
-                state["step"] = step.double()
+                self.on_count(step)
+        if not self._widened:
+            return
+        counts = [read(step) for _, step in self._widened]
+        with x64():
+            wide = call(_foreach_widened, counts)
+        for (state, _), array in zip(self._widened, wide, strict=True):
+            state["step"] = wrap(array)
 
     def _lend(self, index: int, group: Group) -> None:
         if group.get("fused"):  # one operator, whose schema asks for Python floats
@@ -234,6 +246,32 @@ class OptimizerLending:
         for handle in self._kept_waiting:
             handle.remove()
         self._kept_waiting.clear()
+
+
+@jax.jit
+def _foreach_widened(*counts: Array) -> list[Array]:
+    """As an operator on lists (see `program.columns`)."""
+    return [count.astype(np.float64) for count in counts]
+
+
+@jax.jit
+def _foreach_narrowed(*counts: Array) -> list[Array]:
+    return [count.astype(np.float32) for count in counts]
+
+
+def _give_counts(widened: list[tuple[Any, torch.Tensor]]) -> None:
+    """Write step counts back that were lent in another dtype."""
+    counts = [state["step"] for state, _ in widened]
+    if any(not is_tensor(c) or c.ndim or c.dtype != torch.float64 for c in counts):
+        for count, (_, step) in zip(counts, widened, strict=True):
+            step.copy_(count)
+        return
+    if not counts:
+        return
+    with x64():
+        narrow = call(_foreach_narrowed, [read(count) for count in counts])
+    for (_, step), array in zip(widened, narrow, strict=True):
+        write(step, array)
 
 
 def _check_device(optimizer: Optimizer) -> None:

@@ -5,11 +5,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-import jax
 import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
-from jax.extend.core import jaxpr_as_fun
 from torch.autograd.graph import increment_version
 
 from calque.device.memory import rng
@@ -31,6 +29,7 @@ from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import may_raise, prune
+from calque.program.lowering import lowered
 from calque.program.pinning import (
     FoundPlacementGuard,
     PlacementGuard,
@@ -40,6 +39,7 @@ from calque.program.pinning import (
     settled,
 )
 from calque.program.results import Outputs
+from calque.program.shortened import shortened
 from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sources import RandomSource
 from calque.program.stepping import Stepping
@@ -63,9 +63,10 @@ class Program(Stepping[Call]):
 
     traced = True
 
-    def __init__(self, recording: Recording, retrace: Retrace) -> None:
+    def __init__(self, recording: Recording, retrace: Retrace, scan_layers: bool = False) -> None:
         self.recording = recording
         self._retrace = retrace
+        self._scan_layers = scan_layers
         self.guards = recording.guards
         self.calls = 0
         self.unverified = False
@@ -127,11 +128,11 @@ class Program(Stepping[Call]):
         self.guards.append(PlacementGuard(self._state))
         if recording.implicit:
             self._call_guards.append(self._implicit_placements())
-        self._jitted = jax.jit(
-            jaxpr_as_fun(forward),
-            donate_argnums=tuple(self.donated),
-            out_shardings=pinned(recording.placements, len(forward.out_avals), self._whole),
-        )
+        self._forward = forward
+        self._how = {
+            "donate_argnums": tuple(self.donated),
+            "out_shardings": pinned(recording.placements, len(forward.out_avals), self._whole),
+        }
         self._gathering = Gathering(self.inputs, self._gives_gradients)
         self.gather = self._gathering.arrays
         if self.turned:
@@ -162,7 +163,8 @@ class Program(Stepping[Call]):
         """The program as `jax.stages.Lowered`."""
         with x64():
             found = avals(self.inputs, self._placements, self._whole, self.turned)
-            return self._jitted.lower(*found)
+            forward = shortened(self._forward, self._scan_layers, calls=self._whole is None)
+            return lowered(forward, found, **self._how)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""

@@ -3,7 +3,9 @@
 from typing import Any
 
 
-def check(fn: Any, checks: Any, specialize: Any, verify: Any, max_programs: Any) -> None:
+def check(
+    fn: Any, checks: Any, specialize: Any, verify: Any, max_programs: Any, scan_layers: Any
+) -> None:
     """See whether the arguments of `calque.jit` are of their kinds.
 
     Raises:
@@ -15,7 +17,7 @@ def check(fn: Any, checks: Any, specialize: Any, verify: Any, max_programs: Any)
             f"calque.jit takes a function, a method or a module, not {_spoken(fn)}: write "
             "`calque.jit(fn)`, or `@calque.jit` above the function"
         )
-    for name, value in (("checks", checks), ("verify", verify)):
+    for name, value in (("checks", checks), ("verify", verify), ("scan_layers", scan_layers)):
         if not isinstance(value, bool):
             raise TypeError(f"calque.jit(..., {name}=) is True or False, not {_spoken(value)}")
     if specialize is not None and not isinstance(specialize, bool):

@@ -173,6 +173,7 @@ class _Trace:
         self.histories.know_arguments(self.stand_ins)
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
+        self.lending.on_count = self.witness.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()

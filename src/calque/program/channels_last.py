@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
 from calque.ops.table.undivided import undivided_p
-from calque.program.jaxprs import build
+from calque.program.jaxprs import build, every
 from calque.upstream.jax_internals import jaxprs_in_params, source_info_util
 
 Order = tuple[int, ...]
@@ -39,7 +39,7 @@ def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -
         stored: the inputs that come turned, and how.
     """
     stored = stored or {}
-    if jax.default_backend() != "cpu" or not (stored or _convolves(closed.jaxpr)):
+    if jax.default_backend() != "cpu" or not (stored or _has_images(closed.jaxpr)):
         return closed
     avals = []
     for index, variable in enumerate(closed.jaxpr.invars):
@@ -90,11 +90,25 @@ def _find_kernels(
     others.update(index for index in given if index is not None)
 
 
+def _has_images(jaxpr: Any) -> bool:
+    """Whether there are convolutions: attention turns arrays of four axes in the same ways."""
+    return any(
+        (equation.primitive.name == "conv_general_dilated" and _ndim_of(equation) > 3)
+        or "convolution" in str(equation.params.get("name"))  # which may be a product
+        for inner in every(jaxpr)
+        for equation in inner.eqns
+    )
+
+
+def _ndim_of(equation: Any) -> int:
+    return len(equation.invars[0].aval.shape)
+
+
 def _convolves(jaxpr: Any) -> bool:
     """Whether there are images that a convolution, or a product in its place, turns."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "conv_general_dilated":
-            if len(equation.invars[0].aval.shape) > 3:
+            if _ndim_of(equation) > 3:
                 return True
         elif equation.primitive.name == "transpose":
             if _moves_channels(equation.params["permutation"]):

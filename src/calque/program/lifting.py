@@ -25,6 +25,7 @@ from calque.device.memory.rng import pack
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import placed, placement_of
+from calque.device.runtime.staged_calls import stage
 from calque.errors import TraceError
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.jaxprs import build
@@ -142,8 +143,9 @@ class Lifting:
     def new_input(self, source: Source, shape: Any, dtype: Any, weak: bool = False) -> Array:
         """A new input of the program, as a traced array (weakly typed for Python numbers)."""
         slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
-        self.inputs.append(Input(source, shape, dtype, weak))
-        return input_p.bind(slot=slot, shape=shape, dtype=dtype, weak=weak)
+        made = Input(source, shape, dtype, weak)
+        self.inputs.append(made)
+        return stage(input_p, made.aval, slot=slot, shape=shape, dtype=dtype, weak=weak)
 
     # CPU tensors ----------------------------------------------------------------------------------
 

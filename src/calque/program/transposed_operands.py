@@ -59,9 +59,15 @@ def _barrier(variable: Any) -> Any:
 def _left_operands(equations: list[Any]) -> Iterable[Any]:
     """The transposed matrices that are the left operand of a product, and come with the other."""
     made = {v: (at, e) for at, e in enumerate(equations) for v in e.outvars}
-    transposed = {v for e in equations for v in _transposed(e)}
-    for equation in equations:
-        for left, right in _multiplied(equation):
+    calls = [(e, e.params["jaxpr"].jaxpr) for e in equations if e.primitive.name == "jit"]
+    inners = {id(inner): inner for _, inner in calls}
+    known = {key: (_transposed(inner), _multiplied(inner)) for key, inner in inners.items()}
+    transposed = {e.outvars[i] for e, inner in calls for i in known[id(inner)][0]}
+    for equation, inner in calls:
+        for i, j in known[id(inner)][1]:
+            left, right = equation.invars[i], equation.invars[j]
+            if isinstance(left, Literal) or isinstance(right, Literal):
+                continue
             if left in transposed and _since(left, made) >= _since(right, made):
                 yield left
 
@@ -76,15 +82,12 @@ def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
     return -1
 
 
-def _transposed(equation: Any) -> list[Any]:
-    """The results of an equation that are transposed matrices."""
-    inner = _inner(equation)
-    if inner is None:
-        return []
+def _transposed(inner: Any) -> list[int]:
+    """The results of a jaxpr that are transposed matrices."""
     made = {v: e for e in inner.eqns for v in e.outvars}
     return [
-        outer
-        for outer, own in zip(equation.outvars, inner.outvars, strict=True)
+        i
+        for i, own in enumerate(inner.outvars)
         if not isinstance(own, Literal) and own in made and _transposes(made[own])
     ]
 
@@ -93,12 +96,9 @@ def _transposes(equation: Any) -> bool:
     return equation.primitive.name == "transpose" and equation.params["permutation"] == (1, 0)
 
 
-def _multiplied(equation: Any) -> list[tuple[Any, Any]]:
-    """The inputs of an equation whose product of matrices it takes."""
-    inner = _inner(equation)
-    if inner is None:
-        return []
-    outer = dict(zip(inner.invars, equation.invars, strict=True))
+def _multiplied(inner: Any) -> list[tuple[int, int]]:
+    """The inputs of a jaxpr whose product of matrices it takes."""
+    places = {v: i for i, v in enumerate(inner.invars)}
     products = [
         e.invars
         for e in inner.eqns
@@ -106,10 +106,10 @@ def _multiplied(equation: Any) -> list[tuple[Any, Any]]:
         and e.params["dimension_numbers"] == (((1,), (0,)), ((), ()))
     ]
     return [
-        (outer[left], outer[right]) for left, right in products if left in outer and right in outer
+        (places[left], places[right])
+        for left, right in products
+        if not isinstance(left, Literal)
+        and not isinstance(right, Literal)
+        and left in places
+        and right in places
     ]
-
-
-def _inner(equation: Any) -> Any:
-    """The jaxpr of a call; None for other equations."""
-    return equation.params["jaxpr"].jaxpr if equation.primitive.name == "jit" else None

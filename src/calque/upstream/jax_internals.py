@@ -26,7 +26,10 @@ from jax._src.core import (
     max_dim,
     min_dim,
 )
-from jax._src.interpreters import pxla  # compiled programs as they are called
+from jax._src.interpreters import (
+    partial_eval,  # the trace that makes a jaxpr, to put an equation into it
+    pxla,  # compiled programs as they are called
+)
 from jax._src.interpreters.pxla import ExecuteReplicated, batched_device_put
 from jax._src.lax.lax import _convert_element_type as convert_element_type  # keeps weak types
 from jax._src.lib import _jax as extension  # DLPack without a copy, and its lifetime
@@ -53,6 +56,7 @@ __all__ = [
     "jaxprs_in_params",
     "max_dim",
     "min_dim",
+    "partial_eval",
     "pjit",
     "pxla",
     "source_info_util",

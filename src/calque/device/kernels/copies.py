@@ -36,6 +36,7 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placed
 from calque.device.runtime.sizes import translated
+from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable, user_frame
 from calque.errors.branches import is_subscript
 from calque.errors.frames import asking_frame
@@ -170,7 +171,7 @@ def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
 
 def convert(array: Array, dtype: np.dtype) -> Array:
     """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
-    return _converter(array.shape, array.dtype, dtype)(array)
+    return call(_converter(array.shape, array.dtype, dtype), (array,))
 
 
 @kept

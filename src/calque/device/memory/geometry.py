@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.device.runtime.compile_cache import kept
+from calque.device.runtime.staged_calls import call
 
 Ints = tuple[int, ...]
 
@@ -142,7 +143,7 @@ def read(array: Array, layout: Layout, view: View) -> Array:
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
     plan, starts = plan_of(layout, view)
-    return _reader(plan)(array, starts)
+    return call(_reader(plan), (array, *starts))
 
 
 def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
@@ -150,7 +151,7 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
     if 0 in view.size:
         return array
     plan, starts = plan_of(layout, view)
-    return _writer(plan)(array, value, starts)
+    return call(_writer(plan), (array, value, *starts))
 
 
 def memory(array: Array, layout: Layout) -> Array:
@@ -298,8 +299,8 @@ def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
 
 
 @kept
-def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
-    def read_view(array: Array, starts: Ints) -> Array:
+def _reader(plan: Plan) -> Callable[..., Array]:
+    def read_view(array: Array, *starts: int) -> Array:
         return read_plan(plan, array, starts)
 
     read_view.__name__ = read_view.__qualname__ = READ_VIEW
@@ -307,8 +308,8 @@ def _reader(plan: Plan) -> Callable[[Array, Ints], Array]:
 
 
 @kept
-def _writer(plan: Plan) -> Callable[[Array, Array, Ints], Array]:
-    def write_view(array: Array, value: Array, starts: Ints) -> Array:
+def _writer(plan: Plan) -> Callable[..., Array]:
+    def write_view(array: Array, value: Array, *starts: int) -> Array:
         return write_plan(plan, array, value, starts)
 
     return jax.jit(write_view)

@@ -1,0 +1,140 @@
+"""Call functions of `jax.jit` within a trace in a fraction of the time that JAX takes.
+
+A trace calls the same few functions thousands of times. Each time JAX looks at the arguments, finds
+the jaxpr that it has traced for such ones, and puts one equation into the trace. What it put there
+is remembered here, and put there again for arguments of the same shapes and dtypes, and the same
+numbers. `benchmarks/trace_time.py` measures it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import tree_util
+from jax.extend.core import Literal
+
+from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
+
+IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
+"""Whether this release of JAX is built as is known here."""
+
+_JITTED = type(jax.jit(lambda: None))
+_NUMBERS = frozenset((bool, int, float))
+_CAPACITY = 512  # kinds of calls of one function
+
+
+class _Call(NamedTuple):
+    """The equation of one kind of call.
+
+    Attributes:
+        primitive, params, avals: its primitive, its parameters, the avals of its results.
+        literals: what stands for the arguments that are numbers; None for the others.
+        tree: of the results.
+    """
+
+    primitive: Any
+    params: Any
+    avals: list[Any]
+    literals: list[Any]
+    tree: Any
+
+
+def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """As `function(*arrays)`.
+
+    Args:
+        function: made by `jax.jit`, of positional arguments that are arrays or numbers.
+        arrays: these.
+    """
+    trace: Any = core.trace_ctx.trace if IS_KNOWN else None
+    if type(trace) is not partial_eval.DynamicJaxprTrace or type(function) is not _JITTED:
+        return function(*arrays)
+    tracer = partial_eval.DynamicJaxprTracer
+    key: list[Any] = [config.trace_context()]
+    for array in arrays:
+        kind = type(array)
+        if kind is tracer and array._trace is trace:
+            key.append(array.aval)
+        elif kind in _NUMBERS:
+            key.append((kind, repr(array)))  # -0.0 == 0.0 and nan != nan
+        else:
+            return function(*arrays)
+    hashed = tuple(key)
+    known = _known(function)
+    found = known.get(hashed)
+    if found is None:
+        return _learn(function, arrays, known, hashed)
+    source = source_info_util.current()
+    given = [
+        array if one is None else tracer(trace, one.aval, one, source)
+        for array, one in zip(arrays, found.literals, strict=True)
+    ]
+    results = trace.emit_eqn(given, found.avals, found.primitive, found.params, frozenset(), source)
+    return tree_util.tree_unflatten(found.tree, results)
+
+
+def stage(primitive: Any, aval: Any, **params: Any) -> Any:
+    """As `primitive.bind(**params)`, of one that takes nothing and has no effects.
+
+    Args:
+        primitive: it.
+        aval: of its result.
+        params: its parameters.
+    """
+    trace: Any = core.trace_ctx.trace if IS_KNOWN else None
+    if type(trace) is not partial_eval.DynamicJaxprTrace:
+        return primitive.bind(**params)
+    source = source_info_util.current()
+    (found,) = trace.emit_eqn([], [aval], primitive, params, frozenset(), source)
+    return found
+
+
+def _known(function: Any) -> dict[Any, _Call]:
+    """What is remembered of a function; it lives as long as the function."""
+    try:
+        return function._calque_calls
+    except AttributeError:
+        function._calque_calls = {}
+        return function._calque_calls
+
+
+def _learn(
+    function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: Any
+) -> Any:
+    trace: Any = core.trace_ctx.trace
+    equations = trace.frame.tracing_eqns
+    before = len(equations)
+    result = function(*arrays)
+    if len(equations) == before + 1:
+        found = _call(equations[-1], arrays, result)
+        if found is not None:
+            if len(known) >= _CAPACITY:
+                known.clear()
+            known[key] = found
+    return result
+
+
+def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
+    """The equation that a call has left, if it is as it will be for all such calls."""
+    if not hasattr(equation, "primitive"):
+        equation = equation()  # a weak reference
+    leaves, tree = tree_util.tree_flatten(result)
+    if equation is None or equation.effects or equation.primitive.name != "jit":
+        return None
+    if len(equation.in_tracers) != len(arrays) or len(leaves) != len(equation.outvars):
+        return None
+    literals = []
+    for array, tracer in zip(arrays, equation.in_tracers, strict=True):
+        if type(array) in _NUMBERS:
+            if not isinstance(tracer.val, Literal):
+                return None
+            literals.append(tracer.val)
+        elif tracer is array:
+            literals.append(None)
+        else:
+            return None
+    for leaf, variable in zip(leaves, equation.outvars, strict=True):
+        if getattr(leaf, "val", None) is not variable:
+            return None
+    avals = [variable.aval for variable in equation.outvars]
+    return _Call(equation.primitive, equation.params, avals, literals, tree)

@@ -1,0 +1,167 @@
+"""Stretches of equations that do the same with other variables.
+
+They are alike if their equations are the same, one by one, and take from each other what they take
+from each other in every stretch. What they take from elsewhere may differ, and so may literals.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+Equations = Sequence[Any]
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Some stretches that are alike.
+
+    Attributes:
+        stretches: the equations of each.
+        given: for each, what it takes from elsewhere, in one order for all. Literals are among them
+            only where they differ.
+        made: the results that something else takes, as (equation in the stretch, result of it).
+        literals: where in a stretch literals stand that are given, as (equation, operand).
+    """
+
+    stretches: list[Equations]
+    given: list[list[Any]]
+    made: list[Place]
+    literals: list[Place]
+
+    def results(self, index: int) -> list[Any]:
+        """The variables of one stretch that something else takes, of this one or of another."""
+        own = self.stretches[index]
+        return [own[place].outvars[number] for place, number in self.made]
+
+    def body(self, jaxpr: Any) -> ClosedJaxpr:
+        """What each stretch does, as a jaxpr of what it is given to what it makes.
+
+        Args:
+            jaxpr: the one that they are part of.
+        """
+        equations = list(self.stretches[0])
+        results = self.results(0)
+        kind = type(equations[0].outvars[0])
+        inputs = [kind(v.aval) if isinstance(v, Literal) else v for v in self.given[0]]
+        own = inputs[len(inputs) - len(self.literals) :]
+        for (place, number), variable in zip(self.literals, own, strict=True):
+            operands = list(equations[place].invars)
+            operands[number] = variable
+            equations[place] = equations[place].replace(invars=operands)
+        told = jaxpr.debug_info.with_unknown_names()
+        told = told._replace(
+            arg_names=None if told.arg_names is None else ("",) * len(inputs),
+            result_paths=None if told.result_paths is None else ("",) * len(results),
+        )
+        found = jaxpr.replace(
+            constvars=[],
+            invars=inputs,
+            outvars=results,
+            eqns=equations,
+            effects=frozenset(),
+            debug_info=told,
+        )
+        return ClosedJaxpr(found, [])
+
+
+def key_of(equation: Any) -> Hashable | None:
+    """What an equation does, whatever its operands; None if it is to be like no other."""
+    if equation.effects:
+        return None
+    primitive = equation.primitive
+    given = tuple([v.aval if isinstance(v, Literal) else None for v in equation.invars])
+    avals = None  # those of a call are its jaxpr's
+    if primitive.name != "jit":
+        avals = tuple([v.aval for v in equation.invars])
+    key = (primitive, id(equation.ctx), given, avals, *equation.params.items())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def alike(
+    stretches: Sequence[Equations], is_needed: Callable[[int, Any], bool]
+) -> Iterator[tuple[list[int], Alike]]:
+    """Those among stretches of the same equations that are alike, each group by their indexes.
+
+    Args:
+        stretches: their equations are the same, one by one (see `key_of`).
+        is_needed: says of the index of a stretch and a result in it whether something behind the
+            stretch takes it.
+    """
+    flows = [_flow(stretch) for stretch in stretches]
+    groups: dict[Any, list[int]] = {}
+    for index, flow in enumerate(flows):
+        groups.setdefault(flow.form, []).append(index)
+    for members in groups.values():
+        if len(members) > 1:
+            rows = [(stretches[i], flows[i]) for i in members]
+            needed = {
+                (place, number)
+                for i in members
+                for place, equation in enumerate(stretches[i])
+                for number, variable in enumerate(equation.outvars)
+                if is_needed(i, variable)
+            }
+            yield members, _grouped(rows, sorted(needed))
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """What one stretch takes from where.
+
+    Attributes:
+        form: for each operand, the equation and the result it is, or the how manieth other variable
+            it is, or that it is a literal.
+        given: these variables.
+        literals: the values of the literals, as bytes.
+    """
+
+    form: tuple[Any, ...]
+    given: list[Any]
+    literals: list[bytes]
+
+
+def _flow(stretch: Equations) -> _Flow:
+    made: dict[Any, Place] = {}
+    given: dict[Any, int] = {}
+    form: list[Any] = []
+    literals = []
+    for place, equation in enumerate(stretch):
+        for variable in equation.invars:
+            if isinstance(variable, Literal):
+                form.append(None)
+                literals.append(np.asarray(variable.val).tobytes())
+            elif variable in made:
+                form.append(made[variable])
+            else:
+                form.append(given.setdefault(variable, len(given)))
+        for number, variable in enumerate(equation.outvars):
+            made[variable] = place, number
+    return _Flow(tuple(form), list(given), literals)
+
+
+def _grouped(rows: list[tuple[Equations, _Flow]], made: list[Place]) -> Alike:
+    first, flow = rows[0]
+    places = [
+        (place, number)
+        for place, equation in enumerate(first)
+        for number, variable in enumerate(equation.invars)
+        if isinstance(variable, Literal)
+    ]
+    differing = [
+        place
+        for i, place in enumerate(places)
+        if any(other.literals[i] != flow.literals[i] for _, other in rows)
+    ]
+    given = [
+        flow.given + [own[place].invars[number] for place, number in differing]
+        for own, flow in rows
+    ]
+    return Alike([own for own, _ in rows], given, made, differing)

@@ -1,0 +1,104 @@
+"""What a jaxpr does again and again, as calls of one inner jaxpr.
+
+Such a program is lowered in a fraction of the time: the inner jaxpr once, and a call of it for each
+repeat. XLA inlines the calls, and so compiles what it would have.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal
+
+from calque.program.alike import Alike
+from calque.program.columns import Region, columns_alike, regions
+from calque.program.jaxprs import build
+from calque.program.lowering import placeholder_p
+from calque.program.repeats import repeats
+
+LAYER, COLUMN = "repeated_layer", "repeated_update"
+"""The names of such inner jaxprs."""
+
+
+def called(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A jaxpr of the same results that calls what it repeats."""
+    return _layers(_columns(closed))
+
+
+def _layers(closed: ClosedJaxpr) -> ClosedJaxpr:
+    inner = closed.jaxpr
+    found = repeats(inner.eqns, inner.outvars)
+    if not found:
+        return closed
+    equations: list[Any] = []
+    done = 0
+    for repeat in found:
+        equations += inner.eqns[done : repeat.start]
+        equations += calls(inner, repeat.alike, LAYER)
+        done = repeat.end
+    return build(closed, inner.invars, inner.outvars, equations + inner.eqns[done:])
+
+
+def _columns(closed: ClosedJaxpr) -> ClosedJaxpr:
+    inner = closed.jaxpr
+    equations: list[Any] = []
+    done = 0
+    for start, end, region in regions(inner.eqns):
+        equations += inner.eqns[done:start]
+        equations += _called_columns(inner, region, end)
+        done = end
+    if not done:
+        return closed
+    return build(closed, inner.invars, inner.outvars, equations + inner.eqns[done:])
+
+
+def _called_columns(jaxpr: Any, region: Region, end: int) -> list[Any]:
+    outside = {v for e in jaxpr.eqns[end:] for v in e.invars if not isinstance(v, Literal)}
+    outside.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    equations = list(region.before)
+    columns = region.columns()
+    rest = set(range(len(columns)))
+    for members, one in columns_alike(columns, outside):
+        equations += calls(jaxpr, one, COLUMN)
+        rest.difference_update(members)
+    for index in sorted(rest):
+        equations += columns[index]
+    return equations
+
+
+def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
+    """A call of what some stretches do in place of each of them.
+
+    Args:
+        jaxpr: the one that they are part of.
+        alike: they.
+        name: of the inner jaxpr.
+    """
+    call = call_of(alike.body(jaxpr), name)
+    return [
+        call.replace(
+            invars=given,
+            outvars=alike.results(index),
+            source_info=stretch[0].source_info,
+            ctx=stretch[0].ctx,
+        )
+        for index, (stretch, given) in enumerate(zip(alike.stretches, alike.given, strict=True))
+    ]
+
+
+def call_of(closed: ClosedJaxpr, name: str) -> Any:
+    """An equation that calls a jaxpr; its operands and results have to be put in."""
+    equation = _template(tuple(closed.in_avals), tuple(closed.out_avals))
+    return equation.replace(params={**equation.params, "jaxpr": closed, "name": name})
+
+
+@cache
+def _template(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> Any:
+    def run(*arrays: Any) -> Sequence[Any]:
+        return placeholder_p.bind(*arrays, avals=outputs)
+
+    given = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in inputs]
+    traced: Any = jax.make_jaxpr(jax.jit(run))(*given)
+    (equation,) = traced.jaxpr.eqns
+    return equation

@@ -1,0 +1,54 @@
+"""Lower a jaxpr as `jax.jit` would, without tracing it once more.
+
+`jax.jit(jaxpr_as_fun(closed)).lower(...)` binds every equation anew to arrive at an equal jaxpr,
+which takes as long as lowering it. Here JAX traces a function of the same inputs and outputs with
+one equation, and lowers the jaxpr in that function's place.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+
+placeholder_p = Primitive("calque_placeholder")
+"""Stands for a whole jaxpr; it is never lowered."""
+placeholder_p.multiple_results = True
+
+
+@placeholder_p.def_abstract_eval
+def _avals(*given: Any, avals: tuple[Any, ...]) -> tuple[Any, ...]:
+    return avals
+
+
+def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.stages.Lowered:
+    """A jaxpr as `jax.stages.Lowered`.
+
+    Args:
+        closed: the jaxpr.
+        avals: its inputs, as `jax.jit(...).lower` takes them.
+        options: for `jax.jit`.
+    """
+    if all(getattr(aval, "sharding", None) is None for aval in avals):
+        found = _traced(closed, avals, options)
+        if found is not None:
+            return found.lower()
+    return jax.jit(jaxpr_as_fun(closed), **options).lower(*avals)
+
+
+def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The jaxpr as `jax.stages.Traced`; None for releases of JAX built another way."""
+
+    def run(*arrays: Any) -> Any:
+        return placeholder_p.bind(*arrays, avals=tuple(closed.out_avals))
+
+    run.__name__ = run.__qualname__ = "jaxpr_as_fun"  # names the program, as without all this
+    traced: Any = jax.jit(run, **options).trace(*avals)
+    try:
+        params = traced._params
+        told = params["jaxpr"].jaxpr.debug_info
+        placed = ClosedJaxpr(closed.jaxpr.replace(debug_info=told), closed.consts)
+        traced._params = {**params, "jaxpr": placed}
+        return traced if traced.jaxpr is placed else None
+    except (AttributeError, KeyError, TypeError):
+        return None

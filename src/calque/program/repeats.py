@@ -1,0 +1,134 @@
+"""Find what a jaxpr does again and again: the layers of a deep model, forward and backward.
+
+Nothing is asked of the Python code. Layers are equal if they left equal equations behind, one layer
+after another (see `alike`). So hooks, dropout, another attribute or a patched method make a layer
+another one exactly where they make its program another one.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import Literal
+
+from calque.program.alike import Alike, alike, key_of
+
+LEAST = 6
+"""How many equations make a layer."""
+
+_PERIODS = 12  # how many lengths of a layer are tried
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Stretches that are alike, one right behind the other.
+
+    Attributes:
+        start: where the first one begins.
+        alike: they.
+    """
+
+    start: int
+    alike: Alike
+
+    @property
+    def end(self) -> int:
+        """Where the last one ends."""
+        return self.start + sum(map(len, self.alike.stretches))
+
+
+def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST) -> list[Repeat]:
+    """The repeats among the equations of a jaxpr, in their order; none overlap.
+
+    Args:
+        equations: of the jaxpr.
+        outputs: its results.
+        least: how many equations make a layer.
+    """
+    last = _last_uses(equations, outputs)
+    found = []
+    for start, period, count in _runs(_tokens(equations), least):
+        ends = [start + (i + 1) * period for i in range(count)]
+        stretches = [equations[end - period : end] for end in ends]
+
+        def is_needed(index: int, variable: Any, ends: list[int] = ends) -> bool:
+            return last.get(variable, -1) >= ends[index]
+
+        for members, one in alike(stretches, is_needed):
+            if members == list(range(members[0], members[0] + len(members))):
+                found.append(Repeat(start + members[0] * period, one))
+    return sorted(found, key=lambda one: one.start)
+
+
+def _tokens(equations: Sequence[Any]) -> list[int]:
+    """A number for each equation, the same for those that do the same with other operands."""
+    known: dict[Hashable, int] = {}
+    tokens = []
+    for index, equation in enumerate(equations):
+        key = key_of(equation)
+        tokens.append(-1 - index if key is None else known.setdefault(key, len(known)))
+    return tokens
+
+
+def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, int]:
+    """The last equation that takes each variable; their number for the results of the jaxpr."""
+    last: dict[Any, int] = {}
+    for index, equation in enumerate(equations):
+        for variable in equation.invars:
+            if not isinstance(variable, Literal):
+                last[variable] = index
+    last.update((v, len(equations)) for v in outputs if not isinstance(v, Literal))
+    return last
+
+
+# Numbers that repeat ------------------------------------------------------------------------------
+
+_Run = tuple[int, int, int]
+"""Where numbers repeat: start, period, count."""
+
+
+def _runs(tokens: list[int], least: int) -> Iterator[_Run]:
+    """Where the numbers repeat; none overlap, and the one that saves most comes first."""
+    free = [True] * len(tokens)
+    while True:
+        best = max(_candidates(tokens, free, least), key=_saved, default=None)
+        if best is None:
+            return
+        start, period, count = best
+        free[start : start + period * count] = [False] * (period * count)
+        yield best
+
+
+def _saved(run: _Run) -> int:
+    _, period, count = run
+    return period * (count - 1)
+
+
+def _candidates(tokens: list[int], free: list[bool], least: int) -> Iterator[_Run]:
+    places: dict[int, int] = {}
+    distances: Counter[int] = Counter()
+    for index, token in enumerate(tokens):
+        if free[index]:
+            if token in places:
+                distances[index - places[token]] += 1
+            places[token] = index
+    for period, _ in distances.most_common(_PERIODS):
+        if period >= least:
+            yield from _of_period(tokens, free, period)
+
+
+def _of_period(tokens: list[int], free: list[bool], period: int) -> Iterator[_Run]:
+    first = None
+    for index in range(len(tokens) - period + 1):
+        other = index + period
+        equal = (
+            other < len(tokens) and free[index] and free[other] and tokens[index] == tokens[other]
+        )
+        if equal and first is None:
+            first = index
+        elif not equal and first is not None:
+            count = (index - first) // period + 1
+            if count > 1:
+                yield first, period, count
+            first = None

@@ -1,0 +1,185 @@
+"""What a jaxpr does again and again, as a loop.
+
+The layers of a model become `lax.scan`: what each takes from the one before is carried, what all
+take is constant, its own inputs of the program (weights) are chosen by the number of the layer, and
+the rest is stacked. A loop bounds what is needed at once: where the weights are spread over
+devices, XLA gathers those of one layer at a time, where it would keep all that it has gathered. And
+it compiles one layer, however many there are.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from calque.device.memory.cell import x64
+from calque.program.alike import Alike
+from calque.program.jaxprs import build
+from calque.program.repeats import Repeat, repeats
+
+_LEAST = 3
+"""How many equations make a layer."""
+
+
+def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
+    """A jaxpr of the same results that loops over what it repeats, and how many loops it has."""
+    inner = closed.jaxpr
+    equations: list[Any] = []
+    done = count = 0
+    for repeat in repeats(inner.eqns, inner.outvars, _LEAST):
+        loop = _loop(inner, repeat)
+        if loop is not None:
+            equations += inner.eqns[done : repeat.start]
+            equations += loop
+            done, count = repeat.end, count + 1
+    if not count:
+        return closed, 0
+    found = build(closed, inner.invars, inner.outvars, equations + inner.eqns[done:])
+    return found, count
+
+
+class _Operands(NamedTuple):
+    """How the stretches of a repeat get what they are given; all by its place among that.
+
+    Attributes:
+        constant: what all are given.
+        carried: what each is given by the one before, as which of its results.
+        chosen: what each is given of the inputs of the program.
+        stacked: the rest.
+    """
+
+    constant: dict[int, Any]
+    carried: dict[int, int]
+    chosen: dict[int, list[Any]]
+    stacked: dict[int, list[Any]]
+
+
+def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
+    """How a loop gets the operands; None if it cannot."""
+    results = [alike.results(i) for i in range(len(alike.stretches))]
+    made = {v for row in results for v in row}
+    found = _Operands({}, {}, {}, {})
+    for place, row in enumerate(map(list, zip(*alike.given, strict=True))):
+        variables = {v for v in row if not isinstance(v, Literal)}
+        if not made.isdisjoint(variables):
+            before = _before(row, results)
+            if before is None or row[0] in made:
+                return None
+            found.carried[place] = before
+        elif len(variables) == 1 and not any(isinstance(v, Literal) for v in row):
+            found.constant[place] = row[0]
+        else:
+            (found.chosen if variables <= inputs else found.stacked)[place] = row
+    return found
+
+
+def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
+    """As which result each stretch but the first is given a row of variables by the one before."""
+    if any(isinstance(v, Literal) for v in row) or row[1] not in results[0]:
+        return None
+    index = results[0].index(row[1])
+    follows = all(row[i + 1] is results[i][index] for i in range(len(row) - 1))
+    return index if follows and row[0].aval == row[1].aval else None
+
+
+def _loop(jaxpr: Any, repeat: Repeat) -> list[Any] | None:
+    """The equations of a loop in place of a repeat; None if there can be none."""
+    alike = repeat.alike
+    operands = _operands(alike, set(jaxpr.invars))
+    if operands is None or not operands.carried:
+        return None
+    behind = {v for e in jaxpr.eqns[repeat.end :] for v in e.invars if not isinstance(v, Literal)}
+    behind.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    rows = [alike.results(i) for i in range(len(alike.stretches))]
+    needed = [(i, o) for i, row in enumerate(rows) for o, v in enumerate(row) if v in behind]
+    given = [
+        list(operands.constant.values()),
+        [alike.given[0][place] for place in operands.carried],
+        list(operands.chosen.values()),
+        list(operands.stacked.values()),
+    ]
+    run = partial(_run, jaxpr_as_fun(alike.body(jaxpr)), operands, needed, len(rows))
+    return _inlined(run, given, [rows[i][o] for i, o in needed], alike.stretches[0][0])
+
+
+def _run(
+    body: Callable[..., list[Any]],
+    operands: _Operands,
+    needed: list[tuple[int, int]],
+    count: int,
+    constant: list[Any],
+    begun: list[Any],
+    choices: list[list[Any]],
+    rows: list[list[Any]],
+) -> list[Any]:
+    """Run a loop.
+
+    Args:
+        body: what it does each time.
+        operands: where the operands come from.
+        needed: the results that something behind it takes, as (time, result).
+        count: how many times.
+        constant, begun, choices, rows: the operands of each kind, those carried as they begin.
+
+    Returns:
+        What is needed.
+    """
+    ends = list(operands.carried.values())
+    kept = sorted({o for i, o in needed if i < count - 1 or o not in ends})
+    stacks = [jnp.stack(row) for row in rows]
+
+    def step(carry: list[Any], own: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
+        index, parts = own
+        given = dict(zip(operands.constant, constant, strict=True))
+        given |= zip(operands.carried, carry, strict=True)
+        given |= zip(operands.chosen, [_chosen(index, row) for row in choices], strict=True)
+        given |= zip(operands.stacked, parts, strict=True)
+        made = body(*[given[place] for place in range(len(given))])
+        return [made[o] for o in ends], [made[o] for o in kept]
+
+    last, rest = lax.scan(step, begun, (jnp.arange(count), stacks), length=count)
+    return [rest[kept.index(o)][i] if o in kept else last[ends.index(o)] for i, o in needed]
+
+
+def _chosen(index: Any, row: list[Any]) -> Any:
+    """One of some arrays, which are not copied for that as they would be to be stacked."""
+    return lax.switch(index, [partial(lambda one: one, one) for one in row])
+
+
+def _inlined(
+    run: Callable[..., list[Any]], given: Any, results: list[Any], like: Any
+) -> list[Any] | None:
+    """The equations of a function of some variables, whose results are others; None if none are.
+
+    Args:
+        run: the function.
+        given: its operands, in any container.
+        results: the variables.
+        like: an equation in whose place they stand.
+    """
+    operands, tree = jax.tree_util.tree_flatten(given)
+    avals = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+        for v in operands
+    ]
+    with x64():
+        traced: Any = jax.make_jaxpr(lambda *a: run(*tree.unflatten(a)))(*avals)
+    inner = traced.jaxpr
+    made = {v for e in inner.eqns for v in e.outvars}
+    if traced.consts or len(set(map(id, inner.outvars))) < len(results):
+        return None
+    if any(isinstance(v, Literal) or v not in made for v in inner.outvars):
+        return None
+    names: dict[Any, Any] = dict(zip(inner.invars, operands, strict=True))
+    names.update(zip(inner.outvars, results, strict=True))
+    equations = []
+    for equation in inner.eqns:
+        own = [names.setdefault(v, type(like.outvars[0])(v.aval)) for v in equation.outvars]
+        taken = [v if isinstance(v, Literal) else names[v] for v in equation.invars]
+        source = like.source_info
+        equations.append(equation.replace(invars=taken, outvars=own, source_info=source))
+    return equations

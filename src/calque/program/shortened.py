@@ -1,0 +1,33 @@
+"""A program with what it repeats as calls, or as loops."""
+
+from jax.extend.core import ClosedJaxpr
+
+from calque.errors import TraceError
+from calque.program.called_repeats import called
+from calque.program.scanned_repeats import scanned
+
+
+def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxpr:
+    """A jaxpr of the same results that says what it repeats once.
+
+    Args:
+        closed: the jaxpr.
+        scan_layers: whether equal layers are to be a loop.
+        calls: whether what repeats may be calls.
+
+    Raises:
+        TraceError: there is to be a loop, and no layers are equal.
+    """
+    if scan_layers:
+        closed, loops = scanned(closed)
+        if not loops:
+            raise TraceError(_NO_LAYERS)
+    return called(closed) if calls else closed
+
+
+_NO_LAYERS = (
+    "calque.jit(..., scan_layers=True) finds no layers that are equal, one right behind the other: "
+    "layers are equal if each does to what the one before gives what the others do, with weights "
+    "of the same shapes and dtypes. Leave the option out, or look at what differs with "
+    "`calque.jit(step).lower(...).as_text()`."
+)

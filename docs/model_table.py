@@ -1,9 +1,15 @@
-"""A mkdocs hook: fills the tables of models.md from what the suite found (`models.json`)."""
+"""A mkdocs hook: the tables of models, from what the suite found (`models.json`).
+
+Fills the marks in models.md, and makes a page for each package.
+"""
 
 import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 MODES = ("forward", "forward-jit", "forward-compile", "train", "train-jit", "train-compile")
 HEAD = (
@@ -36,13 +42,28 @@ def _share(found: list[dict[str, str]], mode: str) -> str:
     return f"{sum(verdict.startswith('ok') for verdict in tried)} of {len(tried)}"
 
 
-def models() -> str:
-    """Every model in every mode."""
+def packages() -> list[str]:
+    """The packages whose models were tried."""
+    return list(dict.fromkeys(name.partition("/")[0] for name in findings()))
+
+
+def listing() -> str:
+    """Links to the pages of the packages."""
+    return ", ".join(f"[{package}](zoo/{package}.md)" for package in packages())
+
+
+def _page(package: str) -> str:
+    """Every model of a package in every mode."""
+    head = (
+        f"---\nhide: [toc]\n---\n\n# Models of {package}\n\n"
+        "[How they were tried, and what a cell says](../models.md).\n"
+    )
     rows = [
         f"| `{name}` | {' | '.join(_spoken(modes.get(mode, '')) for mode in MODES)} |"
         for name, modes in findings().items()
+        if name.startswith(f"{package}/")
     ]
-    return "\n".join([HEAD[0].format("model"), HEAD[1], *rows])
+    return "\n".join([head, HEAD[0].format("model"), HEAD[1], *rows])
 
 
 def _spoken(verdict: str) -> str:
@@ -62,7 +83,14 @@ def failures() -> str:
     return "\n".join(["| model | mode | what happens |", "|---|---|---|", *rows])
 
 
-TABLES = {"model counts": counts, "models": models, "model failures": failures}
+TABLES = {"model counts": counts, "packages": listing, "model failures": failures}
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Called by mkdocs: adds the pages of models."""
+    for package in packages():
+        files.append(File.generated(config, f"zoo/{package}.md", content=_page(package)))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-DEVICES = {"sharding.md": 8}  # pages that need more than one run in a process of their own
+ALONE: dict[str, dict[str, str]] = {
+    "in-200-lines.md": {},  # registers a device of its own, and PyTorch has room for one
+    "sharding.md": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+}
+"""Pages that run in a process of their own, with what they need in its environment."""
+
+
+def name_of(page: Path) -> str:
+    """The page's path below docs/; of README.md its name."""
+    return str(page.relative_to(DOCS)) if page.is_relative_to(DOCS) else page.name
 
 
 def program(page: Path) -> str:
@@ -28,21 +38,18 @@ def program(page: Path) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name_of)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if page.name in DEVICES:
-        forced = f"--xla_force_host_platform_device_count={DEVICES[page.name]}"
+    if (environment := ALONE.get(name_of(page))) is not None:
         command = [sys.executable, "-W", "error", "-c", program(page)]
-        done = subprocess.run(command, env=os.environ | {"XLA_FLAGS": forced}, capture_output=True)
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
         return
     exec(compile(program(page), str(page), "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     links = LINK.findall(page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -264,3 +264,50 @@ def test_an_error_of_the_rule_is_left_as_it_is():
 
     with pytest.raises(ValueError, match="^the rule's own words"):
         torch.ops.calque_tests.broken(torch.ones(2, device="jax"))
+
+
+def test_another_rule_brings_another_gradient():
+    torch.library.define("calque_tests::renewed", "(Tensor x) -> Tensor")
+    for factor in (2.0, 5.0):
+        calque.op("calque_tests::renewed")((lambda by: lambda x: by * x**3)(factor))
+        x = leaf(1.0, 2.0)
+        y = torch.ops.calque_tests.renewed(x)
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        assert first.tolist() == [3 * factor, 12 * factor]
+        assert second.tolist() == [6 * factor, 12 * factor]
+        inside = calque.jit(lambda x: torch.autograd.grad(y_of(x).sum(), x)[0])
+        assert inside(leaf(1.0, 2.0)).tolist() == first.tolist()
+
+
+def y_of(x):
+    return torch.ops.calque_tests.renewed(x)
+
+
+@pytest.mark.parametrize("wrapped", [lambda f: f, calque.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("name", "schema", "rule", "given"),
+    [
+        ("none", "(Tensor x) -> Tensor", lambda x: None, "a NoneType, but .* gives Tensor"),
+        ("text", "(Tensor x) -> Tensor", lambda x: "y", "a str, but .* gives Tensor"),
+        ("one", "(Tensor x) -> (Tensor, Tensor)", lambda x: x, "an array, but .* Tensor, Tensor"),
+        (
+            "some",
+            "(Tensor x) -> (Tensor, Tensor)",
+            lambda x: (x, None),
+            r"\(an array, a NoneType\), but .* Tensor, Tensor",
+        ),
+        ("list", "(Tensor x) -> Tensor[]", lambda x: x, r"an array, but .* List\[Tensor\]"),
+        ("written", "(Tensor(a!) x) -> ()", lambda x: None, "a NoneType, but .* gives Tensor"),
+    ],
+)
+def test_a_rule_gives_what_the_operator_gives(name, schema, rule, given, wrapped):
+    full = f"calque_tests::gives_{name}"
+    if full not in RULES:
+        torch.library.define(full, schema)
+        calque.op(full)(rule)
+    operator = getattr(torch.ops.calque_tests, f"gives_{name}")
+    x = torch.ones(2, device="jax")
+    with pytest.raises(TypeError, match=f"the rule of {full} gives {given}"):
+        wrapped(operator)(x)
+    assert x.tolist() == [1, 1]

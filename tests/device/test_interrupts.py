@@ -165,7 +165,9 @@ def test_a_handler_runs_once_for_a_signal_that_had_to_wait():
     frames = []
     signal.signal(SIGNAL, lambda signum, frame: frames.append((signum, frame.f_code.co_name)))
     moment(one_step([]))
-    assert frames == [(SIGNAL, "moment")]
+    assert [number for number, _ in frames] == [SIGNAL]
+    # Python runs it when the step has ended: at once, or when another thread has had its turn.
+    assert frames[0][1] in ("moment", "test_a_handler_runs_once_for_a_signal_that_had_to_wait")
 
 
 @pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])

@@ -141,6 +141,15 @@ def test_another_stores_entries_count_too(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in _files(tmp_path)) <= 2000
 
 
+def test_only_an_abandoned_half_written_file_goes(tmp_path: Path) -> None:
+    abandoned, written_now = tmp_path / "tmp1", tmp_path / "tmp2"
+    for path in (abandoned, written_now):
+        path.write_bytes(bytes(900))
+    os.utime(abandoned, (0, 0))
+    Store(tmp_path, 800).put("a", bytes(100))
+    assert written_now.exists() and not abandoned.exists()
+
+
 def test_writers_and_readers_at_once(tmp_path: Path) -> None:
     def work(seed: int) -> None:
         store = Store(tmp_path, 5000)

@@ -202,3 +202,65 @@ def test_tensors_that_are_no_arguments_are_constants_and_not_written():
     apply, _ = calque.functional(lambda x: there.add_(x))
     with pytest.raises(calque.TraceError, match="no argument is written"):
         apply({}, np.zeros(2, np.float32))
+
+
+def _doubles(x):
+    x.mul_(2)
+    return (x * x).sum()
+
+
+def _sets(x):
+    x[0] = 5
+    return (x * x).sum()
+
+
+def _clips(x):
+    return nn.ReLU(inplace=True)(x).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "gradient"),
+    [(_doubles, 56, [8, 16, 24]), (_sets, 38, [0, 4, 6]), (_clips, 14, [2, 4, 6])],
+)
+@pytest.mark.parametrize("kind", ["torch", "jax"])
+def test_an_argument_may_be_written_in_place(function, value, gradient, kind):
+    apply, params = calque.functional(function, gradient=kind)
+    x = jnp.array([1.0, 2.0, 3.0])
+    assert apply(params, x) == value
+    assert jax.jit(apply)(params, x) == value
+    assert jax.grad(lambda x: apply(params, x))(x).tolist() == gradient
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_what_a_function_did_before_its_write_is_done_once():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.shapes = []
+
+        def forward(self, x):
+            self.shapes = [*self.shapes, tuple(x.shape)]
+            x += self.weight
+            return x.sum()
+
+    module = Writes()
+    apply, params = calque.functional(module)
+    gradients = jax.grad(apply)(params, jnp.ones(3))
+    assert gradients["weight"].tolist() == [1, 1, 1]
+    assert module.shapes == [(3,)]
+
+
+def test_a_parameter_must_not_be_written_in_place():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            self.weight.mul_(2)
+            return (self.weight * x).sum()
+
+    apply, params = calque.functional(Writes())
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        apply(params, jnp.ones(3))

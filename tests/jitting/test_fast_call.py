@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import calque
-from calque.jitting.fast_call import MISS, FastCall
+from calque.jitting.fast_call import FastCall, FastCalls
+from calque.jitting.generated.source import MISS
 
 
 class Taken:
@@ -15,14 +16,21 @@ class Taken:
 
     def __init__(self, monkeypatch):
         self.count = 0
-        call = FastCall.__call__
+        like = FastCalls.like
 
-        def counted(fast, args, kwargs):
-            result = call(fast, args, kwargs)
-            self.count += result is not MISS
-            return result
+        def counting(function):
+            def counted(args):
+                result = function(args)
+                self.count += result is not MISS
+                return result
 
-        monkeypatch.setattr(FastCall, "__call__", counted)
+            return function and counted
+
+        def counted(calls, *given):
+            found = like(calls, *given)
+            return found and FastCall(*map(counting, found))
+
+        monkeypatch.setattr(FastCalls, "like", counted)
 
 
 @pytest.fixture

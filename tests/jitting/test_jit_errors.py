@@ -270,3 +270,18 @@ def test_the_reason_of_every_trace_is_told():
     assert run.history[2] == "argument 1 was 1 and is 2"
     assert "model.training was True and is False" in run.history[3]
     assert "model.p was 0.5 and is 0.1" in run.history[4]
+
+
+def test_the_loss_of_a_step_says_that_its_graph_is_freed():
+    model = nn.Linear(3, 2).to("jax")
+
+    @calque.jit
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    loss = step(ones(2, 3))
+    assert repr(loss).endswith("grad_fn=<FreedBackward>)")
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
@@ -174,6 +175,23 @@ def test_embedding_bag(mode: str) -> None:
     offsets = torch.tensor([0, 2, 2, 5])
     flat = torch.tensor([1, 2, 4, 5, 4, 3, 2, 6])
     assert_same(module, flat, lambda m, i: m(i, offsets.to(i.device)), steps=1)
+
+
+@pytest.mark.parametrize("bag", [[0, 1, 2], [1, 0, 2], [2, 1], [1, 1], [1], []])
+def test_the_largest_of_a_bag_is_nan_where_nan_comes_first(bag: list[int]) -> None:
+    def largest(device: str) -> list[torch.Tensor]:
+        nan = float("nan")
+        weight = torch.tensor([[1.0, nan], [nan, 2.0], [3.0, 0.0]], device=device).requires_grad_()
+        indices = torch.tensor(bag, dtype=torch.int64, device=device)
+        out = F.embedding_bag(
+            indices, weight, torch.tensor([0, len(bag)], device=device), mode="max"
+        )
+        out.sum().backward()
+        assert weight.grad is not None
+        return [out.detach().cpu(), weight.grad.cpu()]
+
+    for ours, theirs in zip(largest("jax"), largest("cpu"), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
 def test_embedding_options() -> None:

@@ -5,7 +5,6 @@ gathers a parameter where it is used. The batch at the module's inputs and outpu
 same axes: without that XLA may gather activations instead.
 """
 
-import warnings
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from torch.utils import _pytree as pytree
 from calque.distributed.layouts import FREE, divides, is_tensor, with_axes
 from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
 from calque.distributed.tensors import place, placement_spec
+from calque.errors.warning import warn
 from calque.sharding import P, constrain
 
 _warned: list[bool] = []
@@ -135,10 +135,9 @@ def fully_shard(
         raise ValueError(f"fully_shard takes a mesh of one or two dimensions, not of {on.ndim}")
     if reshard_after_forward and not _warned:
         _warned.append(True)
-        warnings.warn(
+        warn(
             "fully_shard on a mesh of type 'jax': reshard_after_forward is left to XLA, which may "
-            "keep gathered weights from the forward for the backward",
-            stacklevel=2,
+            "keep gathered weights from the forward for the backward"
         )
     modules = list(module) if isinstance(module, list | tuple) else [module]
     if any(isinstance(one, JaxFSDPModule) for one in modules):

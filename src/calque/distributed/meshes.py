@@ -4,7 +4,6 @@ A mesh counts devices, of all processes. PyTorch's has a process for each device
 along each dimension; here a process has several devices and XLA knows the groups.
 """
 
-import warnings
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -14,6 +13,7 @@ import torch
 from jax.sharding import Mesh
 from torch.distributed.device_mesh import DeviceMesh
 
+from calque.errors.warning import warn
 from calque.sharding.mesh import mesh as make_mesh
 
 _torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
@@ -69,11 +69,10 @@ class JaxDeviceMesh(DeviceMesh):
         names = self._axes[mesh_dim or 0]
         places = _places(self._jax_mesh, names)
         if len(set(places)) > 1:
-            warnings.warn(
+            warn(
                 f"this process has devices at {len(set(places))} places along {'_'.join(names)}, "
                 f"and is given the first of them as its local rank, {places[0]}: a tensor is "
-                "global here, so that a batch is the whole batch and not a part for each rank",
-                stacklevel=2,
+                "global here, so that a batch is the whole batch and not a part for each rank"
             )
         return places[0]
 

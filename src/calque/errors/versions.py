@@ -5,8 +5,9 @@ The bounds of `pyproject.toml` are the first and the last of these, and a test c
 
 import platform
 import re
-import warnings
 from collections.abc import Mapping
+
+from calque.errors.warning import warn
 
 Release = tuple[int, int]
 
@@ -51,9 +52,8 @@ def warn_of_untested(installed: Mapping[str, str]) -> None:
         installed: the version of PyTorch and JAX.
     """
     if said := untested({"Python": platform.python_version(), **installed}):
-        warnings.warn(
+        warn(
             f"calque was never tested with {' and '.join(said)}: it may fail, or raise other "
             "errors than PyTorch's. constraints*.txt of its sources are the sets that are tested.",
             UntestedVersionWarning,
-            stacklevel=3,
         )

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim, max_dim, min_dim
-from jax._src.lax.lax import _convert_element_type
 from jax.errors import ConcretizationTypeError
 from torch import fx
 from torch.utils import _pytree as pytree
@@ -30,6 +28,13 @@ from calque.graph.interpreter import Nodes, on_device
 from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
 from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
+from calque.upstream.jax_internals import (
+    InconclusiveDimensionOperation,
+    convert_element_type,
+    is_symbolic_dim,
+    max_dim,
+    min_dim,
+)
 
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +46,7 @@ def _as_float(x: Any) -> Any:
     """A size as a number that is no integer, weakly typed as Python's are."""
     if not is_symbolic_dim(x):
         return float(x)
-    return _convert_element_type(jnp.asarray(x), np.dtype(np.float64), weak_type=True)
+    return convert_element_type(jnp.asarray(x), np.dtype(np.float64), weak_type=True)
 
 
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {

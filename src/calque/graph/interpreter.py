@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array, lax
-from jax._src.core import eval_context
 from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -24,6 +23,7 @@ from calque.graph.node_location import located, origin_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
 from calque.tracing.graph.checks import assign, expect_container
+from calque.upstream.jax_internals import eval_context
 
 _CAPTURED = (
     "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import torch
 from jax import Array
-from jax._src.config import enable_x64
 
 from calque.device.backend.interop import to_jax
 from calque.device.memory.cell import wrap
 from calque.program import signature
+from calque.upstream.jax_internals import enable_x64
 
 
 def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:

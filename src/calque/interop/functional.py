@@ -21,6 +21,7 @@ from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import prune, split
 from calque.program.lifting import Lifting, close
+from calque.program.manual_axes import axes_of, run_varying, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
 from calque.state import Running, Snapshot, StateGuard
@@ -103,7 +104,9 @@ class Functional:
             raise TraceError(
                 "a random operator ran in a functional module: pass rng=jax.random.key(...)"
             )
-        results = trace.run(*(inputs if trace.random else arrays))
+        given = inputs if trace.random else arrays
+        axes = axes_of(given)
+        results = trace.run(*(varying(array, axes) for array in given))
         return trace.rebuild(results)
 
     def _trace(self, leaves: list[Any], spec: Any) -> "_Trace":
@@ -117,7 +120,14 @@ class Functional:
             if guard.holds():
                 return trace
         snapshot = Snapshot(self._fn)
-        trace = _Trace(self, leaves, spec, Running(snapshot))
+        try:
+            trace = _Trace(self, leaves, spec, Running(snapshot))
+        except RuntimeError as error:
+            if _WRITES_TO_LEAF not in str(error):
+                raise
+            snapshot.restore()
+            snapshot = Snapshot(self._fn)
+            trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves=False)
         known.append((StateGuard(snapshot.rows), trace))
         return trace
 
@@ -168,12 +178,26 @@ def _place(source: Source, count: int) -> int:
 
 
 class _Trace:
-    """One traced form of a functional module."""
+    """One traced form of a functional module.
+
+    Args:
+        functional: the module.
+        leaves, spec: an example call, flattened.
+        running: watches what it reads of Python's state.
+        arguments_are_leaves: whether the tensors among the arguments are leaves of PyTorch's
+            graph, as far as they are differentiated. Those may not be written in place.
+    """
 
     def __init__(
-        self, functional: Functional, leaves: list[Any], spec: Any, running: Running
+        self,
+        functional: Functional,
+        leaves: list[Any],
+        spec: Any,
+        running: Running,
+        arguments_are_leaves: bool = True,
     ) -> None:
         self._functional = functional
+        self._arguments_are_leaves = arguments_are_leaves
         self._running = running
         self._lifting = _Pure()
         with self._lifting.activated(), torch.enable_grad():
@@ -209,7 +233,11 @@ class _Trace:
             stand_ins.append(tensor)
             index += 1
         lifting.random_source = lambda: _packed(lifting.new_input(_KeySource(), (2,), np.uint32))
-        tree = jax.tree_util.tree_unflatten(spec, _detached_buffers(stand_ins, spec))
+        given = _detached_buffers(stand_ins, spec)
+        tree = jax.tree_util.tree_unflatten(spec, given)
+        if not self._arguments_are_leaves:
+            params, buffers, *arguments = tree
+            tree = (params, buffers, *jax.tree.map(_computed, arguments))
         with self._running.watching():
             result, buffers = self._functional.call(tree)
         outputs, self._spec = signature.flatten((result, buffers))
@@ -289,8 +317,9 @@ def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
     function = jaxpr_as_fun(jaxpr)
 
     def run(*arrays: Array) -> list[Array]:
+        axes = axes_of(arrays)
         with x64():
-            return function(*arrays)
+            return run_varying(jaxpr, axes, arrays) if axes else function(*arrays)
 
     return run
 
@@ -301,6 +330,18 @@ def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
     for tensor in (buffers or {}).values():
         tensor.requires_grad_(False)
     return stand_ins
+
+
+_WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place operation"
+
+
+def _computed(value: Any) -> Any:
+    """A tensor that a function may write to, whose gradient goes through to `value`."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return value
+    made = value.clone()
+    made.retain_grad()
+    return made
 
 
 def _is_array(value: Any) -> bool:

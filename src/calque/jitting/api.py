@@ -19,12 +19,14 @@ from torch.profiler import record_function
 
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
+from calque.device.runtime import threads
 from calque.device.runtime.executable import calls_back, devices_of
 from calque.errors import tidy
 from calque.jitting import settings
 from calque.jitting.assumed_values import Assumptions
 from calque.jitting.explain import Explanation, explain
-from calque.jitting.fast_call import MISS, FastCall
+from calque.jitting.fast_call import FastCall
+from calque.jitting.generated.source import MISS
 from calque.jitting.hints import add_hint
 from calque.jitting.modes import ambient
 from calque.jitting.module import JittedModule
@@ -53,6 +55,10 @@ logger = logging.getLogger("calque.jit")
 MAX_PROGRAMS = 128
 """For how many signatures a jitted function keeps programs, unless it is told."""
 
+_turn, _present = threads.turn, threads.present
+_functorch_level = torch._C._functorch.maybe_current_level
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_anomaly = torch.is_anomaly_enabled
 _TENSORS = "the function left tensors behind in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
@@ -103,22 +109,33 @@ class Jitted(Generic[P, R]):
         try:
             if _profiler_enabled():
                 with record_function(f"calque.jit: {self}"):
-                    return self._call(args, kwargs)
-            return self._call(args, kwargs)
+                    return self._shared(args, kwargs)
+            fast = self._fast
+            if fast is None or fast.alone is None or kwargs or len(_present) > 1:
+                return self._shared(args, kwargs)
+            with _turn:
+                result = fast.alone(args) if len(_present) < 2 else MISS
+            return self._call(args, kwargs) if result is MISS else result
         except Exception as error:
             add_hint(error)
             tidy(error)
             raise  # which adds no frame, unlike `raise error`
 
-    def _call(self, args: Any, kwargs: Any) -> Any:
-        if self._fast is not None:
+    def _shared(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call where other threads may be on the device."""
+        fast = self._fast
+        if fast is not None and not kwargs:
             try:
                 with self._lock:
-                    result = self._fast(args, kwargs) if self._fast is not None else MISS
+                    result = fast.shared(args)
                 if result is not MISS:
                     return result
             except Stale:
                 pass
+        return self._call(args, kwargs)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call in general."""
         leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
@@ -317,12 +334,12 @@ def _is_inlined() -> bool:
     """
     return (
         active.inlining
-        or torch._C._functorch.maybe_current_level() is not None
+        or _functorch_level() is not None
         or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch.is_anomaly_enabled()
+        or _dispatch_modes()
+        or _is_anomaly()
         or is_tracing()
-        or others_compile()
+        or (compiler._is_compiling_flag and others_compile())
         or compiler.is_dynamo_compiling()
     )
 

@@ -1,110 +1,111 @@
-"""Calls with the same kinds of tensors as the last one, recognized in fewer steps.
+"""Calls with the same kinds of tensors as the last one, by functions that are made for that.
 
 The general path takes a call's arguments apart as pytrees, looks its signature up and asks the
-programs that it finds. Most calls are like the one before: some tensors, nothing else. What is
-compared here is the same; whatever differs is left to the general path.
+programs that it finds. Most calls are like the one before: some tensors, nothing else. For these a
+function is generated that compares the same; whatever differs is left to the general path.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from calque.device.runtime.placement import placements_of, spread
+from calque.jitting.generated.arguments import is_known, write_arguments, write_modes
+from calque.jitting.generated.guards import write_guards
+from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.steps import is_simple, write_step
+from calque.jitting.guards import OptimizerGuard
 from calque.program import turns
+from calque.state import StateGuard
 
 if TYPE_CHECKING:
     from calque.jitting.program import Program
 
-MISS: Any = object()
-"""Stands for no result: the general path decides."""
-
 _Tensor = torch.Tensor
-_is_grad_enabled = torch.is_grad_enabled
-_is_inference = torch.is_inference_mode_enabled
-_is_autocast = torch.is_autocast_enabled
-_default_dtype = torch.get_default_dtype
-_modes = torch._C._len_torch_function_stack
+Call = Callable[[tuple[Any, ...]], Any]
 
 
-class FastCall:
-    """One program, for calls with tensors alone; made by `fast_call`."""
+class FastCall(NamedTuple):
+    """One program, for calls with tensors alone.
 
-    __slots__ = (
-        "_count",
-        "_dtype",
-        "_forms",
-        "_grad",
-        "_guards",
-        "_placements",
-        "_program",
-        "_state",
-    )
+    Both functions take the positional arguments of a call, and return its result; or `MISS` if the
+    call is of another kind. Nothing has been changed then.
 
-    def __init__(self, program: "Program", leaves: list[torch.Tensor], ambient: Any) -> None:
-        self._program = program
-        self._count = len(leaves)
-        self._forms = [(leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves]
-        self._placements = _placements(leaves)
-        self._grad, _, _, self._dtype, _ = ambient
-        self._guards = [guard.holds for guard in program.guards]
-        self._state = program.state_written
+    Attributes:
+        alone: for a thread that knows that it is alone on the device, and holds `threads.turn`;
+            None if the program has to be run as in `shared`.
+        shared: for any thread.
+    """
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of the program; `MISS` if the call is of another kind."""
-        if kwargs or len(args) != self._count or self._grad is not _is_grad_enabled():
-            return MISS
-        cells = set()
-        for tensor, (shape, stride, dtype) in zip(args, self._forms):
-            if (
-                type(tensor) is not _Tensor
-                or tensor.shape != shape
-                or tensor.dtype is not dtype
-                or tensor.stride() != stride
-                or tensor.requires_grad
-                or tensor.__dict__
-            ):
-                return MISS
-            cell = getattr(tensor.untyped_storage(), "cell", None)
-            if cell is None:  # a tensor of another device
-                return MISS
-            cells.add(cell)
-        if (
-            len(cells) != self._count
-            or _is_inference()
-            or _is_autocast("jax")
-            or _modes()
-            or _default_dtype() is not self._dtype
-            or (self._state and not self._state.isdisjoint(cells))
-            or (spread.exists and _placements(args) != self._placements)
-        ):
-            return MISS
-        program = self._program
-        program.checked = turns.past.changes
-        for holds in self._guards:
-            if not holds():
-                return MISS
-        return program(list(args), (args, kwargs))
+    alone: Call | None
+    shared: Call
 
 
-def _placements(leaves: Sequence[torch.Tensor]) -> list[Any]:
-    return placements_of([leaf.untyped_storage().cell.array for leaf in leaves])  # type: ignore[attr-defined]
-
-
-def fast_call(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | None:
-    """Calls like this one, if their arguments are tensors that need nothing else than is compared.
+class FastCalls:
+    """The fast calls of one program, which has one signature.
 
     Args:
-        program: serves the call, and every other one of its signature, as long as its guards hold
-            and no argument shares memory with its `state_written`.
-        args, kwargs: of the call.
-        key: its signature.
+        program: serves every call of that signature, as long as its guards hold and no argument
+            shares memory with its `state_written`.
     """
+
+    def __init__(self, program: "Program") -> None:
+        self._program = program
+        self._made: FastCall | None = None
+        self._made_for: Any = None
+        self._seen: Any = None
+
+    def like(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+        """Calls like this one, if their arguments are tensors that need nothing else than is
+        compared, and nothing changes from call to call what that is.
+
+        Args:
+            args, kwargs: of a call that the program serves.
+            key: its signature.
+        """
+        guards = self._program.guards
+        now = (spread.exists, *(g.expected for g in guards if type(g) is StateGuard))
+        if now != self._made_for:
+            if now != self._seen:  # made when it has come twice
+                self._seen = now
+                return None
+            self._made = _made(self._program, args, kwargs, key)
+            self._made_for = now
+        return self._made
+
+
+def _made(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | None:
     _, (_, inference, autocast, _, modes), sharing, *_ = key
-    if kwargs or inference or autocast or modes or sharing:
+    if kwargs or inference or autocast or modes or sharing or not is_known():
         return None
     if any(type(one) is not _Tensor or one.requires_grad or one.__dict__ for one in args):
         return None
     if not all(hasattr(one.untyped_storage(), "cell") for one in args):
         return None
-    return FastCall(program, list(args), key[1])
+    alone = _function(program, args, key, True) if is_simple(program) else None
+    return FastCall(alone, _function(program, args, key, False))
+
+
+def _function(program: "Program", args: Any, key: Any, alone: bool) -> Call:
+    _, (grad, _, _, dtype, _), *_ = key
+    source = Source("args")
+    if not alone:
+        source.line("{}.checked = {}.changes", program, turns.past)
+    write_arguments(source, list(args), program.state_written)
+    write_modes(source, grad, dtype, not args)
+    if spread.exists:
+        source.line(f"if {{}}(args) != {{}}: {LEAVE}", _placements, _placements(args))
+    else:
+        source.line(f"if {{}}.exists: {LEAVE}", spread)
+    # Those of optimizers are looked at with the numbers that come from there.
+    write_guards(source, [g for g in program.guards if not alone or type(g) is not OptimizerGuard])
+    if alone:
+        write_step(source, program)
+    else:
+        source.line("return {}([*args], (args, {{}}))", program)
+    return source.function()
+
+
+def _placements(tensors: Sequence[Any]) -> list[Any]:
+    return placements_of([one.untyped_storage().cell.array for one in tensors])

@@ -74,20 +74,20 @@ class CellGuard:
         self.cells = [cell for _, cell, _ in rows]
         self.storages = [tensor.untyped_storage() for tensor in self.tensors]
         self.geometries = [(view, cell.array.shape) for _, cell, view in rows]
-        self._looked_at = -1
+        self.looked_at = -1
 
     def holds(self) -> bool:
         """Whether every tensor stands where it stood, in the same geometry."""
         if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
             return False
         count = regeometries.count
-        if count != self._looked_at:
+        if count != self.looked_at:
             now = [
                 (view_of(t), c.array.shape) for t, c in zip(self.tensors, self.cells, strict=True)
             ]
             if now != self.geometries:
                 return False
-            self._looked_at = count
+            self.looked_at = count
         return True
 
     def why(self) -> str:
@@ -155,14 +155,14 @@ class OptimizerGuard:
     def __init__(self, optimizers: Iterable[Optimizer], watch: Watch) -> None:
         self.rows = [(o, settings_of(o)) for o in optimizers]
         self.watch = watch
-        self._optimizers = [optimizer for optimizer, _ in self.rows]
+        self.optimizers = [optimizer for optimizer, _ in self.rows]
         self._versions: list[int] = []
 
     def holds(self) -> bool:
         """Whether every setting and comparison is as it was."""
         if version_of is None:
             return self._hold()
-        groups = chain.from_iterable(map(_param_groups, self._optimizers))
+        groups = chain.from_iterable(map(_param_groups, self.optimizers))
         versions = list(map(version_of, groups))  # no two dicts have the same
         if versions != self._versions:
             if not self._hold():

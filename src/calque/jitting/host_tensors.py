@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.device.kernels import foreign
@@ -73,6 +74,8 @@ class Witness(TorchDispatchMode):
             self._check(func, args, kwargs, outside, on_device)
         if changes_geometry(func) and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
+        if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
+            args, kwargs = _on_the_device(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
         self._born(func, result, kwargs)
         return result
@@ -156,6 +159,33 @@ def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
 def _goes_to_device(kwargs: Any) -> bool:
     device = kwargs.get("device")
     return device is not None and torch.device(device).type == "jax"
+
+
+def _takes_traced_number(args: Any, kwargs: Any) -> bool:
+    values = (*args, *kwargs.values()) if kwargs else args
+    return any(isinstance(value, torch.SymFloat) for value in values)
+
+
+def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of an operator that takes a number of the program, moved to the device.
+
+    A kernel of the CPU would compute with the number, which has no value yet.
+
+    Raises:
+        TraceError: the operator writes to a CPU tensor, or makes one of no other tensor.
+    """
+    tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if not tensors or func._schema.is_mutable:
+        raise unrepeatable(
+            f"{func} computes on the CPU with a number of a param group",
+            "inside calque.jit, where the number is an input of the program and has no value",
+            "Make the tensor on the device, with device='jax'.",
+        )
+
+    def move(x: Any) -> Any:
+        return x.to("jax") if isinstance(x, Tensor) else x
+
+    return torch.utils._pytree.tree_map(move, (args, kwargs))
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -42,9 +42,13 @@ class JittedModule(Module):
         module = own["_modules"]["_orig_mod"]
         if "_initialize_hook" in module.__dict__:  # a lazy module, whose parameters have no shape
             module._infer_parameters(module, args, kwargs)
-        for name in _HOOKS:
-            if own[name]:
-                return super().__call__(*args, **kwargs)
+        if (  # a loop over the names would take longer than all else here
+            own["_forward_pre_hooks"]
+            or own["_forward_hooks"]
+            or own["_backward_pre_hooks"]
+            or own["_backward_hooks"]
+        ):
+            return super().__call__(*args, **kwargs)
         return own["_jitted"](*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from calque.device.runtime import threads
 from calque.device.runtime.placement import spread
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
-from calque.jitting.fast_call import MISS, FastCall, fast_call
+from calque.jitting.fast_call import FastCall, FastCalls
 from calque.jitting.gathering import Call, Changing, Gathering
 from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.input_sources import state_of
@@ -69,22 +69,22 @@ class Program(Stepping[Call]):
         self.guards = recording.guards
         self.calls = 0
         self.unverified = False
-        self._fast: Any = MISS  # not asked for yet
+        self._fast: FastCalls | None = None
         self.single_use = bool(recording.survivors or recording.unrepeatable)
         self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
-        self._rebuild = same_tree(recording.spec)
-        self._n_written = len(recording.written)
-        self._optimizers = recording.optimizers
+        self.rebuild = same_tree(recording.spec)
+        self.n_written = len(recording.written)
+        self.optimizers = recording.optimizers
         self._state = state_of(recording.inputs)
         self._state |= {target for target in recording.written if isinstance(target, Cell)}
-        self._handles = [
+        self.handles = [
             recording.handles[cell] for cell in recording.written if cell in recording.handles
         ]
         self._call_guards: list[CallGuard] = list(recording.call_guards)
-        if recording.implicit or self._n_written:
-            shared = recording.sharing, recording.pinned, self._state, bool(self._n_written)
+        if recording.implicit or self.n_written:
+            shared = recording.sharing, recording.pinned, self._state, bool(self.n_written)
             self._call_guards.append(SharingGuard(recording.implicit, *shared))
-        self._carrying: Carrying | None = None
+        self.carrying: Carrying | None = None
         self._prepare()
 
     def _prepare(self) -> None:
@@ -93,34 +93,35 @@ class Program(Stepping[Call]):
         if backward is None:
             forward, kept = prune(recording.jaxpr)
         else:
-            forward, self._carrying, kept = carrying(recording, backward)
-        self._gives_gradients = self._carrying is not None and self._carrying.gives_gradients
+            forward, self.carrying, kept = carrying(recording, backward)
+        self._gives_gradients = self.carrying is not None and self.carrying.gives_gradients
         del recording.jaxpr
-        self._inputs = [recording.inputs[i] for i in kept]
-        self._turned: dict[int, Order] = {}
+        self.inputs = [recording.inputs[i] for i in kept]
+        self.turned: dict[int, Order] = {}
         only_computes = backward is None and not recording.written
         self._options = options_of(forward.jaxpr, only_computes)
         if only_computes and not spread.exists:
-            cells = [i for i, one in enumerate(self._inputs) if isinstance(one.source.memory, Cell)]
-            self._turned = stored(forward, cells)
-        forward = materialized(channels_last(forward, self._turned))
-        self._higher = Higher(self._inputs, recording, self._retrace)
+            cells = [i for i, one in enumerate(self.inputs) if isinstance(one.source.memory, Cell)]
+            self.turned = stored(forward, cells)
+        forward = materialized(channels_last(forward, self.turned))
+        self.forms = forward.out_avals
+        self._higher = Higher(self.inputs, recording, self._retrace)
         self.may_raise = may_raise(forward.jaxpr)
         # A differentiable program's backward may still need what the forward overwrites, and after
         # an error of the program or a wrong assumption everything must be as it was.
         keep = self._gives_gradients or recording.checks.looks or self.may_raise
         written = set() if keep else set(recording.written)
-        self._donated = [
+        self.donated = [
             i
-            for i, one in enumerate(self._inputs)
+            for i, one in enumerate(self.inputs)
             if one.source.memory is not None and one.source.memory in written
         ]
-        self.donating = bool(self._donated)
+        self.donating = bool(self.donated)
         self.draws = recording.draws
         self.random = [
-            i for i, one in enumerate(self._inputs) if isinstance(one.source, RandomSource)
+            i for i, one in enumerate(self.inputs) if isinstance(one.source, RandomSource)
         ]
-        self._placements = [one.placement for one in self._inputs]
+        self._placements = [one.placement for one in self.inputs]
         found = [*self._placements, *recording.placements, *constraints(forward.jaxpr)]
         self._whole = settled(self._state, found)
         self.guards.append(PlacementGuard(self._state))
@@ -128,13 +129,13 @@ class Program(Stepping[Call]):
             self._call_guards.append(self._implicit_placements())
         self._jitted = jax.jit(
             jaxpr_as_fun(forward),
-            donate_argnums=tuple(self._donated),
+            donate_argnums=tuple(self.donated),
             out_shardings=pinned(recording.placements, len(forward.out_avals), self._whole),
         )
-        self._gathering = Gathering(self._inputs, self._gives_gradients)
+        self._gathering = Gathering(self.inputs, self._gives_gradients)
         self.gather = self._gathering.arrays
-        if self._turned:
-            self.gather = Turning(self.gather, self._turned)
+        if self.turned:
+            self.gather = Turning(self.gather, self.turned)
         self._changing = Changing(recording)
         self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
         self.fixed_targets = recording.written if self._simple_writes else ()
@@ -160,26 +161,26 @@ class Program(Stepping[Call]):
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
         with x64():
-            found = avals(self._inputs, self._placements, self._whole, self._turned)
+            found = avals(self.inputs, self._placements, self._whole, self.turned)
             return self._jitted.lower(*found)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""
         with x64():
-            numbers = [i for i, one in enumerate(self._inputs) if one.source.is_number]
+            numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
             compiled = compiler(lowered, self._options)
-            self.execution = Execution(compiled, numbers, self._donated, self.may_raise)
+            self.execution = Execution(compiled, numbers, self.donated, self.may_raise)
 
     def describe(self) -> dict[str, Any]:
         """What the program lifted, writes, donates and is guarded by."""
         lifted: dict[str, list[str]] = {}
-        for one in self._inputs:
+        for one in self.inputs:
             lifted.setdefault(one.source.heading, []).append(one.name)
         return {
             "calls": self.calls,
             "lifted": lifted,
-            "written": self._n_written,
-            "donated": len(self._donated),
+            "written": self.n_written,
+            "donated": len(self.donated),
             "rebound": [place.holder.name(place.key) for place, _ in self.recording.rebound],
             "assumed": self.assumed.lines() if self.assumed else [],
             "hits": self.assumed.hits if self.assumed else 0,
@@ -201,16 +202,17 @@ class Program(Stepping[Call]):
             args, kwargs: of a call that the program serves.
             key: its signature, that of all calls that the program serves.
         """
-        if self._fast is MISS:
-            one = self.recording
-            exact = not (one.implicit or one.call_guards or self.assumed)
-            self._fast = fast_call(self, args, kwargs, key) if exact else None
-        return self._fast
+        one = self.recording
+        if one.implicit or one.call_guards or self.assumed:
+            return None
+        if self._fast is None:
+            self._fast = FastCalls(self)
+        return self._fast.like(args, kwargs, key)
 
     @property
     def state_written(self) -> Collection[Cell]:
         """The cells of the state, no argument's, if it writes to any."""
-        return self._state if self._n_written else ()
+        return self._state if self.n_written else ()
 
     def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
         """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
@@ -233,7 +235,7 @@ class Program(Stepping[Call]):
             given: the call's (args, kwargs), in whose containers the function may write.
         """
         self.calls += 1
-        for optimizer in self._optimizers:  # what a scheduler looks at before it warns
+        for optimizer in self.optimizers:  # what a scheduler looks at before it warns
             optimizer._opt_called = True
         if self.recording.implicit:
             leaves = list(leaves)
@@ -244,7 +246,7 @@ class Program(Stepping[Call]):
         results, passed = self._ask(call) if self._is_silent else self.step(call)
         for tensor, gradient, kept in passed:  # runs hooks: not in the step
             torch.autograd.backward(tensor, gradient, kept)
-        return self._rebuild(results)
+        return self.rebuild(results)
 
     def _ask(self, call: Call) -> tuple[list[Any], list[Any]]:
         """Run a program that changes nothing."""
@@ -281,7 +283,7 @@ class Program(Stepping[Call]):
 
     def look(self, call: Call, outputs: list[Array]) -> None:
         """Raise what the checks of values say."""
-        self.recording.checks.look(outputs, self._n_written)
+        self.recording.checks.look(outputs, self.n_written)
 
     def failed(self, error: RuntimeError) -> BaseException:
         """What to raise for an error of the program."""
@@ -311,7 +313,7 @@ class Program(Stepping[Call]):
             The leaves of its result; and the gradients that are to be passed on, with their tensors
             and whether the graph behind these is to be kept.
         """
-        if self._carrying is None or torch.is_grad_enabled():
+        if self.carrying is None or torch.is_grad_enabled():
             found = self._finish(call, outputs)
         else:
             with torch.enable_grad():  # as the function had it where it made what has a graph
@@ -324,15 +326,15 @@ class Program(Stepping[Call]):
         recording, (leaves, _, given, _) = self.recording, call
         if not self._simple_writes:
             self._write_parts(leaves, outputs)
-        if self._handles:
-            increment_version(self._handles)
+        if self.handles:
+            increment_version(self.handles)
         if recording.seeded is not None:
             rng.state.restore(*recording.seeded)
-        made = Outputs(outputs[self._n_written : recording.n_outputs], leaves, given)
+        made = Outputs(outputs[self.n_written : recording.n_outputs], leaves, given)
         for target, flag in recording.flags:
             if flag:
                 target.build(made).requires_grad_()
-        if self._carrying is not None:
+        if self.carrying is not None:
             self._carry(call, made, outputs[recording.n_outputs :])
         for target, description in recording.gradients:
             tensor = target.build(made)
@@ -372,10 +374,10 @@ class Program(Stepping[Call]):
     def _carry(self, call: Call, made: Outputs, residuals: list[Array]) -> None:
         """Give the tensors of a call their graph."""
         recording, (leaves, _, _, kept) = self.recording, call
-        assert self._carrying is not None
+        assert self.carrying is not None
         origin = None
         if self._gives_gradients:  # else no input is to be kept
             origin = Origin(self._higher, kept[0], [] if recording.rewritten else leaves)
-        self._carrying.carry(made, residuals, origin)
+        self.carrying.carry(made, residuals, origin)
         for rewritten in recording.rewritten:
             rewritten.build(made)

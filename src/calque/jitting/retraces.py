@@ -1,11 +1,10 @@
 """Warnings of functions that are traced again and again: what differed, and what to do."""
 
-import inspect
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from calque.errors import RetraceWarning
+from calque.errors.warning import warn_of_function
 from calque.program.signature import Attributes
 
 WARNED = (4, 16)
@@ -85,8 +84,4 @@ class Retraces:
             )
 
     def _warn(self, text: str) -> None:
-        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
-        code = getattr(inspect.unwrap(self._fn), "__code__", None)
-        code = code or getattr(getattr(type(self._fn), "forward", None), "__code__", None)
-        file, line = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 0)
-        warnings.warn_explicit(f"{name} {text}", RetraceWarning, file, line)
+        warn_of_function(self._fn, text, RetraceWarning)

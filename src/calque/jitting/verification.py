@@ -6,11 +6,11 @@ between that a guard could see, it must give the same program.
 """
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from calque.errors import RetraceWarning
+from calque.errors.warning import warn_of_function
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import Program
 from calque.program import signature
@@ -150,12 +150,5 @@ class Repeating:
         if self._warned:
             return
         self._warned = True
-        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
-        code = getattr(inspect.unwrap(self._fn), "__code__", None)
-        code = code or getattr(getattr(type(self._fn), "forward", None), "__code__", None)
-        warnings.warn_explicit(
-            f"{name} is traced at each call: {why}.\n{remedy}",
-            RetraceWarning,
-            code.co_filename if code else "<unknown>",
-            code.co_firstlineno if code else 0,
-        )
+        said = f"is traced at each call: {why}.\n{remedy}"
+        warn_of_function(self._fn, said, RetraceWarning)

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax._src import source_info_util
-from jax._src.core import jaxprs_in_params
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
+from calque.ops.table.undivided import undivided_p
 from calque.program.jaxprs import build
+from calque.upstream.jax_internals import jaxprs_in_params, source_info_util
 
 Order = tuple[int, ...]
 
@@ -75,6 +75,9 @@ def _find_kernels(
         given = [None if isinstance(v, Literal) else known.get(v) for v in equation.invars]
         if equation.primitive.name == "jit":
             _find_kernels(equation.params["jaxpr"].jaxpr, given, found, others)
+            continue
+        if equation.primitive is undivided_p:
+            known[equation.outvars[0]] = given[0]
             continue
         if equation.primitive.name == "conv_general_dilated" and given[1] is not None:
             numbers = equation.params["dimension_numbers"]
@@ -311,6 +314,7 @@ _RULES: dict[str, Callable[[Any, list[Any]], Sequence[Any]]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _along("dimension"),
     "rev": _along("dimensions"),
+    "undivided": _along("axes"),
     "reduce_sum": _reduced,
     "reduce_max": _reduced,
     "reduce_min": _reduced,

@@ -3,8 +3,9 @@
 from typing import Any
 
 import jax
-from jax._src.core import jaxprs_in_params
 from jax.errors import JaxRuntimeError
+
+from calque.upstream.jax_internals import jaxprs_in_params
 
 Options = dict[str, Any]
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax._src.interpreters.pxla import batched_device_put
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.executable import debugging, execution
 from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
 from calque.program.compiler_options import Options, compile_with
+from calque.upstream.jax_internals import batched_device_put
 
 Call = Callable[[list[Any]], list[Array]]
 
@@ -28,10 +28,27 @@ class Direct(NamedTuple):
         call: from all arguments to the results, both flat. The list belongs to the callee.
         start: as `call`, but gives an iterator: the program runs when that is asked for the
             results, its only item. Where JAX's call is not needed, no line of Python runs then.
+        bare: what they consist of; None where JAX's own call is needed.
     """
 
     call: Call
     start: Callable[[list[Any]], Iterator[list[Array]]]
+    bare: "Bare | None" = None
+
+
+class Bare(NamedTuple):
+    """XLA's executable itself; only while not `debugging`.
+
+    Attributes:
+        execute: starts it with a list of arrays.
+        consume: gives the arrays of what `execute` has returned.
+        placed: for the arguments that come as numpy values their index, and what makes arrays of
+            them.
+    """
+
+    execute: Callable[[list[Any]], Any]
+    consume: Callable[[Any], list[Array]]
+    placed: list[tuple[int, Callable[[Any], Array]]]
 
 
 def compile_checked(
@@ -74,7 +91,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
         return Direct(by_jax, lambda arguments: map(by_jax, (arguments,)))
     execute, handlers = run
     consume = methodcaller("consume_with_handlers", handlers)
-    placed = [(index, _Placed(compiled, index)) for index in numbers]
+    placed: Any = [(index, _Placed(compiled, index)) for index in numbers]
 
     def call(arguments: list[Any]) -> list[Array]:
         if debugging():
@@ -93,7 +110,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
             arguments[index] = place(arguments[index])
         return map(consume, map(execute, (arguments,)))
 
-    return Direct(call, start)
+    return Direct(call, start, Bare(execute, consume, placed))
 
 
 class _Placed:

@@ -10,6 +10,7 @@ from jax import Array
 from calque.device.memory.cell import x64
 
 _ALONE = 3  # the cell, the list of arguments, and getrefcount's own argument
+PICKED_ALONE = _ALONE + 1  # and what was picked
 
 
 def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
@@ -27,7 +28,7 @@ def protect(arrays: list[Array], donated: Sequence[int], pick: Callable[..., tup
         donated: the indexes of those the program is given the memory of.
         pick: `picker(donated)`.
     """
-    if max(map(sys.getrefcount, pick(arrays))) > _ALONE + 1:
+    if max(map(sys.getrefcount, pick(arrays))) > PICKED_ALONE:
         for index in donated:
             if sys.getrefcount(arrays[index]) > _ALONE:
                 with x64():

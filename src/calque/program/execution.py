@@ -20,7 +20,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
 from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
-from calque.program.direct_call import direct
+from calque.program.direct_call import Bare, direct
 from calque.program.donation import picker, protect
 from calque.program.memory_need import Need
 
@@ -38,6 +38,8 @@ class Execution:
 
     Attributes:
         call: runs a program that changes nothing; see `direct_call`.
+        pick: takes the arguments that it is given the memory of out of all.
+        is_tight: tells whether there is too little memory left for it; None where nobody knows.
     """
 
     def __init__(
@@ -49,14 +51,22 @@ class Execution:
     ) -> None:
         program = direct(compiled, numbers)
         self._start, self.call = program.start, program.call
+        self._bare = program.bare
         self._may_raise = may_raise
         self._donated = donated
-        self._pick = picker(donated)
+        self.pick = picker(donated)
         self._need = Need(compiled)
-        self._is_tight = self._need.is_tight
+        self.is_tight = self._need.is_tight
         self._proven = not donated
         if self._need.is_too_large:
             self._start = self.call = self._need.refuse
+
+    @property
+    def bare(self) -> Bare | None:
+        """The executable itself, once no call has to be looked after; None until then."""
+        if self._may_raise or not self._proven:
+            return None
+        return None if self._need.is_too_large else self._bare
 
     def started(self, arrays: list[Any]) -> tuple[Iterator[list[Array]], bool]:
         """The program, ready to run.
@@ -70,8 +80,8 @@ class Execution:
         """
         if not self._donated:
             return self._start(arrays), False
-        protect(arrays, self._donated, self._pick)
-        if self._proven and (self._is_tight is None or not self._is_tight()):
+        protect(arrays, self._donated, self.pick)
+        if self._proven and (self.is_tight is None or not self.is_tight()):
             return self._start(arrays), True
         held = self._hold(arrays)
         return map(_first, zip(self._start(arrays), repeat(held))), False
@@ -91,8 +101,8 @@ class Execution:
         if (
             jax.default_backend() == "cpu" and not spread.exists
         ):  # XLA copies what is visible to others
-            return list(map(np.asarray, self._pick(arrays)))
-        originals = self._pick(arrays)
+            return list(map(np.asarray, self.pick(arrays)))
+        originals = self.pick(arrays)
         with x64():
             for index in self._donated:
                 arrays[index] = jax.numpy.array(arrays[index], copy=True)

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax._src.core import jaxprs_in_params
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
+from calque.upstream.jax_internals import jaxprs_in_params
 
 
 def live(equations: list[Any], outputs: list[Any]) -> list[Any]:

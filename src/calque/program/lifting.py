@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import torch
 from jax import Array
-from jax._src.core import eval_context
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.sharding import Sharding
 
@@ -30,6 +29,7 @@ from calque.errors import TraceError
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.jaxprs import build
 from calque.program.sources import CellSource, HostSource, IncomingSource, RandomSource, Source
+from calque.upstream.jax_internals import eval_context
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 

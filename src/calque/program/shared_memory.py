@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import torch
 from jax import Array
-from jax._src.lib import _jax
 
 from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.host import host_array
+from calque.upstream.jax_internals import extension
 
 _ALIGNMENT = 64
 _CPU = 1  # DLPack's number
@@ -36,7 +36,7 @@ def array_over(tensor: torch.Tensor) -> Array:
     device = _direct()
     if device is not None:
         capsule = torch._C._to_dlpack(tensor)
-        return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
+        return extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
     with x64():
         return jax.dlpack.from_dlpack(tensor)
 
@@ -45,7 +45,7 @@ def tensor_over(array: Array) -> torch.Tensor:
     """An array as a CPU tensor over the same memory; the array may be used no more."""
     if _direct() is None:
         return torch.from_dlpack(array)
-    return torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+    return torch._C._from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -65,8 +65,8 @@ def _direct() -> Any:
     memory = torch.zeros(_ALIGNMENT)
     try:
         capsule = torch._C._to_dlpack(memory)
-        array = _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
-        back = torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array, stream=None))
+        array = extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
+        back = torch._C._from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
     except (AttributeError, TypeError):  # releases of JAX and PyTorch that do it in another way
         return None
     return device if isinstance(array, Array) and torch.equal(back, memory) else None

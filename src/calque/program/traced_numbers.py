@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from jax._src.lax import lax as lax_internal
 
 from calque.errors import TraceError, unrepeatable
+from calque.upstream.jax_internals import convert_element_type
 
 
 class Watch:
@@ -189,7 +189,7 @@ def _unknown() -> float:
 
 def number_of(array: Array, watch: Watch) -> torch.SymFloat:
     """A 0-d traced array as a number whose value nobody can ask for."""
-    wide = lax_internal._convert_element_type(array, np.dtype("float64"), weak_type=True)
+    wide = convert_element_type(array, np.dtype("float64"), weak_type=True)
     return TracedFloat(wide, _unknown, watch)
 
 

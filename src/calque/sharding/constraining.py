@@ -30,7 +30,7 @@ def constrain(
         A tensor of the same values and shape.
 
     Raises:
-        ValueError: the entries do not fit the shape or the mesh, or the tensor is not on the device.
+        ValueError: the entries do not fit the shape or the mesh, or it is a tensor of the CPU.
 
     >>> import torch
     >>> from calque import sharding

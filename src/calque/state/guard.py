@@ -33,6 +33,11 @@ class StateGuard:
     Args:
         rows: the rows, as a snapshot has them, with what is expected in their `before`.
         free: keys of rows that may hold anything, as (row, key).
+
+    Attributes:
+        identities: the comparisons of identities.
+        expected: stands for what they compare with; another object after each look at values, by
+            which equal ones may have taken the place of the old.
     """
 
     guarded = "what variables, attributes and containers hold"
@@ -43,13 +48,14 @@ class StateGuard:
             self._free.setdefault(row, set()).add(key)
         self._by_owner = dict(rows)
         self._rows = [row for row in rows.values() if row.guarded]
-        self._identities = Identities(self._rows, self._free)
+        self.identities = Identities(self._rows, self._free)
+        self.expected = object()
 
     def holds(self) -> bool:
         """Whether every row holds what it held."""
         try:
-            if self._identities.hold():
-                others = self._identities.others
+            if self.identities.hold():
+                others = self.identities.others
                 if not others or not any(map(self._difference, others)):
                     return True
         except (ValueError, RuntimeError, AttributeError):
@@ -58,13 +64,16 @@ class StateGuard:
 
     def _is_equal(self) -> bool:
         """Whether what is not the same object is an equal value."""
+        self.expected = object()
         found = self._differing()
         adopted = 0
         while found is not None:
             row, key = found
-            adopted += 1
-            if adopted > _MOST_ADOPTED or not self._adopt(row, key):
+            if adopted == _MOST_ADOPTED or not self._adopt(row, key):
+                if adopted:  # some rows are of other objects now
+                    self.identities = Identities(self._rows, self._free)
                 return False
+            adopted += 1
             found = self._differing()
         for row in self._rows:
             free = self._free.get(row, ())
@@ -72,8 +81,8 @@ class StateGuard:
             if type(row) is not CacheRow:
                 row.before.update({k: now[k] for k in row.before if k in now and k not in free})
         if adopted:
-            self._identities = Identities(self._rows, self._free)
-        self._identities.expect()
+            self.identities = Identities(self._rows, self._free)
+        self.identities.expect()
         return True
 
     def _adopt(self, row: Row, key: Any) -> bool:

@@ -21,9 +21,14 @@ from calque.state.rows import (
 from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
+Place = tuple[str, Any, Any, Any]
+"""One object that is compared: the kind of place, what holds it, the key there, and the object. Of a
+list the length is compared, too; what is looked up is asked of a `dict.get`."""
+
 _content = attrgetter("cell_contents")
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
-_READ_BY_PYTHON = (("__class__",), ("__dict__",))
+_CLASS, _DICT = ("__class__",), ("__dict__",)
+_READ_BY_PYTHON = (_CLASS, _DICT)
 _PLAIN = frozenset(
     (
         ("__mro__", "__name__"),
@@ -45,11 +50,14 @@ class Identities:
 
     Attributes:
         others: rows of which it says nothing.
+        empty: containers that held nothing.
+        versions: compares dicts that have a version; None if there are none.
+        values: compare everything else.
     """
 
     def __init__(self, rows: Iterable[Row], free: Mapping[Row, Collection[Any]]) -> None:
         self._free = free
-        self._empty: list[Any] = []
+        self.empty: list[Any] = []
         self._versioned: list[Row] = []
         self._dicts: list[Row] = []
         self._partial: list[Row] = []
@@ -66,7 +74,7 @@ class Identities:
     def _place(self, row: Row) -> None:
         kind, in_part = type(row), bool(row.ignored or row in self._free)
         if not row.before and kind in _FILLED and row not in self._free:
-            self._empty.append(row.owner)
+            self.empty.append(row.owner)
         elif has_version(row):
             self._versioned.append(row)
         elif kind is DictRow and type(row.owner) in (dict, defaultdict):
@@ -103,29 +111,51 @@ class Identities:
         for names, rows in self._attributes.items():
             self._expect_attributes(names, rows)
         self._expect_names()
-        self._checks: list[Callable[[], bool]] = []
-        if self._empty:
-            self._checks.append(partial(_all_empty, self._empty))
-        if self._versioned:
-            self._checks.append(Versions(self._versioned, self._free).hold)
+        self.values: list[Callable[[], bool]] = []
         if len(self._sources) == 1:
-            self._checks.append(partial(_same, self._sources[0], self._expected))
+            self.values.append(partial(_same, self._sources[0], self._expected))
         elif self._sources:
             source = partial(_chained, self._sources)
-            self._checks.append(partial(_same, source, self._expected))
+            self.values.append(partial(_same, source, self._expected))
         self._expect_sizes()
         if self._watched:
-            self._checks.append(self._has_no_new_names)
+            self.values.append(self._has_no_new_names)
+        self.versions = Versions(self._versioned, self._free) if self._versioned else None
+        self._checks: list[Callable[[], bool]] = []
+        if self.empty:
+            self._checks.append(partial(_all_empty, self.empty))
+        if self.versions is not None:
+            self._checks.append(self.versions.hold)
+        self._checks += self.values
 
     def _expect_sizes(self) -> None:
         sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
         if sized:
             sizes = [len(row.before) for row in sized]
-            self._checks.append(partial(_as_long, [row.owner for row in sized], sizes))
+            self.values.append(partial(_as_long, [row.owner for row in sized], sizes))
         keyed = (*self._dicts, *self._partial)
         keys = [key for row in keyed for key in row.before]
         if keys:
-            self._checks.append(partial(_same_strings, [row.owner for row in keyed], keys))
+            self.values.append(partial(_same_strings, [row.owner for row in keyed], keys))
+
+    def places(self) -> list[Place] | None:
+        """What `values` compare, place by place; None if that is more than single objects."""
+        if self._dicts or self._mixed or self._watched:
+            return None
+        found: list[Place] = []
+        for row in self._lists:
+            found.append(("length", row.owner, None, len(row.before)))
+            found += [("item", row.owner, index, value) for index, value in row.before.items()]
+        found += [("variable", row.owner, None, row.before[None]) for row in self._cells]
+        for names, rows in self._attributes.items():
+            if names == _DICT and not _have_plain_dicts([row.owner for row in rows]):
+                return None
+            kind = "class" if names == _CLASS else "attribute"
+            found += [
+                (kind, r.owner, name, value) for r in rows for name, value in r.before.items()
+            ]
+        found += [("looked up", get, name, value) for get, name, value in self._held]
+        return None if self._partial else found
 
     def _expect_values(self, source: Any, values: Iterable[Any]) -> None:
         before = len(self._expected)
@@ -136,9 +166,9 @@ class Identities:
     def _expect_attributes(self, names: tuple[str, ...], rows: list[Row]) -> None:
         owners = [row.owner for row in rows]
         values = [value for row in rows for value in row.before.values()]
-        if names == ("__class__",):
+        if names == _CLASS:
             self._expect_values(partial(map, type, owners), values)
-        elif names == ("__dict__",):
+        elif names == _DICT:
             self._expect_values(_reading_dicts(owners), values)
         elif len(names) == 1:
             self._expect_values(partial(map, attrgetter(*names), owners), values)
@@ -149,6 +179,7 @@ class Identities:
     def _expect_names(self) -> None:
         held: list[tuple[Any, str, Any]] = []
         self._watched: list[NamedRow] = []
+        self._held = held
         for row in self._named:
             held += [(row.owner.get, name, value) for name, value in row.before.items()]
             if row.path.foreign or len(row.names) > len(row.owner):
@@ -222,9 +253,13 @@ def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
 
 def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:
     """What gives the dicts of objects; twice as fast where no class reads attributes itself."""
-    if all(type(owner).__getattribute__ is object.__getattribute__ for owner in owners):
+    if _have_plain_dicts(owners):
         return partial(map, attrgetter("__dict__"), owners)
     return partial(map, object.__getattribute__, owners, repeat("__dict__"))
+
+
+def _have_plain_dicts(owners: list[Any]) -> bool:
+    return all(type(owner).__getattribute__ is object.__getattribute__ for owner in owners)
 
 
 def _is_plain(row: AttributeRow) -> bool:

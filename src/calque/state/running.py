@@ -320,8 +320,8 @@ def _install_audit() -> None:
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
     if _active is None:  # Python is ending, and has taken the module apart
         return
-    running = _active.running
-    if running is None or not event.startswith(_EVENTS):
+    # Most events come from guards, which read the code of functions.
+    if not event.startswith(_EVENTS) or (running := _active.running) is None:
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:  # the nearest code that is not Python's own

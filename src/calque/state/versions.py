@@ -42,24 +42,28 @@ class Versions:
     Args:
         rows: rows of dicts (see `has_version`), with what is expected in their `before`.
         free: keys of rows that may hold anything.
+
+    Attributes:
+        dicts: the dicts.
+        seen: their versions when they were last seen to hold these objects.
     """
 
     def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
         self._rows = rows
         self._free = free
-        self._dicts = list(map(_dict_of, rows))
-        self._versions: list[int] = [-1] * len(rows)
+        self.dicts = list(map(_dict_of, rows))
+        self.seen: list[int] = [-1] * len(rows)
 
     def hold(self) -> bool:
         """Whether every dict holds what it held."""
         assert version_of is not None
-        now = list(map(version_of, self._dicts))
-        if now == self._versions:
+        now = list(map(version_of, self.dicts))
+        if now == self.seen:
             return True
-        for row, version, before in zip(self._rows, now, self._versions, strict=True):
+        for row, version, before in zip(self._rows, now, self.seen, strict=True):
             if version != before and not self._holds(row):
                 return False
-        self._versions = now  # read before the dicts: whatever another thread changes is seen
+        self.seen = now  # read before the dicts: whatever another thread changes is seen
         return True
 
     def _holds(self, row: Row) -> bool:

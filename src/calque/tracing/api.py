@@ -17,6 +17,7 @@ from calque.tracing.graph.home import home
 from calque.tracing.paths import decisions
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.symbolic.capture import Capture
+from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
@@ -35,7 +36,7 @@ def trace(
     decided while tracing, and what a graph cannot repeat raises instead of being frozen.
 
     Args:
-        root: a module, a method of a module, or a function.
+        root: a module, a method of a module, or a function or other object that can be called.
         *args: an example call. Tensors of it become inputs of the graph, of which only the
             shape, dtype and device are looked at; other values are checked when the graph runs.
             No arguments at all: nothing is known of the inputs, as in torch.fx.
@@ -106,10 +107,12 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
         method = root.__name__
         root = root.__self__
     elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
-        raise SymbolicTraceError(
-            f"{root!r} is neither a module nor a function.\n"
-            "Define a function that calls it, and trace that."
-        )
+        if not callable(root):
+            raise SymbolicTraceError(
+                f"{root!r} is neither a module nor a function.\n"
+                "Trace a function, a module, or another object that can be called."
+            )
+        root = function_of(root)
 
     def tracer_of_method() -> SymbolicTracer:
         tracer = make()

@@ -155,6 +155,12 @@ def test_a_constraint_that_does_not_fit_is_refused(entries: Any) -> None:
         sh.constrain(torch.zeros(8, 2, device="jax"), *entries)
 
 
+def test_a_constraint_of_a_tensor_on_the_cpu_names_the_remedy() -> None:
+    sh.mesh(dp=8)
+    with pytest.raises(ValueError, match=r"\.to\('jax'\) first"):
+        sh.constrain(torch.zeros(8), "dp")
+
+
 def test_batches_are_spread_and_the_rest_is_passed_on() -> None:
     sh.mesh(dp=8)
     batches = [{"x": torch.arange(16).reshape(8, 2), "n": 3, "t": torch.tensor(1.0)}]

@@ -14,10 +14,10 @@ import threading
 from typing import Any
 
 import torch
-from jax._src.xla_bridge import backends_are_initialized
 
 from calque.device.backend.placed_gradients import run_placing
 from calque.device.runtime.placement import spread
+from calque.upstream.jax_internals import backends_are_initialized
 
 _KIND = torch._C._autograd.DeviceType.PrivateUse1
 _NOTHING: frozenset[None] = frozenset()

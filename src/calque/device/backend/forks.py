@@ -8,10 +8,9 @@ import os
 import sys
 from typing import NoReturn
 
-from jax._src import xla_bridge
-
 from calque.device.memory.cell import active, x64
 from calque.device.runtime import executable
+from calque.upstream.jax_internals import xla_bridge
 
 _LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
 

@@ -32,6 +32,16 @@ def _described(tensor: Tensor) -> str:
     return f"tensor({', '.join(parts)}, traced by calque.jit)"
 
 
+def _with_freed_graph(tensor: Any, text: str) -> str:
+    """The text of a tensor, which PyTorch calls `Error` the graph of that a backward has freed.
+
+    Such is what a compiled step gives, in which the backward was.
+    """
+    if tensor.device.type == "jax" and type(tensor.grad_fn).__name__ == "Error":
+        return text.replace("grad_fn=<Error>", "grad_fn=<FreedBackward>")
+    return text
+
+
 def install() -> None:
     """Answer for the device's tensors in a trace; all others are shown as ever."""
     their_str, their_format = torch._tensor_str._str, Tensor.__format__
@@ -40,7 +50,7 @@ def install() -> None:
     def _str(self: Any, *args: Any, **kwargs: Any) -> str:
         if self.device.type == "jax" and _is_traced(self):
             return _described(self)
-        return their_str(self, *args, **kwargs)
+        return _with_freed_graph(self, their_str(self, *args, **kwargs))
 
     @functools.wraps(their_format)
     def __format__(self: Any, format_spec: str) -> str:

@@ -17,12 +17,12 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from jax._src import config, core, source_info_util
 from torch.utils.weak import WeakIdKeyDictionary
 
 from calque.device.runtime import interrupts
 from calque.device.runtime.interrupts import Handler, settles
 from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.upstream.jax_internals import config, core, source_info_util
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.

@@ -4,7 +4,6 @@ From one functional rule follow the operator itself, its in-place form, its `out
 rules that change arguments, the write-back. What has no rule at all goes to `fallback`.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -22,6 +21,7 @@ from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
 from calque.device.memory.cell import cell_of, read, write, x64
 from calque.device.runtime.dtypes import to_torch
+from calque.errors.warning import warn
 from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 
@@ -248,12 +248,11 @@ def write_out(target: torch.Tensor, result: Array) -> None:
     dtype = read(target).dtype
     if tuple(target.shape) != result.shape:
         if target.numel():
-            warnings.warn(
+            warn(
                 f"An output with one or more elements was resized since it had shape "
                 f"{list(target.shape)}, which does not match the required output shape "
                 f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch "
-                "release outputs will not be resized unless they have zero elements.",
-                stacklevel=3,
+                "release outputs will not be resized unless they have zero elements."
             )
         target.resize_(result.shape)
     with x64():

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import torch
 from jax import lax
-from jax._src.array import ArrayImpl
 from jax.sharding import Sharding
 from torch.nn import Parameter
 
@@ -38,6 +37,7 @@ from calque.ops.index.sized_outputs import SIZED
 from calque.ops.table import promotion
 from calque.ops.table.facts import fact_of
 from calque.ops.table.registry import Rule
+from calque.upstream.jax_internals import ArrayImpl
 
 Tensor = torch.Tensor
 _ARRAY = object()

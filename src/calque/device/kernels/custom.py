@@ -68,21 +68,25 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
 
     Raises:
         LookupError: PyTorch has no operator of that name.
-        TypeError: the rule's parameters are not the operator's.
+        TypeError: the rule's parameters are not the operator's; or, where it is called, what it
+            gives are not the operator's results.
     """
 
     def register(function: F) -> F:
         schema = _schema(registry.canonical(name))
         _check_parameters(schema, function, random)
         mutates = tuple(a.name for a in schema.arguments if binding.is_written(a))
-        registry.op(name, static=tuple(static), mutates=mutates, random=random)(watched(function))
+        checked = _checked(watched(function), schema, len(mutates))
+        registry.op(name, static=tuple(static), mutates=mutates, random=random)(checked)
         rule = RULES[registry.canonical(name)]
         binding.forget_derived()
         if _is_composite(rule.name):
             composites.override(rule.name, _library(rule.name))
         else:
             bind(rule)
-            if not _is_differentiable(rule.name):
+            if rule.name in _with_gradient:
+                _renew_gradients(rule.name)
+            elif not _is_differentiable(rule.name):
                 _differentiate(rule)
         return function
 
@@ -106,6 +110,38 @@ def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool
         raise TypeError(
             f"the rule takes ({', '.join(own)}), but {schema.name} takes ({', '.join(wanted)})"
         )
+
+
+def _checked(function: Any, schema: Schema, n_written: int) -> Any:
+    """The rule, which gives what the operator's schema says or raises."""
+    kinds = [str(r.real_type) for r in schema.returns if r.alias_info is None]
+    wanted = [kind.startswith("List") for kind in kinds] + [False] * n_written
+    named = ", ".join([*kinds, *["Tensor"] * n_written])
+
+    @functools.wraps(function)
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        given = function(*args, **kwargs)
+        results = given if len(wanted) != 1 and isinstance(given, tuple) else (given,)
+        fit = map(_fits, results, wanted)
+        if wanted and (len(results) != len(wanted) or not all(fit)):
+            raise TypeError(
+                f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
+            )
+        return given
+
+    return rule
+
+
+def _fits(given: Any, is_list: bool) -> bool:
+    if is_list:
+        return isinstance(given, (tuple, list)) and all(_fits(part, False) for part in given)
+    return hasattr(given, "shape") or isinstance(given, (bool, int, float, complex))
+
+
+def _spoken(given: Any) -> str:
+    if isinstance(given, (tuple, list)):
+        return f"({', '.join(map(_spoken, given))})"
+    return "an array" if hasattr(given, "shape") else f"a {type(given).__name__}"
 
 
 def _library(name: str) -> torch.library.Library:
@@ -138,7 +174,7 @@ def bind(rule: Rule) -> None:
         if own and name != rule.name and binding.functional_of(name) is rule:
             names.append(name)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*[Oo]verriding a previously registered kernel")
+        warnings.filterwarnings("ignore", "(?s).*[Oo]verriding a previously registered kernel")
         for name in names:
             kernel = binding.derived(name)
             if kernel is not None:
@@ -172,7 +208,8 @@ def _fake(rule: Rule) -> None:
             for place, array in zip(at, arrays, strict=True):
                 found[place] = array
             own, named = pytree.tree_unflatten(found, spec)
-            return rule.function(*[jax.random.key(0)] * bool(rule.random), *own, **named)
+            function = RULES[rule.name].function  # which another may have replaced since
+            return function(*[jax.random.key(0)] * bool(rule.random), *own, **named)
 
         with x64():
             shapes = jax.eval_shape(run, *[found[place] for place in at])
@@ -195,6 +232,13 @@ def _differentiate(rule: Rule) -> None:
         return
     _gradient(rule.name)
     _register_formula(rule.name)
+
+
+def _renew_gradients(name: str) -> None:
+    """The operator had another rule, which its gradient, and that one's, were found from."""
+    while name in _with_gradient:
+        _bind_gradient(name)
+        name = _full(name)
 
 
 def _tensors_only(schema: Schema) -> bool:
@@ -258,13 +302,31 @@ def _gradient(name: str) -> Any:
     It takes the operator's own arguments, the gradients of the results, and which leaves of the
     arguments are wanted.
     """
-    schema = binding.schema_of(name)
-    short = name.replace("::", "_").replace(".", "_")
-    seen = [a for a in schema.arguments if a.name not in _UNSEEN]
+    types = _parameters_of_gradient(name)
+    parameters = ", ".join(f"{kind} {parameter}" for parameter, kind in types.items())
+    full = _full(name)
+    _library(full).define(f"{full.partition('::')[2]}({parameters}) -> Tensor[]")
+    _bind_gradient(name)
+    _register_formula(full)
+    _with_gradient.add(name)
+    return binding.overload_of(full)
+
+
+_with_gradient: set[str] = set()
+
+
+def _full(name: str) -> str:
+    return f"{_NAMESPACE}::{name.replace('::', '_').replace('.', '_')}"
+
+
+def _parameters_of_gradient(name: str) -> dict[str, str]:
+    seen = [a for a in binding.schema_of(name).arguments if a.name not in _UNSEEN]
     more = {f"incoming_{len(seen)}": "Tensor?[]", f"of_{len(seen)}": "int[]"}
-    types = {a.name: _spelled(str(a.real_type)) for a in seen} | more
-    parameters = ", ".join(f"{kind} {name}" for name, kind in types.items())
-    _library(f"{_NAMESPACE}::").define(f"{short}({parameters}) -> Tensor[]")
+    return {a.name: _spelled(str(a.real_type)) for a in seen} | more
+
+
+def _bind_gradient(name: str) -> None:
+    """Give the operator of `_gradient` its rule: the gradient of the rule that `name` has now."""
     function = RULES[name].function
 
     def run(*args: Any) -> list[Any]:
@@ -275,9 +337,9 @@ def _gradient(name: str) -> Any:
         return list(pull(jax.tree.unflatten(tree, cotangents)))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    run.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in types])
-    full = f"{_NAMESPACE}::{short}"
-    registry.op(full, static=tuple(RULES[name].static))(run)
-    bind(RULES[full])
-    _register_formula(full)
-    return binding.overload_of(full)
+    parameters = [inspect.Parameter(n, kind) for n in _parameters_of_gradient(name)]
+    run.__signature__ = inspect.Signature(parameters)
+    RULES.pop(_full(name), None)
+    registry.op(_full(name), static=tuple(RULES[name].static))(run)
+    binding.forget_derived()
+    bind(RULES[_full(name)])

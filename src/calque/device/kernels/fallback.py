@@ -6,7 +6,6 @@ call back to the host. Each operator served this way is recorded, and warned abo
 
 import logging
 import threading
-import warnings
 from collections import Counter
 from functools import lru_cache
 from typing import Any
@@ -40,6 +39,7 @@ from calque.errors import (
     preparing_errors,
     user_origin,
 )
+from calque.errors.warning import warn
 from calque.ops.table.facts import fact_of_form
 
 logger = logging.getLogger("calque.fallback")
@@ -107,10 +107,9 @@ def _warn_once(op: torch._ops.OpOverload) -> None:
         return
     origin = user_origin()
     place = f" (first at {origin})" if origin else ""
-    warnings.warn(
+    warn(
         f"{name} has no rule on the jax device: it runs on the CPU, with copies both ways{place}",
         FallbackWarning,
-        stacklevel=3,
     )
 
 

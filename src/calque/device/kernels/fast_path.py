@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import torch
-from jax._src.array import ArrayImpl
-from jax._src.config import debug_infs, debug_nans
-from jax._src.config import enable_x64 as _enable_x64
 from torch.utils._pytree import tree_leaves
 
 from calque.device.kernels.arguments import (
@@ -31,6 +28,8 @@ from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
 from calque.device.runtime.placement import placement_of, spread, together
 from calque.device.runtime.sizes import as_out_of_memory, translated
+from calque.upstream.jax_internals import ArrayImpl, debug_infs, debug_nans
+from calque.upstream.jax_internals import enable_x64 as _enable_x64
 
 if TYPE_CHECKING:
     from calque.device.kernels.call import Runner

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import jax.numpy as jnp
 import torch
 from jax import Array
-from jax._src.config import enable_x64 as _enable_x64
 
 from calque.device.memory import geometry
 from calque.device.memory.geometry import Layout, View
@@ -25,6 +24,7 @@ from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import kept, note, spread
 from calque.device.runtime.threads import Presence
+from calque.upstream.jax_internals import enable_x64 as _enable_x64
 
 _create = torch._C._acc.create_empty_tensor
 _set = torch.ops.aten.set_.source_Storage_storage_offset

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import torch
 from jax import Array
-from jax._src.lib import xla_client
 from jax.sharding import SingleDeviceSharding
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from calque.device.memory.cell import active, cell_of, read, x64
 from calque.device.runtime import sizes
 from calque.device.runtime.addressable import on_host
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
+from calque.upstream.jax_internals import xla_client
 
 CARRIERS = {
     dtype: torch.uint8 if dtype.itemsize == 1 else torch.uint16

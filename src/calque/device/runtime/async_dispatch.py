@@ -7,7 +7,8 @@ two threads take turns, and each turn costs as much as a small program.
 import os
 
 import jax
-from jax._src.xla_bridge import backends_are_initialized
+
+from calque.upstream.jax_internals import backends_are_initialized
 
 _FLAG = "jax_cpu_enable_async_dispatch"
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.errors import user_origin
+from calque.upstream.jax_internals import CALLBACK_LOGGER
 
 _WORD = np.dtype(np.uint32)
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64)))
@@ -84,7 +85,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], _Kept))
 
 
-logging.getLogger("jax._src.callback").addFilter(_is_news)
+logging.getLogger(CALLBACK_LOGGER).addFilter(_is_news)
 
 
 def _carried_as(one: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], np.dtype]:

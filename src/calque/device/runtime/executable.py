@@ -7,11 +7,10 @@
 from typing import Any, NamedTuple
 
 import jax
-from jax._src.config import debug_infs, debug_nans
-from jax._src.interpreters.pxla import ExecuteReplicated
 
 from calque.device.runtime import one_program
 from calque.device.runtime.placement import is_same, placed, spread
+from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
 _SMALL = 1024  # bytes
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
+from weakref import ref
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
@@ -30,6 +31,7 @@ _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 
 _settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
+_generated: dict[int, ref[CodeType]] = {}
 
 
 def settles(function: _Function) -> _Function:
@@ -46,6 +48,12 @@ def settles(function: _Function) -> _Function:
     code = function.__code__  # type: ignore[attr-defined]
     _settling[id(code)] = code
     return function
+
+
+def settles_in(code: CodeType) -> None:
+    """As `settles`, for code that was generated and may be given up again."""
+    key = id(code)
+    _generated[key] = ref(code, lambda _: _generated.pop(key, None))
 
 
 def entered_unseen(function: FunctionType) -> FunctionType:
@@ -119,7 +127,8 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     for held in _held:
         if held.is_held():
             return True
-    waiting = _settling.keys() | {id(getattr(call, "__code__", None)) for call in gc.callbacks}
+    callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
+    waiting = _settling.keys() | _generated.keys() | callbacks
     while frame is not None:
         if id(frame.f_code) in waiting:
             return True

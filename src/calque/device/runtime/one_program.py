@@ -19,10 +19,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 import numpy as np
-from jax._src import pjit
-from jax._src.interpreters import pxla
 
 from calque.device.runtime import agreement
+from calque.upstream.jax_internals import pjit, pxla
 
 _installed = False
 _placements: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()

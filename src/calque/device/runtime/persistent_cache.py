@@ -9,8 +9,6 @@ the first program is compiled, has it as configured.
 import hashlib
 import os
 import platform
-import sys
-import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,10 +16,11 @@ from typing import Any
 
 import jax
 import jaxlib
-from jax._src import compilation_cache as jax_cache
 
 from calque.device.runtime.stored_programs import Store
 from calque.errors import CacheWarning
+from calque.errors.warning import warn
+from calque.upstream.jax_internals import compilation_cache as jax_cache
 
 VARIABLE = "CALQUE_CACHE_DIR"
 DEFAULT = 2 << 30
@@ -100,11 +99,10 @@ def install() -> None:
     if reason is None:
         _use(folder, DEFAULT)
         return
-    warnings.warn(
+    warn(
         f"compiled programs are not kept for the next process: {folder} {reason}. Choose another "
         f'folder by {VARIABLE}, or {VARIABLE}="off"',
         CacheWarning,
-        stacklevel=2,
     )
 
 
@@ -131,17 +129,10 @@ def _opened(path: str) -> Any:
 
 def _usual() -> Path | None:
     """The user's folder for what can be made again; None where there is no home."""
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-    return Path(base) / "calque"
+    import platformdirs
+
+    folder = Path(platformdirs.user_cache_dir("calque", appauthor=False))
+    return folder if folder.is_absolute() else None
 
 
 def _unusable(folder: Path) -> str | None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax._src.array import ArrayImpl
-from jax._src.config import enable_x64
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from calque.device.runtime import agreement
 from calque.device.runtime.addressable import is_here
+from calque.upstream.jax_internals import ArrayImpl, enable_x64
 
 
 class _Spread:

@@ -10,11 +10,11 @@ import os
 import tempfile
 import threading
 import time
-import warnings
 import zlib
 from pathlib import Path
 
 from calque.errors import CacheWarning
+from calque.errors.warning import warn
 
 _SUFFIX = ".xla"
 _CHECKSUM = 4  # bytes, at the end
@@ -59,12 +59,11 @@ class Store:
                 self._bound(len(value) + _CHECKSUM)
             except OSError as error:
                 self._writes = False
-                warnings.warn(
+                warn(
                     f"compiled programs cannot be kept in {self.folder} ({error}): the next "
                     "process compiles them again. Choose another folder by CALQUE_CACHE_DIR or "
                     'calque.compilation_cache, or CALQUE_CACHE_DIR="off"',
                     CacheWarning,
-                    stacklevel=2,
                 )
 
     def clear(self) -> None:

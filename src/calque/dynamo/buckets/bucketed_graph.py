@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import torch
 from jax import Array
-from jax._src.core import is_symbolic_dim
 from jax.errors import JaxRuntimeError
 from jax.extend.core import ClosedJaxpr
 from torch import fx
@@ -30,6 +29,7 @@ from calque.program.lifting import Input
 from calque.program.shared_memory import Kept
 from calque.program.sources import ArgumentSource, RandomSource
 from calque.program.turns import Turn
+from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
 logger = logging.getLogger("calque.compile")

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import torch
 from jax import Array
-from jax._src.core import is_symbolic_dim
 from torch import fx
 
 from calque.device.runtime.dtypes import to_numpy
@@ -20,6 +19,7 @@ from calque.graph.node_location import line_of
 from calque.program.jaxprs import prune
 from calque.program.lifting import Lifting, close
 from calque.program.sources import ArgumentSource
+from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
 

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import Array
-from jax._src.core import is_symbolic_dim
 
 from calque.device.memory.cell import cell_of, read, wrap_strided, wrap_untraced, x64
 from calque.device.memory.geometry import contiguous_strides
 from calque.device.runtime.dtypes import to_numpy
 from calque.dynamo.buckets.padding.padded import Layout, Sizes
 from calque.program.shared_memory import array_over, restrided
+from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
 Parts = tuple[tuple[int, ...], tuple[int, ...]]

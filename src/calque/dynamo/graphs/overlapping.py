@@ -5,7 +5,6 @@ which they lay when it was compiled; where none overlapped, it takes each as mem
 PyTorch does not guard those places. A call whose arguments lie otherwise runs uncompiled.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -17,6 +16,7 @@ from torch._guards import TracingContext
 from calque.device.memory.cell import view_of
 from calque.device.memory.geometry import extent
 from calque.errors import EagerWarning
+from calque.errors.warning import warn
 
 Tensor = torch.Tensor
 _OTHERWISE = (
@@ -63,7 +63,7 @@ class Writes:
             ]
             if found == first and not any(i in offsets for i in moved):
                 return run(*arguments)
-            warnings.warn(_OTHERWISE, EagerWarning, stacklevel=2)
+            warn(_OTHERWISE, EagerWarning)
             return graph(*arguments)
 
         return checked

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.reduce.reduction import p_norm
 from calque.ops.table.given import Given
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.registry import op
@@ -87,7 +88,7 @@ def add_rows(at: Array, values: Array, count: int) -> Array:
 def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
     """The table with the rows in use scaled down to a norm."""
     used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="drop")
-    norms = jnp.linalg.norm(widened(self), ord=norm_type, axis=1)
+    norms = p_norm(widened(self), float(norm_type), (1,), False)
     scale = jnp.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1)
     return (self * scale.astype(self.dtype)[:, None]).astype(self.dtype)
 
@@ -142,7 +143,9 @@ def embedding_bag(
     taken = widened(rows(weight, indices))
     if mode == MAX:
         out, best = _bag_max(taken, indices, into, bags)
+        lost = (indices < 0) | (indices >= count)
         out = jnp.where((sizes > 0)[:, None], out, 0)
+        out = jnp.where(jnp.zeros((bags,), bool).at[into].max(lost)[:, None], np.nan, out)
         return out.astype(weight.dtype), bag, sizes, best
     if per_sample_weights is not None:
         taken = taken * widened(per_sample_weights)[:, None]
@@ -153,12 +156,23 @@ def embedding_bag(
 
 
 def _bag_max(taken: Array, indices: Array, into: Array, bags: int) -> tuple[Array, Array]:
-    out = jax.ops.segment_max(taken, into, bags)
+    """The largest of each bag, and its index. As in C, NaN is above nothing and below nothing: it
+    is the largest if it comes first, and passed over otherwise."""
     length = taken.shape[0]
-    place = jnp.arange(length, dtype=np.int64)[:, None]
-    is_best = taken == out.at[into].get(mode="clip")
-    first = jax.ops.segment_min(jnp.where(is_best, place, length), into, bags)
-    return out, indices.astype(np.int64).at[first].get(mode="fill", fill_value=-1)
+    if not length:
+        shape = (bags, *taken.shape[1:])
+        return jnp.zeros(shape, taken.dtype), jnp.full(shape, -1, np.int64)
+    place = jnp.arange(length, dtype=np.int64)
+    start = jax.ops.segment_min(place, into, bags)
+    is_start = (place == start.at[into].get(mode="clip"))[:, None]
+    heads = jnp.isnan(taken) & is_start
+    known = jnp.where(jnp.isnan(taken), jnp.where(heads, np.inf, -np.inf), taken)
+    out = jax.ops.segment_max(known, into, bags)
+    is_best = known == out.at[into].get(mode="clip")
+    first = jax.ops.segment_min(jnp.where(is_best, place[:, None], length), into, bags)
+    is_headed = jax.ops.segment_max(heads.astype(np.int32), into, bags) > 0
+    found = jnp.where(is_headed, np.nan, out)
+    return found, indices.astype(np.int64).at[first].get(mode="fill", fill_value=-1)
 
 
 @op("_embedding_bag_backward")

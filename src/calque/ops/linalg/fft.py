@@ -10,6 +10,7 @@ from jax import Array, lax
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import complex_dtype, real_dtype
 from calque.ops.table.registry import op
+from calque.ops.table.undivided import undivided
 
 _NONE, _BY_ROOT, _BY_SIZE = 0, 1, 2
 _MOST = 3  # axes that one XLA transform takes
@@ -24,16 +25,25 @@ def _scale(array: Array, size: int, normalization: int) -> Array:
 
 def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...]) -> Array:
     """One XLA transform of the given axes (the last is the halved one, if one is)."""
-    ndim, count = array.ndim, len(dims)
-    if kind == lax.FftType.FFT and ndim > 2 and jax.device_count() > 1:
-        # XLA's partitioner ends the process over a forward transform whose last axis is split
-        size = jnp.asarray(_sizes(array, dims), real_dtype(array.dtype))
-        return _transform(array.conj(), dims, lax.FftType.IFFT, lengths).conj() * size
-    if dims == list(range(ndim - count, ndim)):
+    last = list(range(array.ndim - len(dims), array.ndim))
+    moved = array if dims == last else jnp.moveaxis(array, dims, last)
+    moved = _fft(moved, kind, lengths)
+    return moved if dims == last else jnp.moveaxis(moved, last, dims)
+
+
+def _fft(array: Array, kind: Any, lengths: tuple[int, ...]) -> Array:
+    """A transform of the last axes.
+
+    Of several devices each takes it of whole axes, for one axis of batches: with several XLA's
+    transforms for CPUs get the operand in an order that they refuse, where it is gathered.
+    """
+    if jax.device_count() == 1:
         return lax.fft(array, kind, lengths)
-    last = tuple(range(-count, 0))
-    moved = lax.fft(jnp.moveaxis(array, dims, last), kind, lengths)
-    return jnp.moveaxis(moved, last, dims)
+    first = array.ndim - len(lengths)
+    axes = range(1, 1 + len(lengths))
+    batches = array.reshape(math.prod(array.shape[:first]), *array.shape[first:])
+    found = undivided(lax.fft(undivided(batches, axes), kind, lengths), axes)
+    return found.reshape(*array.shape[:first], *found.shape[1:])
 
 
 def _complex(array: Array, dims: list[int], forward: bool) -> Array:

@@ -10,6 +10,7 @@ from calque.ops.nn.pooling import lowest, positions, scatter_add
 from calque.ops.nn.sliding_windows import each
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.given import Given
+from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import Taps, apply_taps
 from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
@@ -93,7 +94,7 @@ def _window_max(x: Array, reads: list[Array], lives: list[Any]) -> tuple[Array, 
 
 def _reduce_prefer(x: Array, at: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """The maximum over axes and its position: the first maximum, the last NaN."""
-    best = jnp.max(x, axis=axes, keepdims=True)
+    best = maximum(x, axes, keepdims=True)
     is_best = (x == best) | (x != x)
     first = jnp.min(jnp.where(is_best, at, np.iinfo(np.int32).max), axis=axes)
     last_nan = jnp.max(jnp.where(x != x, at, -1), axis=axes)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.given import Given
+from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.registry import op
 
@@ -60,7 +61,7 @@ def attend(
     groups = heads // k.shape[1]
     masked = bias is not None or is_causal
     scores = _scores(q.reshape(batch, k.shape[1], groups, queries, -1), k, bias, is_causal, scale)
-    top = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, initial=-np.inf))
+    top = lax.stop_gradient(maximum(scores, -1, keepdims=True, initial=-np.inf))
     if masked:
         # A row with every key masked attends to nothing: zeros, as in PyTorch.
         top = jnp.where(top == -np.inf, 0, top)

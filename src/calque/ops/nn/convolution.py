@@ -15,6 +15,7 @@ from calque.ops.nn import convolution_forms as forms
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
+from calque.ops.table.undivided import undivided
 
 
 def _each(value: Any, ndim: int) -> tuple[int, ...]:
@@ -185,6 +186,12 @@ def _convolution_condition(
         )
 
 
+def _whole_images(x: Array) -> Array:
+    """Images, or kernels, that are split by batch and channels at most: XLA's partitioner gives
+    other numbers for some convolutions of images that are split, and ends the process for some."""
+    return undivided(x, range(2, x.ndim))
+
+
 @op("convolution", "convolution_overrideable", condition=_convolution_condition)
 def convolution(
     input: Array,
@@ -200,9 +207,11 @@ def convolution(
     ndim = weight.ndim - 2
     stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))
     _check(input, weight, bias, stride, padding, dilation, transposed, groups)
+    input, weight = _whole_images(input), _whole_images(weight)
     out = _convolve(
         input, weight, stride, padding, dilation, transposed, _each(output_padding, ndim), groups
     )
+    out = _whole_images(out)
     return out if bias is None else out + bias.reshape(-1, *(1,) * ndim)
 
 
@@ -266,6 +275,8 @@ def convolution_backward(
         return _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups)
 
     for_input = for_weight = for_bias = None
+    input, weight = _whole_images(input), _whole_images(weight)
+    grad_output = _whole_images(grad_output)
     if jnp.iscomplexobj(grad_output):
         input, weight = jnp.conj(input), jnp.conj(weight)
     how = forms.Sliding(stride, padding, dilation, groups)
@@ -284,6 +295,10 @@ def convolution_backward(
         (for_weight,) = jax.linear_transpose(lambda w: forward(input, w), weight)(grad_output)
     if output_mask[2]:
         for_bias = jnp.sum(grad_output, axis=(0, *range(2, grad_output.ndim)))
+    if for_input is not None:
+        for_input = _whole_images(for_input)
+    if for_weight is not None:
+        for_weight = _whole_images(for_weight)
     return for_input, for_weight, for_bias
 
 
@@ -291,9 +306,9 @@ def convolution_backward(
 def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
     """A 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
-    return (
-        lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers) + bias
-    )
+    self, weight = undivided(self, (0,)), undivided(weight, (0,))
+    out = lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers)
+    return undivided(out, (0,)) + bias
 
 
 @op("conv_tbc_backward")

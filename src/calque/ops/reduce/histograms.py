@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.given import Given
+from calque.ops.table.helpers import maximum, minimum
 from calque.ops.table.promotion import BOOL, COMPLEX
 from calque.ops.table.registry import op
 
@@ -28,7 +29,7 @@ def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
     low, high = jnp.asarray(low).astype(values.dtype), jnp.asarray(high).astype(values.dtype)
     if values.size:
         same = low == high
-        low, high = jnp.where(same, values.min(), low), jnp.where(same, values.max(), high)
+        low, high = jnp.where(same, minimum(values), low), jnp.where(same, maximum(values), high)
     return _widened(low, high, 1.0)
 
 
@@ -42,7 +43,7 @@ def _outer_edges(values: Array, range: Any) -> tuple[Array, Array]:
     if range is not None:
         low, high = (jnp.asarray(bound).astype(values.dtype) for bound in range)
     elif values.size:
-        low, high = values.min(), values.max()
+        low, high = minimum(values), maximum(values)
     else:
         low, high = jnp.zeros((), values.dtype), jnp.ones((), values.dtype)
     return _widened(low, high, 0.5)
@@ -148,7 +149,20 @@ def _histogramdd_condition(self: Any, bins: Any, *_: Any, **__: Any) -> None:
         )
 
 
-@op("_histogramdd_bin_edges", condition=_histogramdd_condition)
+def _histogramdd_range(self: Given, bins: Any, range: Any = None, **_: Any) -> None:
+    values = self.values() if self.is_float and range is None else None
+    if values is None or values.size == 0:
+        return
+    for axis, column in enumerate(values.reshape(-1, values.shape[-1]).T):
+        bounds = column.min(), column.max()
+        if not all(map(math.isfinite, bounds)):
+            raise RuntimeError(
+                f"torch.histogramdd: dimension {axis}'s range [{bounds[0]}, {bounds[1]}] is not "
+                "finite"
+            )
+
+
+@op("_histogramdd_bin_edges", numbers=_histogramdd_range, condition=_histogramdd_condition)
 def histogramdd_bin_edges(
     self: Array,
     bins: Any,

@@ -255,7 +255,7 @@ def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
     x = self.astype(to_float(self.dtype))
     axes = wrap_dims(dim, x.ndim)
     if is_complex(x.dtype):
-        top = jnp.max(x.real, axis=axes, keepdims=True)
+        top = maximum(x.real, axes, keepdims=True)
         top = jnp.where(jnp.isfinite(top), top, 0)
         total = jnp.log(jnp.sum(jnp.exp(x - top), axis=axes, keepdims=keepdim))
         return total + (top if keepdim else jnp.squeeze(top, axes))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.helpers import segment_maximum, segment_minimum, wrap_dim
 from calque.ops.table.promotion import opmath
 from calque.ops.table.registry import op
 
@@ -20,8 +20,8 @@ REDUCTIONS: dict[str, tuple[Any, float]] = {
     "sum": (jax.ops.segment_sum, 0.0),
     "mean": (jax.ops.segment_sum, 0.0),
     "prod": (jax.ops.segment_prod, 1.0),
-    "max": (jax.ops.segment_max, -math.inf),
-    "min": (jax.ops.segment_min, math.inf),
+    "max": (segment_maximum, -math.inf),
+    "min": (segment_minimum, math.inf),
 }
 """For each reduction its function, and what an empty run gives."""
 

@@ -101,6 +101,23 @@ def minimum(x: Array, axes: Any = None, keepdims: bool = False, **initial: Any) 
     return nan_of(found, lambda: jnp.any(jnp.isnan(x), axis=axes, keepdims=keepdims), x.dtype)
 
 
+def segment_maximum(x: Array, into: Array, count: int) -> Array:
+    """`jax.ops.segment_max`, which gives NaN where there is one on whatever device (`nan_of`)."""
+    return _of_segments(jax.ops.segment_max, x, into, count)
+
+
+def segment_minimum(x: Array, into: Array, count: int) -> Array:
+    """`jax.ops.segment_min`, which gives NaN where there is one on whatever device (`nan_of`)."""
+    return _of_segments(jax.ops.segment_min, x, into, count)
+
+
+def _of_segments(extremum: Callable[..., Array], x: Array, into: Array, count: int) -> Array:
+    def is_missing() -> Array:
+        return jax.ops.segment_max(jnp.isnan(x).astype(jnp.int32), into, count) > 0
+
+    return nan_of(extremum(x, into, count), is_missing, x.dtype)
+
+
 def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
     """An extremum of numbers that may be NaN.
 

@@ -1,6 +1,7 @@
 """The calls of a program that carries gradients, as nodes of PyTorch's graph."""
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,19 +31,29 @@ class Carrying:
     Args:
         backward: what the trace found.
         late: the gradients' program of each part; None for those without gradients.
+
+    Attributes:
+        bare: what makes each tensor, without its graph.
+        errors: for tensors whose graph is used up by their place, what gives them a graph that says
+            so.
     """
 
     def __init__(self, backward: Backward, late: list[LatePart | None]) -> None:
         self.gives_gradients = any(late)
-        self._bare = backward.bare
+        self.bare = backward.bare
         self._nodes = [
             Node(part, one, [backward.forms[slot] for slot in part.results])
             for part, one in zip(backward.parts, late, strict=True)
         ]
-        self._spent = [
-            (slot, torch._C._functions.DelayedError(message, 1))
+        self.errors: dict[int, Callable[[Tensor], Tensor]] = {
+            slot: torch._C._functions.DelayedError(message, 1)
             for slot, message in backward.errors.items()
-        ]
+        }
+
+    @property
+    def has_errors_only(self) -> bool:
+        """Whether the graphs of all tensors are used up."""
+        return not self._nodes and self.errors.keys() == set(range(len(self.bare)))
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
         """Make the tensors of one call that have a graph behind them.
@@ -52,8 +63,8 @@ class Carrying:
             residuals: what the forward leaves.
             origin: what derivatives of the gradients need (see `higher_order.Origin`).
         """
-        carried = outputs.carried = [bare.bare(outputs) for bare in self._bare]
-        for slot, error in self._spent:
+        carried = outputs.carried = [bare.bare(outputs) for bare in self.bare]
+        for slot, error in self.errors.items():
             carried[slot] = error(carried[slot].requires_grad_())
         for node in self._nodes:
             node.carry(outputs, residuals, origin)

@@ -3,10 +3,13 @@
 import dis
 import functools
 import itertools
+import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from calque.state.names import words_in
 from calque.tracing.core.origins import is_engine
 
 
@@ -87,3 +90,82 @@ def asks_class(code: CodeType) -> bool:
     (True, False)
     """
     return not _CLASSES.isdisjoint(code.co_names)
+
+
+@functools.lru_cache(maxsize=4096)
+def assigns(code: CodeType, name: str) -> bool:
+    """Whether code assigns an attribute of this name."""
+    steps = dis.get_instructions(code) if name in code.co_names else ()
+    return any(step.opname == "STORE_ATTR" and step.argval == name for step in steps)
+
+
+@functools.lru_cache(maxsize=4096)
+def may_find(code: CodeType, name: str) -> bool:
+    """Whether code may read an attribute, such as one that is None, before it has assigned it.
+
+    >>> def keeps(self, x):
+    ...     self.last = x
+    ...     return self.last
+    >>> def fills(self, x):
+    ...     if self.last is None:
+    ...         self.last = x
+    ...     return self.last
+    >>> may_find(keeps.__code__, "last"), may_find(fills.__code__, "last")
+    (False, True)
+    """
+    if _says(code, name):
+        return True
+    read = list(_reads(code, name))
+    assigned = _assigned_at(code, name) if read else 0
+    return any(offset < assigned for offset in read)
+
+
+@functools.lru_cache(maxsize=4096)
+def may_miss(code: CodeType, name: str) -> bool:
+    """Whether code may find that there is no such attribute, and go on.
+
+    >>> def reads(self, x):
+    ...     return x + self.last
+    >>> def asks(self, x):
+    ...     return x if hasattr(self, "last") else x + self.last
+    >>> may_miss(reads.__code__, "last"), may_miss(asks.__code__, "last")
+    (False, True)
+    """
+    handled = _handled(code) if name in code.co_names else ()
+    caught = (start <= at < end for start, end in handled for at in _reads(code, name))
+    return _says(code, name) or any(caught)
+
+
+def catches(code: CodeType) -> bool:
+    """Whether code names what Python raises for a missing attribute, as one that handles it does.
+
+    >>> catches((lambda: 1).__code__)
+    False
+    """
+    return not _CATCHING.isdisjoint(code.co_names)
+
+
+_CATCHING = frozenset(("AttributeError", "Exception", "BaseException"))
+
+
+def _says(code: CodeType, name: str) -> bool:
+    return any(name in words_in(constant) for constant in code.co_consts if type(constant) is str)
+
+
+def _reads(code: CodeType, name: str) -> Iterator[int]:
+    steps = dis.get_instructions(code) if name in code.co_names else ()
+    yield from (s.offset for s in steps if s.argval == name and s.opname != "STORE_ATTR")
+
+
+def _assigned_at(code: CodeType, name: str) -> float:
+    """From where on code has assigned an attribute, whichever way it went."""
+    steps = list(dis.get_instructions(code))
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    spans = [(step.offset, step.argval) for step in steps if step.opcode in jumps]
+    for step in steps:
+        if step.opname == "STORE_ATTR" and step.argval == name:
+            skipped = any(start < step.offset < end for start, end in spans)
+            caught = any(start <= step.offset < end for start, end in _handled(code))
+            if not (skipped or caught):
+                return step.offset
+    return math.inf

@@ -248,13 +248,18 @@ def manual_seed(seed: Any) -> Any:
 
 
 @recorded
-def assign(owner: Any, name: str, value: Any) -> None:
-    """Assign an attribute of a module, as the program does.
+def assign(owner: Any, name: Any, value: Any) -> None:
+    """Assign an attribute of a module, or an item of a dictionary, as the program does.
 
     Args:
-        owner: the module, or what has it as its `module`.
+        owner: the module, or what has it, or the dictionary, as its `held`.
+        name: the attribute, or the key.
     """
-    setattr(owner if isinstance(owner, torch.nn.Module) else owner.module, name, value)
+    held = getattr(owner, "held", owner)
+    if isinstance(held, dict):
+        held[name] = value
+    else:
+        setattr(held, name, value)
 
 
 @recorded

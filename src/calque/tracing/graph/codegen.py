@@ -155,6 +155,8 @@ class _Writer:
         for kind in (str, bytes, int):
             if isinstance(value, kind) and not isinstance(value, bool):
                 return kind.__repr__(value)  # pyright: ignore[reportArgumentType]
+        if isinstance(value, type):
+            return self.name(value.__name__, value)
         if isinstance(value, Node) or type(value).__module__ in ("builtins", "torch"):
             return repr(value)
         return self.name(type(value).__name__, value)

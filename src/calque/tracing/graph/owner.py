@@ -1,24 +1,28 @@
-"""The module whose attributes a graph assigns, as a value that the graph keeps.
+"""What a graph assigns to, as a value that the graph keeps.
 
-It is wrapped so that it is no submodule of the graph: its members would be the graph's.
+It is wrapped so that a module is no submodule of the graph: its members would be the graph's.
 """
 
 from typing import Any
 
-import torch
-
 
 class Owner:
-    """A module of the program's, of which no graph module takes any part."""
+    """A module, or a dictionary, of the program's, of which the graph takes no part.
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
+    Args:
+        held: the module or the dictionary.
+    """
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
 
     def is_like(self, other: "Owner") -> bool:
-        """Whether another one is of the same module."""
-        return self.module is other.module
+        """Whether another one is of the same object."""
+        return self.held is other.held
 
     def __fx_create_arg__(self, tracer: Any) -> Any:
-        name = tracer.get_fresh_qualname("_owner")
-        tracer.keep(name, self)
+        name = next((name for name, value in tracer.kept.items() if value is self), None)
+        if name is None:
+            name = tracer.get_fresh_qualname("_owner")
+            tracer.keep(name, self)
         return tracer.create_node("get_attr", name, (), {})

@@ -81,6 +81,36 @@ def is_plain(value: Any) -> bool:
     return plain and isinstance(value, (tuple, list))
 
 
+def is_made_by_call(value: Any) -> bool:
+    """Whether a call of its class with its fields makes such a data class, and does no more."""
+    kind, fields = type(value), dataclasses.fields(value)
+    if hasattr(kind, "__post_init__") or not all(field.init for field in fields):
+        return False
+    makes = next(base for base in kind.__mro__ if "__init__" in vars(base))
+    describes = next(base for base in kind.__mro__ if "__dataclass_fields__" in vars(base))
+    return makes is describes and attributes_of(value).keys() == {field.name for field in fields}
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The fields of a data class, and what else the object holds, by their names.
+
+    >>> attributes_of(dataclasses.make_dataclass("Pair", ["a", "b"], slots=True)(1, 2))
+    {'a': 1, 'b': 2}
+    """
+    names = [field.name for field in dataclasses.fields(value)]
+    held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return held | getattr(value, "__dict__", {})
+
+
+@recorded
+def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
+    """A data class with these attributes, which is not initialized: it was, when it was made."""
+    made = object.__new__(kind)
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)  # the class may be frozen
+    return made
+
+
 @recorded
 def rebuilt(template: Template, *parts: Any) -> Any:
     """A new object like the one that was taken apart, around other tensors."""
@@ -161,8 +191,7 @@ class Results:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return tracer.create_node("call_function", type(value), self._parts(value), {})
         if dataclasses.is_dataclass(value) and not isinstance(value, (type, dict)):
-            fields = {f.name: self._of(getattr(value, f.name)) for f in dataclasses.fields(value)}
-            return tracer.create_node("call_function", type(value), (), fields)
+            return self._of_dataclass(value)
         if not is_plain(value):
             return self._of_object(value)
         if isinstance(value, dict):
@@ -173,6 +202,13 @@ class Results:
             found = tracer.create_node("call_function", one_object, (found,), {})
             self._made[id(value)] = value, found
         return found
+
+    def _of_dataclass(self, value: Any) -> Argument:
+        kind, held = type(value), attributes_of(value)
+        parts = {name: self._of(part) for name, part in held.items()}
+        if is_made_by_call(value):
+            return self._tracer.create_node("call_function", kind, (), parts)
+        return self._tracer.create_node("call_function", with_attributes, (kind, parts), {})
 
     def _parts(self, value: Any) -> tuple[Argument, ...]:
         return tuple([self._of(part) for part in value])

@@ -9,9 +9,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
-from calque.tracing.core.bytecode import asks_class, asks_identity
+from calque.state import MISSING
+from calque.state.whose import Owner
+from calque.tracing.core.bytecode import (
+    asks_class,
+    asks_identity,
+    assigns,
+    catches,
+    may_find,
+    may_miss,
+)
 from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
+from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.ends import given_to, mapped, result_of
 from calque.tracing.record.events import Call
@@ -19,7 +29,9 @@ from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import Recording, Tape
+from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
+from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.watching import Watch
 
 
@@ -132,12 +144,7 @@ def _parts(program: Any) -> tuple[Any, str, Callable[..., Any]]:
         return program.__self__, name, getattr(type(program.__self__), name)
     if isinstance(program, types.FunctionType):
         return program, "forward", program
-    if not callable(program):
-        raise TypeError(f"{program!r} is neither a module nor a function")
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return program(*args, **kwargs)
-
+    called = function_of(program)
     return called, "forward", called
 
 
@@ -185,15 +192,15 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
-        value = recorder.values.of(change.after) if _is_tensor(change.after) else None
-        read = id(change.before) in recorder.arguments.outside
-        if owner is not None and value is not None and not read:
-            tape.assignments.append((owner, key[1], value))
-        else:
+        value = _computed(change.after, recorder)
+        place = owner if owner is not None else held_in(change)
+        if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
                 f"{change.place}{change.name} {change.what}; a graph computes tensors, and would "
                 "not repeat that"
             )
+        else:
+            tape.assignments.append((place, key[1], value))
     recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
     for place in recorder.arguments.written_by_python():
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
@@ -201,14 +208,35 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
         recorder.refuse_at(place, "a tensor is used that no recorded call has made")
 
 
+def _computed(given: Any, recorder: Recorder) -> Any:
+    """A tensor of the run, or a container with nothing else in it, by its values; else None."""
+    if isinstance(given, torch.Tensor):
+        return recorder.values.of(given)
+    if not is_plain(given) or not given:
+        return None
+    parts = given.values() if isinstance(given, dict) else given
+    made = [_computed(part, recorder) for part in parts]
+    if any(part is None for part in made):
+        return None
+    return dict(zip(given, made)) if isinstance(given, dict) else type(given)(made)
+
+
+def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
+    """Whether the program may have looked at what it has then replaced, or whether it is there."""
+    if _is_tensor(change.before):
+        return id(change.before) in recorder.arguments.outside
+    name, may = change.key[1], may_miss if change.before is MISSING else may_find
+    if not watch.asks(lambda code: assigns(code, name), Owner.PACKAGE):
+        return True  # by a name that is computed, and so may its reads be
+    caught = may is may_miss and watch.asks(catches)
+    return caught or watch.asks(lambda code: may(code, name), Owner.PACKAGE)
+
+
 def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
     """The modules, by id, and their attributes, that graphs within the program have assigned."""
     calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
     owners = [(call.args[0], call.args[1]) for call in calls]
-    return {
-        (id(owner if isinstance(owner, torch.nn.Module) else owner.module), name)
-        for owner, name in owners
-    }
+    return {(id(getattr(owner, "held", owner)), name) for owner, name in owners}
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:

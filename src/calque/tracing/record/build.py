@@ -246,7 +246,7 @@ class Builder(NamingTracer):
 
     def _add_assignments(self) -> None:
         for module, name, value in self._tape.assignments:
-            if module is self.root:
+            if module is self.root or isinstance(module, dict):
                 owner: Any = self.create_arg(Owner(module))
             else:
                 owner = self.create_node("get_attr", self.path_of_module(module), (), {})

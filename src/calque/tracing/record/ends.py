@@ -10,7 +10,14 @@ import torch
 from torch.fx.node import base_types
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.templates import Template, is_plain, take_apart
+from calque.tracing.graph.templates import (
+    Template,
+    attributes_of,
+    is_made_by_call,
+    is_plain,
+    take_apart,
+    with_attributes,
+)
 from calque.tracing.record.values import Value
 
 _LAZY = (inspect.isgenerator, inspect.iscoroutine, inspect.isasyncgen)
@@ -111,9 +118,11 @@ def result_of(recorder: Any, result: Any) -> Any:
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return Made(type(result), tuple(result_of(recorder, part) for part in result), {})
     if dataclasses.is_dataclass(result) and not isinstance(result, (type, dict)):
-        fields = [field.name for field in dataclasses.fields(result)]
-        parts = {name: result_of(recorder, getattr(result, name)) for name in fields}
-        return Made(type(result), (), parts)
+        held = attributes_of(result)
+        parts = {name: result_of(recorder, part) for name, part in held.items()}
+        if is_made_by_call(result):
+            return Made(type(result), (), parts)
+        return Made(with_attributes, (type(result), parts), {})
     if any(is_lazy(result) for is_lazy in _LAZY):
         kind = type(result).__name__
         recorder.problems.append(

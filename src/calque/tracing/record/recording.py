@@ -34,7 +34,7 @@ class Tape:
         classes: the names of the classes of the tensors among the arguments, by their values.
         asks_class, asks_identity: whether the program may ask for these, and which are one.
         events, result: what the program did and what it gave.
-        assignments: module, attribute and value of what it has assigned.
+        assignments: module, attribute and value of what it has assigned, or dictionary and key.
         asked, assumed: what the graph has to check.
     """
 
@@ -51,7 +51,7 @@ class Tape:
         self.asks_class = self.asks_identity = False
         self.events: list[Event] = recorder.events
         self.result: Any = None
-        self.assignments: list[tuple[torch.nn.Module, str, Any]] = []
+        self.assignments: list[tuple[Any, Any, Any]] = []
         self.asked: set[str] = recorder.asked
         self.assumed = recorder.assumed
 

@@ -81,12 +81,13 @@ class Assignments:
         Raises:
             TraceError: it is inside an object that a graph cannot hold.
         """
+        root = Owner(self._tracer.root)
         for module, name in self._before:
             value = _read(module, name)
             if value is MISSING or not has_proxy((value,)):
                 continue
             if module is self._tracer.root:
-                owner: Any = Owner(module)
+                owner: Any = root
             else:
                 path = self._tracer.path_of_module(module)
                 owner = torch.fx.Proxy(self._tracer.create_node("get_attr", path, (), {}))

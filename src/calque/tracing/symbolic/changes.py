@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from calque.state import MISSING
+from calque.state.rows import DictRow, NamedRow
 from calque.tracing.proxies.proxy import has_proxy
 
 NUMBERS = (int, float, complex)
@@ -37,6 +38,13 @@ class Change(NamedTuple):
         return not has_proxy((self.after,))
 
 
+def held_in(change: Change) -> dict[Any, Any] | None:
+    """The dictionary that has a name, one of an object's attributes too; None where none has."""
+    row: Any = getattr(getattr(change.write, "func", None), "__self__", None)
+    of_object = isinstance(row, NamedRow) and row.attribute
+    return row.owner if of_object or isinstance(row, DictRow) else None
+
+
 def install(changes: Iterable[Change]) -> None:
     """Leave things as the run has left them."""
     for change in changes:
@@ -57,8 +65,18 @@ def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether a name that meant the one still means the same."""
-    return a is b or (type(a) is type(b) and isinstance(a, SCALARS) and a == b)
+    """Whether a name that meant the one still means the same.
+
+    >>> is_same([1, (2, "x")], [1, (2, "x")]), is_same([1], [1.0]), is_same([object()], [object()])
+    (True, False, False)
+    """
+    if a is b or type(a) is not type(b):
+        return a is b
+    if type(a) is dict:
+        return [*a] == [*b] and all(map(is_same, a.values(), b.values()))
+    if type(a) in (list, tuple):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    return isinstance(a, SCALARS) and a == b
 
 
 def spoken(value: Any) -> str:

@@ -5,9 +5,10 @@ changed about it for this call, such as `self.dropout.train()`, a hook or anothe
 then; such a call is followed into the module instead, where each of these things takes effect.
 """
 
+import inspect
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, starmap
 from operator import is_
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn.modules import module as module_of_torch
 
 from calque.state import ATOMIC
 from calque.state.rows import is_own_hook
+from calque.state.whose import Owner, owner_of_class, owner_of_code
 
 _GLOBAL_HOOKS = tuple(
     value
@@ -151,6 +153,10 @@ class Leaves:
                 self._before[id(module)] = Held(module)
                 self._know_class(type(module))
 
+    def must_be_followed(self, leaf: Module) -> bool:
+        """Whether one node cannot stand for a call: it was changed for it, or runs others' code."""
+        return self.is_changed(leaf) or not is_of_torch(leaf)
+
     def is_changed(self, leaf: Module) -> bool:
         """Whether a call does not do what it would have done before the run."""
         if not leaf._modules:
@@ -177,6 +183,30 @@ class Leaves:
     def _know_class(self, kind: type) -> None:
         if kind not in self._kinds:
             self._kinds[kind] = _Classes(kind)
+
+
+def is_of_torch(root: Module) -> bool:
+    """Whether a call of the module runs code of PyTorch's only: no hook, no class of others.
+
+    Such code may keep what it is given, and the program find it there: the graph would not see it.
+    """
+    if any(map(any, map(_hooks_of_others, _global_hooks()))):
+        return False
+    for module in root.modules() if root._modules else (root,):
+        if module is not root and owner_of_class(type(module)) is not Owner.ENGINE:
+            return False
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            if hooks and any(_hooks_of_others(hooks)):
+                return False
+    return True
+
+
+def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:
+    for hook in hooks.values():
+        function = getattr(inspect.unwrap(hook), "__func__", hook)
+        code = getattr(function, "__code__", None)
+        owner = owner_of_class(type(hook)) if code is None else owner_of_code(code)
+        yield owner is not Owner.ENGINE and not is_own_hook(hook)
 
 
 def _global_hooks() -> list[dict[int, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.fx.node import Argument, Node
 
+from calque.tracing.graph.templates import Template
 from calque.tracing.symbolic.symbolic_proxies import ValueProxy
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
@@ -52,12 +53,23 @@ class Restoring(SymbolicTracer):
         default = () if default == (inspect.Parameter.empty,) else default
         return self.create_proxy("placeholder", name, default, {})
 
+    def keep(self, name: str, value: Any) -> None:
+        """As `NamingTracer.keep`, on the root too, which unpickling takes the members from."""
+        super().keep(name, value)
+        setattr(self.root, name, value)
+
     def create_arg(self, a: Any) -> Argument:
         """As `Tracer.create_arg`; an object that the graph keeps is the node that names it."""
+        if type(a) is Template:  # a named tuple, which would be taken apart
+            return self._member(a)
         try:
             return super().create_arg(a)
         except NotImplementedError:
-            name = next((name for name, value in vars(self.root).items() if value is a), None)
-            if name is None:
-                raise
-            return self.create_node("get_attr", name, (), {})
+            return self._member(a)
+
+    def _member(self, a: Any) -> Argument:
+        name = next((name for name, value in vars(self.root).items() if value is a), None)
+        if name is None:
+            name = self.get_fresh_qualname("_object")
+            self.keep(name, a)
+        return self.create_node("get_attr", name, (), {})

@@ -20,6 +20,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.graph import checks
+from calque.tracing.graph.templates import attributes_of
 from calque.tracing.proxies.proxy import OWN
 from calque.tracing.tracer.constants import is_constant
 
@@ -167,7 +168,8 @@ def write_back(tracer: Any) -> None:
     for node, container, before in tracer.containers:
         given, change = torch.fx.Proxy(node), operator.setitem
         if dataclasses.is_dataclass(container) and not isinstance(container, dict):
-            container, before, change = vars(container), vars(before), setattr
+            container, before = attributes_of(container), attributes_of(before)
+            change = setattr
         if isinstance(container, list):
             if [*map(id, container)] != [*map(id, before)]:
                 record(operator.setitem, given, slice(None), list(container))

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from calque.state import ATOMIC, Row, Snapshot
+from calque.state.finding import HOOKS_OF_TENSORS
+from calque.state.finding.classes import hold_kind
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, CacheRow, DictRow
-from calque.state.snapshot import HOOKS_OF_TENSORS
 from calque.state.whose import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.leaves import Held
@@ -47,7 +48,7 @@ class Surroundings(Snapshot):
         self._bare: list[tuple[torch.Tensor, Path, str]] = []
         super().__init__(passes=_is_ours)
 
-    def _nn_module(self, value: torch.nn.Module, path: Path) -> None:
+    def meet_module(self, value: torch.nn.Module, path: Path) -> None:
         found = self.modules[id(value)] = Held(value)
         self._paths[id(value)] = path
         self.known[id(vars(value))] = vars(value)
@@ -56,13 +57,13 @@ class Surroundings(Snapshot):
                 self.known[id(container)] = container
                 self._met(members.items(), path)
             else:
-                self._stack.append((container, path.attribute(name)))
+                self.stack.append((container, path.attribute(name)))
         if found.others:
             self._met(found.others, path)
-        self._kind_of(value, path)
+        hold_kind(self, value, path)
 
     def _met(self, held: Iterable[tuple[str, Any]], path: Path) -> None:
-        stack, known = self._stack, self.known
+        stack, known = self.stack, self.known
         for name, item in held:
             kind = type(item)
             if kind in ATOMIC or id(item) in known:
@@ -73,13 +74,13 @@ class Surroundings(Snapshot):
             else:
                 stack.append((item, path.attribute(name)))
 
-    def _handlers(self, logger: logging.Logger | None, path: Path) -> None:
-        if logger is not None:
-            self._hold(_LevelsRow(logger, path))
-        super()._handlers(logger, path)
+    def meet_logger(self, value: logging.Logger, path: Path) -> None:
+        """See `Snapshot.meet_logger`; with the levels that it has looked up."""
+        self.hold(_LevelsRow(value, path))
+        super().meet_logger(value, path)
 
     def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
-        """As `Snapshot.enter`."""
+        """See `Snapshot.enter`."""
         rows, modules = len(self.rows), len(self.modules)
         with suspended(), torch._C.DisableTorchFunction():
             entered = super().enter(code, held, *how)
@@ -91,12 +92,12 @@ class Surroundings(Snapshot):
         return entered
 
     def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """As `Snapshot.changed`."""
+        """See `Snapshot.changed`."""
         self._make_rows()
         return super().changed()
 
     def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """As `changed`, without what leaf functions have changed."""
+        """Like `changed`, without what leaf functions have changed."""
         self._make_rows()
         of_leaves = self.of_leaves
         rows = [row for key, row in self.rows.items() if key not in of_leaves]

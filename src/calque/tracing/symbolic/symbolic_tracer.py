@@ -167,8 +167,8 @@ class SymbolicTracer(NamingTracer):
         return super().call_module(m, forward, args, kwargs)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """As `Tracer.is_one_node`; not a leaf that the program has changed for this call."""
-        return super().is_one_node(m, path) and not self.leaves.is_changed(m)
+        """As `Tracer.is_one_node`; not a leaf whose call has to be followed (`Leaves`)."""
+        return super().is_one_node(m, path) and not self.leaves.must_be_followed(m)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None

@@ -24,8 +24,9 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
-from calque.tracing.symbolic.changes import Change, spoken
+from calque.tracing.symbolic.changes import Change, is_same, spoken
 from calque.tracing.symbolic.leaves import Held
+from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
 from calque.tracing.symbolic.types import TYPE
 
@@ -57,6 +58,7 @@ class Watch:
             self._snapshot.visit(getattr(type(root), method, None), method)
         else:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
+        self._snapshot.visit(of_object(root), "self")
         self._snapshot.visit(given, "the arguments")
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
@@ -130,10 +132,14 @@ class Watch:
         codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
-    def asks(self, question: Callable[[CodeType], bool]) -> bool:
-        """Whether code of the program's, as far as it was looked at, asks something."""
+    def asks(self, question: Callable[[CodeType], bool], whose: Owner = Owner.USER) -> bool:
+        """Whether code of the program's, as far as it was looked at, asks something.
+
+        Args:
+            whose: code of these, and of those who are nearer to the user.
+        """
         codes = self._snapshot.codes.items()
-        return any(question(code) for code, owner in codes if owner is Owner.USER)
+        return any(question(code) for code, owner in codes if owner >= whose)
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""
@@ -203,7 +209,8 @@ class Watch:
     ) -> Iterator[tuple[Change, bool]]:
         for key in {**row.before, **now}:
             before, after = row.before.get(key, MISSING), now.get(key, MISSING)
-            if key in row.ignored or same_value(before, member_of(after)):
+            after_it = member_of(after)
+            if key in row.ignored or same_value(before, after_it) or is_same(before, after_it):
                 continue
             if after is MISSING:
                 what = "is deleted"

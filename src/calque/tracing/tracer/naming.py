@@ -48,11 +48,14 @@ class NamingTracer(Tracer):
         value: Any = self.root
         if target in self.kept:
             return self.kept[target]
+        path = target
         first, _, rest = target.partition(".")
         if first in self.kept:
             value, target = self.kept[first], rest
         for part in target.split("."):
             value = _member(value, part)
+        if isinstance(value, torch.fx.Proxy):  # the program has assigned to it since
+            return next((held for held, name in self.tensor_attrs.items() if name == path), value)
         return value
 
     def path_of_module(self, mod: torch.nn.Module) -> str:

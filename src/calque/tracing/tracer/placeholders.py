@@ -1,7 +1,6 @@
 """Placeholders: the inputs of a graph, made from the signature of what is traced."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -11,6 +10,8 @@ from torch.fx._symbolic_trace import PH, PHBase, _assert_is_none
 from torch.fx.graph import _PyTreeInfo
 from torch.fx.node import base_types
 from torch.utils import _pytree as pytree
+
+from calque.errors.warning import warn
 
 _STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
@@ -184,11 +185,10 @@ def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
     elif value is None:
         tracer.create_proxy("call_function", _assert_is_none, (proxy, message), {})
     else:
-        warnings.warn(
+        warn(
             f"Was not able to add assertion to guarantee correct input {name} to specialized "
             "function. It is up to the user to make sure that your inputs match the inputs you "
-            "specialized the function with.",
-            stacklevel=2,
+            "specialized the function with."
         )
 
 

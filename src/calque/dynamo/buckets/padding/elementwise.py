@@ -9,7 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax._src.core import is_symbolic_dim
 
 from calque.dynamo.buckets.padding.padded import (
     SAME,
@@ -22,6 +21,7 @@ from calque.dynamo.buckets.padding.padded import (
     reshaped,
 )
 from calque.dynamo.buckets.padding.table import rule
+from calque.upstream.jax_internals import is_symbolic_dim
 
 _ELEMENTWISE = frozenset(
     (

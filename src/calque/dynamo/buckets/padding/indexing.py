@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src.core import is_symbolic_dim
 from jax.lax import GatherScatterMode
 
 from calque.dynamo.buckets.padding.padded import (
@@ -23,6 +22,7 @@ from calque.dynamo.buckets.padding.padded import (
 )
 from calque.dynamo.buckets.padding.slicing import placed, sliced
 from calque.dynamo.buckets.padding.table import first_axes, rule
+from calque.upstream.jax_internals import is_symbolic_dim
 
 
 @rule("gather")

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax._src.core import is_symbolic_dim
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.dynamo.buckets.padding.padded import Padded, Sizes, Unpaddable, whole
 from calque.dynamo.buckets.padding.table import RULES
+from calque.upstream.jax_internals import is_symbolic_dim
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax._src.core import InconclusiveDimensionOperation, is_symbolic_dim
+
+from calque.upstream.jax_internals import InconclusiveDimensionOperation, is_symbolic_dim
 
 Layout = tuple[Any, ...] | None
 """How one axis is padded.

@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src.core import is_symbolic_dim
 
 from calque.dynamo.buckets.padding.padded import (
     SAME,
@@ -21,6 +20,7 @@ from calque.dynamo.buckets.padding.padded import (
     spread,
 )
 from calque.dynamo.buckets.padding.table import expected, first_axes, rule
+from calque.upstream.jax_internals import is_symbolic_dim
 
 
 @rule("rev")

@@ -1,0 +1,90 @@
+"""The lines that see whether a call is of the kind that a program was compiled for."""
+
+from typing import Any
+
+import torch
+
+from calque.jitting.generated.source import LEAVE, Source
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # a release of PyTorch that has it elsewhere
+    TensorGuards = None
+
+_storage_of = torch.Tensor.untyped_storage
+_PAIRS = 4
+"""Up to how many arguments are compared two by two."""
+
+
+def is_known() -> bool:
+    """Whether PyTorch has what compares the kinds of tensors."""
+    return TensorGuards is not None
+
+
+def arguments(count: int) -> list[str]:
+    """The names of the arguments in the lines."""
+    return [f"a{index}" for index in range(count)]
+
+
+def cells(count: int) -> list[str]:
+    """The names of their cells."""
+    return [f"c{index}" for index in range(count)]
+
+
+def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> None:
+    """Write the lines that take the arguments apart and leave where they are of another kind.
+
+    `TensorGuards` compares their class, dtype, device, shape and strides, and by the dispatch keys
+    of a call whether it is in inference mode or under autocast; and no two are one tensor.
+
+    Args:
+        source: of a function with the parameter `args`.
+        leaves: arguments like those that are to come: tensors of the device, none of which requires
+            a gradient or has attributes.
+        state: the cells that none of them may stand on.
+    """
+    count = len(leaves)
+    source.line(f"if len(args) != {count}: {LEAVE}")
+    if not leaves:
+        return
+    names, held = arguments(count), cells(count)
+    listed = ", ".join(names)
+    source.line(f"{listed}, = args")
+    assert TensorGuards is not None
+    kinds = TensorGuards(
+        *leaves,
+        dynamic_dims_sizes=[list(leaf.shape) for leaf in leaves],
+        dynamic_dims_strides=[list(leaf.stride()) for leaf in leaves],
+    )
+    source.line(f"if not {{}}({listed}): {LEAVE}", kinds.check)
+    others = " or ".join(f"{name}.requires_grad or {name}.__dict__" for name in names)
+    source.line(f"if {others}: {LEAVE}")
+    source.line("try:")
+    for name, cell in zip(names, held):
+        source.line(f"    {cell} = {{}}({name}).cell", _storage_of)
+    source.line(f"except AttributeError: {LEAVE}")  # one without memory
+    if count > _PAIRS:
+        source.line(f"if len({{{{{', '.join(held)}}}}}) != {count}: {LEAVE}")
+    elif count > 1:
+        pairs = [f"{a} is {b}" for i, a in enumerate(held) for b in held[:i]]
+        source.line(f"if {' or '.join(pairs)}: {LEAVE}")
+    if state:
+        source.line(f"if not {{}}.isdisjoint(({', '.join(held)},)): {LEAVE}", state)
+
+
+def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> None:
+    """Write the lines that leave where PyTorch's modes are others.
+
+    Args:
+        source: of the function.
+        grad: whether gradients are recorded.
+        dtype: the default one.
+        alone: whether there are no arguments, whose kinds would tell of further modes.
+    """
+    look = "{}()" if not grad else "not {}()"
+    line = f"if {look} or {{}}() or {{}}() is not {{}}: {LEAVE}"
+    modes = torch._C._len_torch_function_stack
+    source.line(line, torch.is_grad_enabled, modes, torch.get_default_dtype, dtype)
+    if alone:
+        line = f'if {{}}() or {{}}("jax"): {LEAVE}'
+        source.line(line, torch.is_inference_mode_enabled, torch.is_autocast_enabled)

@@ -1,0 +1,68 @@
+"""Numbers of param groups as arguments of a program, read again only where a group was written to."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from calque.jitting.guards import OptimizerGuard
+from calque.jitting.optimizers import HyperParameter
+from calque.program.sources import NumberSource, Source
+from calque.state.versions import version_of
+
+_param_groups = attrgetter("param_groups")
+
+
+def is_of_group(source: Source) -> bool:
+    """Whether a source is a number of an optimizer's param group."""
+    return type(source) is NumberSource and type(source.number) is HyperParameter
+
+
+class Numbers:
+    """The settings of optimizers and the numbers in them, at each call.
+
+    Args:
+        guard: of the optimizers' settings; None if there are none.
+        sources: of the numbers; each `is_of_group`.
+        placed: what makes arrays of them.
+
+    Attributes:
+        arrays: the numbers, as they were when they were last read.
+        seen: the versions that the param groups had then; None if they are to be read at each call.
+    """
+
+    def __init__(
+        self,
+        guard: OptimizerGuard | None,
+        sources: Sequence[NumberSource],
+        placed: Sequence[Callable[[Any], Array]],
+    ) -> None:
+        self._guard = guard
+        self._numbers: list[Any] = [source.number for source in sources]
+        self._placed = placed
+        self.optimizers = [] if guard is None else guard.optimizers
+        self.arrays: list[Array] = []
+        self.seen: list[int] | None = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._guard is not None or bool(self._numbers)
+
+    def read(self) -> bool:
+        """Look at all of them; gives whether a program still serves."""
+        groups = list(chain.from_iterable(map(_param_groups, self.optimizers)))
+        versions = None if version_of is None else list(map(version_of, groups))
+        if self._guard is not None and not self._guard.holds():
+            return False
+        values = [number() for number in self._numbers]
+        arrays = zip(self._placed, map(np.float64, values))
+        self.arrays = [place(value) for place, value in arrays]
+        known = {id(group) for group in groups}
+        lasting = all(id(number.group) in known for number in self._numbers)
+        unchanging = all(type(value) in (float, int) for value in values)
+        self.seen = versions if lasting and unchanging else None
+        return True

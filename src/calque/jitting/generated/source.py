@@ -1,0 +1,76 @@
+"""The source of a function, line by line, with the objects that its lines name."""
+
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from calque.device.runtime.interrupts import settles_in
+
+MISS: Any = object()
+"""Stands for no result: the general path decides."""
+
+LEAVE = "return MISS"
+"""The statement by which a function leaves a call to the general path."""
+
+_FILE = "<made by calque.jit>"
+_CODES = 1024
+"""Of how many sources the code is kept; programs of one form have one source."""
+
+
+class Source:
+    """A function that is being written.
+
+    Its text consists of what calque's own code writes and of names that are counted. Nothing that
+    comes from the user's program (names, values, shapes) is ever part of it: it is an object to
+    which such a name refers.
+
+    Args:
+        parameters: of the function.
+    """
+
+    def __init__(self, *parameters: str) -> None:
+        self._lines = [f"def call({', '.join(parameters)}):"]
+        self._depth = 1
+        self._names: dict[int, str] = {}
+        self._held: dict[str, Any] = {"__name__": __name__, "MISS": MISS}
+        self._assigned: set[str] = set()
+
+    def name(self, value: Any) -> str:
+        """The name by which the function finds an object; the same one for the same object."""
+        found = self._names.get(id(value))
+        if found is None:
+            found = self._names[id(value)] = f"o{len(self._names)}"
+            self._held[found] = value
+        return found
+
+    def line(self, text: str, *values: Any) -> None:
+        """Write a line.
+
+        Args:
+            text: the line; each `{}` stands for the name of an object.
+            values: these objects.
+        """
+        self._lines.append("    " * self._depth + text.format(*map(self.name, values)))
+
+    def is_first(self, name: str) -> bool:
+        """Whether a local variable is asked for the first time."""
+        is_new = name not in self._assigned
+        self._assigned.add(name)
+        return is_new
+
+    def indent(self, steps: int = 1) -> None:
+        """Write the following lines further in, or further out for a negative number."""
+        self._depth += steps
+
+    def function(self) -> FunctionType:
+        """The function; no signal's handler runs within a call of it (see `interrupts.settles`)."""
+        return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
+
+
+@lru_cache(_CODES)
+def _compiled(text: str) -> CodeType:
+    namespace: dict[str, Any] = {}
+    exec(compile(text, _FILE, "exec"), namespace)
+    code = namespace["call"].__code__
+    settles_in(code)
+    return code

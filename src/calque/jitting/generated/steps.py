@@ -1,0 +1,192 @@
+"""The lines that run a program, as one step (see `program.stepping`), where that is simple.
+
+Simple are programs that read and write whole cells, arguments and numbers of param groups, and whose
+results and gradients are tensors over memory of their own. Others run by `Program` itself.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jax.errors import JaxRuntimeError
+
+from calque.device.memory.cell import Cell, read
+from calque.device.runtime.executable import debugging
+from calque.device.runtime.placement import spread
+from calque.jitting.generated.arguments import arguments, cells
+from calque.jitting.generated.numbers import Numbers, is_of_group
+from calque.jitting.generated.results import are_simple, write_gradients, write_results
+from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.guards import OptimizerGuard
+from calque.program.donation import PICKED_ALONE, protect
+from calque.program.sources import ArgumentSource, CellSource
+from calque.state.versions import version_of
+
+if TYPE_CHECKING:
+    from calque.jitting.program import Program
+
+_MOST_CELLS = 64
+_array = attrgetter("array")
+_nowhere: deque[None] = deque(maxlen=0)
+_SLOTS = repeat("array")
+
+
+def is_simple(program: "Program") -> bool:
+    """Whether the lines of this module can run a program."""
+    one = program.recording
+    others = (
+        *(program.execution.bare is None, spread.exists, program.turned, program.may_raise),
+        *(one.draws, one.seeded is not None, one.effects, one.rebound, one.flags, one.survivors),
+        *(one.shells is not None, one.modes, one.passed, one.rewritten, one.checks.looks),
+    )
+    return (
+        not any(others)
+        and all(isinstance(target, Cell) for target in one.written)
+        and all(
+            type(i.source) in (CellSource, ArgumentSource) or is_of_group(i.source)
+            for i in program.inputs
+        )
+        and are_simple(program)
+    )
+
+
+def write_step(source: Source, program: "Program") -> None:
+    """Write the lines that look at the numbers, run a program and return its result.
+
+    Args:
+        source: of a function in which `args` are taken apart, and the cells of the arguments have
+            names (see `arguments`).
+        program: one that `is_simple`.
+    """
+    bare = program.execution.bare
+    assert bare is not None
+    source.line(f"if {{}}(): {LEAVE}", debugging)
+    numbers = _numbers(program, dict(bare.placed))
+    if numbers.are_given:
+        _write_numbers(source, numbers)
+    donating = bool(program.donated)
+    tight = program.execution.is_tight
+    if donating and tight is not None:
+        source.line(f"if {{}}(): {LEAVE}", tight)
+    source.line("{}.calls += 1", program)
+    for optimizer in program.optimizers:  # what a scheduler looks at before it warns
+        source.line("{}._opt_called = True", optimizer)
+    _write_gather(source, program, numbers)
+    if donating:
+        _write_protection(source, program)
+    if program.recording.written or program.recording.gradients:
+        _write_changing(source, program)
+    else:
+        source.line("try:")
+        source.line("    outputs = {}({}(arrays))", bare.consume, bare.execute)
+        _write_failure(source, program)
+        write_results(source, program)
+    source.line("return result")
+
+
+def _numbers(program: "Program", placed: dict[int, Any]) -> Numbers:
+    guard = next((g for g in program.guards if type(g) is OptimizerGuard), None)
+    places = [i for i, one in enumerate(program.inputs) if is_of_group(one.source)]
+    sources: Sequence[Any] = [program.inputs[i].source for i in places]
+    return Numbers(guard, sources, [placed[i] for i in places])
+
+
+def _write_numbers(source: Source, numbers: Numbers) -> None:
+    if version_of is None:
+        source.line(f"if not {{}}(): {LEAVE}", numbers.read)
+    elif len(numbers.optimizers) == 1:
+        line = f"if [*map({{}}, {{}}.param_groups)] != {{}}.seen and not {{}}(): {LEAVE}"
+        source.line(line, version_of, numbers.optimizers[0], numbers, numbers.read)
+    else:
+        groups = f"{{}}(map({{}}, {{}}))"
+        line = f"if [*map({{}}, {groups})] != {{}}.seen and not {{}}(): {LEAVE}"
+        held = chain.from_iterable, attrgetter("param_groups"), numbers.optimizers
+        source.line(line, version_of, *held, numbers, numbers.read)
+
+
+def _write_gather(source: Source, program: "Program", numbers: Numbers) -> None:
+    """Write the list of the program's arguments."""
+    count = program.recording.count
+    for name, cell in zip(arguments(count), cells(count)):
+        source.line(f"if {cell}.viewed: {cell} = {{}}({{}}({name}))", _Held, read)
+    found = [one.source for one in program.inputs]
+    own = [one.cell for one in found if isinstance(one, CellSource)]
+    place = 0
+    items: list[str] = []
+    if len(own) > _MOST_CELLS:
+        source.line("arrays = [*map({}, {})]", _array, own)
+    for index, one in enumerate(found):
+        if isinstance(one, CellSource):
+            text = f"{source.name(one.cell)}.array" if len(own) <= _MOST_CELLS else ""
+        elif isinstance(one, ArgumentSource):
+            text = f"{cells(count)[one.index]}.array"
+        else:
+            text = f"{source.name(numbers)}.arrays[{place}]"
+            place += 1
+        if len(own) <= _MOST_CELLS:
+            items.append(text)
+        elif text:
+            source.line(f"arrays.insert({index}, {text})")
+    if len(own) <= _MOST_CELLS:
+        source.line(f"arrays = [{', '.join(items)}]")
+
+
+def _write_protection(source: Source, program: "Program") -> None:
+    pick, donated = program.execution.pick, program.donated
+    source.line(f"if max(map({{}}, {{}}(arrays))) > {PICKED_ALONE}:", sys.getrefcount, pick)
+    source.line("    {}(arrays, {}, {})", protect, donated, pick)
+
+
+def _write_changing(source: Source, program: "Program") -> None:
+    """Write the lines that run the program and change what it changes.
+
+    An exception that another thread sets is raised after a call only. So one call of C code runs
+    the program and keeps its results, and what writes them has no call before the last is written.
+    """
+    bare, written = program.execution.bare, program.recording.written
+    assert bare is not None
+    unrolled = len(written) <= _MOST_CELLS
+    run = "map(done.append, map({}, map({}, (arrays,))))"
+    put = "map(setattr, {}, {}, {}(done))"
+    source.line("done = []")
+    source.line("try:")
+    source.indent()
+    source.line("try:")
+    if unrolled:
+        source.line(f"    {{}}({run})", _nowhere.extend, bare.consume, bare.execute)
+    else:
+        held = bare.consume, bare.execute, written, _SLOTS, chain.from_iterable
+        source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
+    _write_failure(source, program)
+    source.indent(-1)
+    source.line("finally:")
+    source.indent()
+    source.line("if done:")
+    source.indent()
+    source.line("outputs = done[0]")
+    if written and unrolled:
+        targets = ", ".join("{}.array" for _ in written)
+        source.line(f"{targets}, = outputs[:{len(written)}]", *written)
+    if program.handles:
+        source.line("{}({})", torch._C._increment_version, program.handles)
+    write_gradients(source, program)
+    write_results(source, program)
+    source.indent(-2)
+
+
+def _write_failure(source: Source, program: "Program") -> None:
+    source.line("except {} as error:", JaxRuntimeError)
+    source.line("    raise {}.failed(error) from None", program)
+
+
+class _Held:
+    """An array where a cell is expected."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any) -> None:
+        self.array = array

@@ -1,0 +1,68 @@
+"""Values that a rule needs whole along some axes, however they are spread over devices.
+
+XLA's partitioner gets some operators wrong along an axis that is split: transposed convolutions
+give other numbers, and transforms of Fourier's end the process. A rule does not know how its
+arrays lie; this says what it needs of them, and XLA gathers what is split.
+"""
+
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax._src.sharding_impls import ShardingContext
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+undivided_p = Primitive("undivided")
+"""The identity, of an array that no device has a part of along `axes`."""
+
+
+def undivided(x: Array, axes: Any) -> Array:
+    """An array that is not split along some axes; along the others it stays as it is.
+
+    So is its gradient. Where there is one device this is the array, and in programs as well.
+
+    Args:
+        x: an array of any shape.
+        axes: counted from the front.
+    """
+    axes = tuple(axes)
+    return undivided_p.bind(x, axes=axes) if axes and jax.device_count() > 1 else x
+
+
+@undivided_p.def_impl
+def _same(x: Array, *, axes: tuple[int, ...]) -> Array:
+    return x
+
+
+@undivided_p.def_abstract_eval
+def _like(x: Any, *, axes: tuple[int, ...]) -> Any:
+    return x
+
+
+def _lower(context: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    where = context.module_context.axis_context
+    if not isinstance(where, ShardingContext) or where.num_devices == 1:
+        return [x]
+    # No axis of this mesh is named, so that it goes with whatever mesh the program has.
+    mesh = AbstractMesh((where.num_devices,), ("devices",), axis_types=(AxisType.Auto,))
+    ndim = context.avals_in[0].ndim
+    free = PartitionSpec.UNCONSTRAINED
+    spec = PartitionSpec(*(None if axis in axes else free for axis in range(ndim)))
+    placement = NamedSharding(mesh, spec)
+    whole = mlir.lower_fun(
+        lambda x: lax.with_sharding_constraint(x, placement), multiple_results=False
+    )
+    return whole(context, x)
+
+
+def _batched(arrays: Any, dims: Any, *, axes: tuple[int, ...]) -> Any:
+    (x,), (dim,) = arrays, dims
+    moved = tuple(axis + (axis >= dim) for axis in axes)
+    return undivided_p.bind(x, axes=moved), dim
+
+
+mlir.register_lowering(undivided_p, _lower)
+batching.primitive_batchers[undivided_p] = _batched
+ad.deflinear2(undivided_p, lambda grad, x, *, axes: [undivided_p.bind(grad, axes=axes)])

@@ -1,0 +1,138 @@
+"""Containers of Python: dicts, lists, sets, tuples, buffers, closure variables, weak references."""
+
+import contextvars
+import threading
+import types
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from calque.state.finding.classes import meet_class
+from calque.state.finding.objects import hold_attributes, referents
+from calque.state.lookups import LocalRow
+from calque.state.paths import Path
+from calque.state.rows import (
+    AttributeRow,
+    BytesRow,
+    CellRow,
+    ContextRow,
+    ListRow,
+    SetRow,
+    StateRow,
+)
+from calque.state.values import ATOMIC, instance_dict
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+_LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
+_FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
+
+
+def meet_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
+    """A dict of any class."""
+    snapshot.hold_dict(value, path)
+    if isinstance(value, defaultdict):
+        snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+    if type(value) is not dict:
+        hold_attributes(snapshot, value, path, is_container=True)
+
+
+def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
+    owner.default_factory = value
+
+
+def meet_list(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A list or a deque."""
+    snapshot.push_items(snapshot.hold(ListRow(value, path)))
+    if isinstance(value, deque):
+        snapshot.hold(AttributeRow(value, path, _LENGTH, None), ("n", id(value)))
+    if type(value) not in (list, deque):
+        hold_attributes(snapshot, value, path, is_container=True)
+
+
+def meet_set(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A set."""
+    snapshot.push_items(snapshot.hold(SetRow(value, path)))
+    if type(value) is not set:
+        hold_attributes(snapshot, value, path, is_container=True)
+
+
+def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> None:
+    """An exception, which holds its arguments."""
+    row = snapshot.hold(StateRow(value, path.attribute("args"), lambda error: error.args))
+    snapshot.stack.append((row.before[None], row.path))
+    hold_attributes(snapshot, value, path, is_container=True)
+
+
+def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A tuple or a frozenset, which cannot change itself."""
+    for index, item in enumerate(value):
+        if type(item) not in ATOMIC and id(item) not in snapshot.known:
+            snapshot.stack.append((item, path.item(index)))
+    if instance_dict(value) is not None:
+        hold_attributes(snapshot, value, path, is_container=True)
+    elif type(value) not in (tuple, frozenset, torch.Size):
+        meet_class(snapshot, type(value), Path(type(value).__name__))
+
+
+def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A bytearray, an `array.array` or an array of NumPy."""
+    if isinstance(value, np.ndarray) and value.dtype == np.object_:
+        snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
+        snapshot.stack += [(item, path.item("...")) for item in value.flat]
+    else:
+        snapshot.hold(BytesRow(value, path))
+
+
+def meet_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:
+    """A variable of an enclosing function."""
+    row = snapshot.hold(CellRow(value, path))
+    snapshot.stack += [(item, path) for item in row.before.values()]
+
+
+def meet_context(snapshot: "Snapshot", value: contextvars.ContextVar[Any], path: Path) -> None:
+    """A context variable, in the context of this thread."""
+    row = snapshot.hold(ContextRow(value, path))
+    snapshot.stack += [(item, path) for item in row.before.values()]
+
+
+def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None:
+    """The attributes of a `threading.local`, in this thread."""
+    snapshot.push_items(snapshot.hold(LocalRow(value, path)))
+
+
+def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """An object of which only Python's collector knows what it holds."""
+    snapshot.stack += [(item, path) for item in referents(value)]
+
+
+# Weak references ----------------------------------------------------------------------------------
+
+
+def meet_weak(snapshot: "Snapshot", value: weakref.ref, path: Path) -> None:
+    """A weak reference."""
+    target = value()
+    if target is not None:
+        snapshot.weak[id(target)] = target
+        snapshot.stack.append((target, path))
+
+
+def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """What a `weakref.proxy` stands for."""
+    try:
+        target = value.__init__.__self__  # of the object that it stands for
+    except (ReferenceError, AttributeError):  # it has died, or has attributes of its own making
+        return
+    snapshot.weak[id(target)] = target
+    snapshot.stack.append((target, path))
+
+
+def meet_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A container of weak references."""
+    if not path.foreign:
+        snapshot.stack.append((value.data, path))

@@ -1,0 +1,80 @@
+"""Functions, methods and descriptors, and the modules that hold them."""
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from calque.state.differing import differs
+from calque.state.finding.objects import hold_opaque
+from calque.state.lookups import looks_names_up, words_of_getter
+from calque.state.paths import Path
+from calque.state.rows import CacheRow, StateRow, function_row
+from calque.state.whose import Owner, owner_of_code, owner_of_module
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+
+def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -> None:
+    """A function: the user's code and defaults may change."""
+    owner = owner_of_code(value.__code__, value.__globals__)
+    if owner is Owner.USER:
+        snapshot.push_items(snapshot.hold(function_row(value, path)))
+        snapshot.hold_dict(value.__dict__, path, attribute=True)
+        if "__annotations__" in snapshot.namespaces.words:
+            snapshot.hold_dict(value.__annotations__, path.attribute("__annotations__"))
+    ran = snapshot.code.add(value, owner)
+    if not ran and owner is Owner.ENGINE and "__wrapped__" in value.__dict__:
+        snapshot.stack.append((value.__dict__["__wrapped__"], path))
+        snapshot.code.variables(value)
+
+
+def meet_method(snapshot: "Snapshot", value: types.MethodType, path: Path) -> None:
+    """A bound method."""
+    own = Path("self") if path.parent is None and not path.key else path
+    snapshot.stack += [(value.__self__, own), (value.__func__, path)]
+
+
+def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: Path) -> None:
+    """A function that is not written in Python."""
+    owner = value.__self__
+    if looks_names_up(value):
+        snapshot.namespaces.look_anywhere()
+    if differs(value):
+        snapshot.has_differing = True
+        snapshot.on_difference()
+    elif owner is not None and not isinstance(owner, types.ModuleType | type):
+        snapshot.stack.append((owner, path))
+
+
+def meet_partial(snapshot: "Snapshot", value: functools.partial, path: Path) -> None:
+    """A `functools.partial`."""
+    snapshot.stack += [(value.func, path), (value.args, path), (value.keywords, path)]
+    snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
+
+
+def meet_descriptor(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A property, a class method and the like."""
+    names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
+    snapshot.stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
+
+
+def meet_getter(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """An `operator.attrgetter` or `methodcaller`, which holds names of attributes."""
+    snapshot.use(frozenset(words_of_getter(value)))
+    hold_opaque(snapshot, value, path)
+
+
+def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """A function with a cache of `functools.lru_cache`."""
+    if not path.foreign:
+        snapshot.hold(CacheRow(value, path))
+        snapshot.stack.append((value.__wrapped__, path))
+
+
+def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:
+    """A module of Python's import system."""
+    if owner_of_module(value) is Owner.USER:
+        snapshot.namespaces.hold_module(value, path)
+    else:
+        snapshot.libraries.hold(value)

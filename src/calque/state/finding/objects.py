@@ -1,0 +1,161 @@
+"""Objects of any class: their attributes, their slots, or the state that they can be asked for."""
+
+import functools
+import gc
+import logging
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from calque.state.finding.classes import hold_kind, hold_own_dict
+from calque.state.matters import is_of_the_user, is_random
+from calque.state.opaque import moves, opaque
+from calque.state.paths import Path
+from calque.state.rows import AttributeRow, DictRow, StateRow, set_attribute
+from calque.state.values import ATOMIC, instance_dict
+from calque.state.whose import Owner, home_of_class, owner_of_class
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+_MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
+_QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
+"""Modules whose objects serve the process, not the program."""
+_SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
+    "level": lambda logger: logger.level,
+    "disabled": lambda logger: logger.disabled,
+    "propagate": lambda logger: logger.propagate,
+}
+
+
+def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """An object of no class that has a handler."""
+    kind = type(value)
+    if owner_of_class(kind) is Owner.ENGINE and not is_of_the_user(kind):
+        inner = getattr(kind, "__calque_state__", None)
+        if inner is not None:
+            snapshot.stack.append((inner(value), path))
+    elif home_of_class(kind).partition(".")[0] in _QUIET:
+        if isinstance(value, logging.Logger):
+            snapshot.meet_logger(value, path)
+    elif moves(value):
+        hold_opaque(snapshot, value, path)
+    else:
+        hold_attributes(snapshot, value, path)
+
+
+def hold_attributes(
+    snapshot: "Snapshot", value: Any, path: Path, is_container: bool = False
+) -> None:
+    """Hold the class of an object and what its attributes and slots are.
+
+    Args:
+        is_container: whether what it holds as a container is kept already.
+    """
+    kind = type(value)
+    held = instance_dict(value)
+    slots = _slots_of_the_user(kind)
+    if held is None and not slots and not is_container:
+        hold_opaque(snapshot, value, path)
+        return
+    hold_kind(snapshot, value, path)
+    if held is not None:
+        if owner_of_class(kind) is Owner.USER or not is_container:
+            hold_own_dict(snapshot, value, path)
+        if owner_of_class(kind) is Owner.USER and not snapshot.namespaces.whole:
+            snapshot.known[id(held)] = held
+            snapshot.namespaces.hold(held, path, ("d", id(value)))
+        else:
+            snapshot.hold_dict(held, path, attribute=True)
+    if slots:
+        row = AttributeRow(value, path, slots, set_attribute)
+        snapshot.push_items(snapshot.hold(row, ("s", id(value))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of_the_user(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """What reads each slot of a class's objects that a class of the user declares."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, types.MemberDescriptorType) and owner_of_class(base) is Owner.USER:
+                found.setdefault(name, lambda o, get=value.__get__: get(o))
+    return found
+
+
+def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """Hold the state of an object that has no attributes of its own, as far as it gives one."""
+    snapshot.libraries.imply(home_of_class(type(value)))
+    if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
+        return
+    how = opaque(value)
+    if how is None:
+        snapshot.stack += [(item, path) for item in referents(value)]
+        return
+    row = snapshot.hold(StateRow(value, path, how.read, how.write))
+    row.guarded = how.guarded or (moves(value) and snapshot.namespaces.reads_state())
+    if how.guarded is False and moves(value):
+        snapshot.moving.append(row)
+    snapshot.stack += [(item, path) for item in how.inner]
+
+
+def referents(value: Any) -> list[Any]:
+    """What an object refers to, without classes and modules."""
+    found = gc.get_referents(value)
+    return [item for item in found if not isinstance(item, type | types.ModuleType)]
+
+
+# PyTorch's and Python's ---------------------------------------------------------------------------
+
+
+def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
+    """An `nn.Module`, whose members are its attributes."""
+    held = vars(value)
+    row = snapshot.hold(DictRow(held, path, attribute=True))
+    snapshot.known[id(held)] = held
+    for name, item in row.before.items():
+        if type(item) in ATOMIC:
+            continue
+        if name in _MEMBERS:
+            _hold_members(snapshot, item, path.members(name))
+        else:
+            snapshot.stack.append((item, path.attribute(name)))
+    hold_own_dict(snapshot, value, path)
+    hold_kind(snapshot, value, path)
+
+
+def _hold_members(snapshot: "Snapshot", held: dict[str, Any], path: Path) -> None:
+    if id(held) not in snapshot.known:
+        snapshot.known[id(held)] = held
+        row = snapshot.hold(DictRow(held, path, attribute=True))
+        snapshot.stack += [(item, path.attribute(name)) for name, item in row.before.items()]
+
+
+def meet_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
+    """An optimizer."""
+    held = vars(value)
+    if id(held) not in snapshot.known:
+        snapshot.hold_dict(held, path, attribute=True)
+    hold_own_dict(snapshot, value, path)
+    hold_kind(snapshot, value, path)
+
+
+def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None:
+    """A logger: what it and those above it are set to, and the program's own handlers."""
+    logger: logging.Logger | None = value
+    while logger is not None:
+        row = AttributeRow(logger, path, _SETTINGS_OF_LOGGERS, _set_logger)
+        snapshot.hold(row, ("l", id(logger)))
+        own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
+        snapshot.stack += [(handler, path.attribute("handlers")) for handler in own]
+        logger = logger.parent if logger.propagate else None
+
+
+def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:
+    if name == "level":
+        owner.setLevel(value)  # loggers keep what they found out of the levels above them
+    else:
+        setattr(owner, name, value)

@@ -1,0 +1,139 @@
+"""What modules of libraries hold that may be the program's state: settings, registries, lists."""
+
+import functools
+import sys
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from calque.state.lookups import finds_modules
+from calque.state.matters import matters_in_library, registries_in
+from calque.state.paths import Path
+from calque.state.rows import DictRow, NamedRow, StateRow
+from calque.state.settings import is_setting, setting_of
+from calque.state.values import ATOMIC, MISSING
+from calque.state.whose import (
+    Owner,
+    home_of_class,
+    owner_of_module,
+    owner_of_name,
+)
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+_IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
+"""What a library's module depends on, though no code names it."""
+
+
+class Libraries:
+    """Modules of libraries that the program has met (see the module).
+
+    Args:
+        snapshot: where to keep what they hold.
+    """
+
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self._snapshot = snapshot
+        self._modules: list[tuple[types.ModuleType, Path]] = []
+
+    def hold(self, module: types.ModuleType) -> None:
+        """Keep a module, as far as its names matter."""
+        path = Path(module.__name__, foreign=True)
+        self._snapshot.namespaces.hold(vars(module), path, ("m", id(module)))
+        self._modules.append((module, path))
+        self._look(module, path, self._snapshot.namespaces.words)
+        self.imply(module.__name__)
+
+    def use(self, words: Iterable[str]) -> None:
+        """Is called when more names matter."""
+        for module, path in self._modules:
+            self._look(module, path, words)
+
+    def imply(self, module: str) -> None:
+        """Hold what a library's module depends on."""
+        name = _IMPLIED.get(module)
+        if name is not None and ("i", module) not in self._snapshot.rows:
+            held = vars(sys.modules[module])
+            path = Path(module, foreign=True).attribute(name)
+            row = StateRow(held, path, lambda held: _setting_in(held[name]))
+            self._snapshot.hold(row, ("i", module))
+
+    def hold_setting(self, getter: Any, path: Path) -> None:
+        """Hold a setting of a library that a function without arguments returns."""
+        if ("v", id(getter)) not in self._snapshot.rows and setting_of(getter) is not MISSING:
+            self._snapshot.known[id(getter)] = getter
+            self._snapshot.hold(StateRow(getter, path, setting_of), ("v", id(getter)))
+
+    def hold_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
+        """The global variables that a library's code names."""
+        found = {name: held[name] for name in names if name in held}
+        for name, value in found.items():
+            if type(value) in ATOMIC:
+                continue
+            if owner is Owner.PACKAGE:
+                self._hold_registries(value, Path(name, foreign=True))
+            if matters_in_library(value):
+                foreign = home_of_class(type(value)) != "os"
+                self._snapshot.stack.append((value, Path(name, foreign=foreign)))
+        scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
+        if not scalars:
+            return
+        key = ("g", id(held))
+        row = self._snapshot.rows.get(key)
+        if not isinstance(row, NamedRow):
+            path = Path(str(held.get("__name__", "")), foreign=True)
+            row = self._snapshot.hold(NamedRow(held, path, set()), key)
+        assert isinstance(row, NamedRow)
+        assert isinstance(row.names, set)
+        row.before |= {name: held[name] for name in scalars - row.names}
+        row.names |= scalars
+
+    def _look(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
+        """Meet what a module holds under names that matter."""
+        held, snapshot = vars(module), self._snapshot
+        registers = owner_of_module(module) is Owner.PACKAGE
+        for name in words:
+            value = held.get(name)
+            if registers and value is not None and type(value) not in ATOMIC:
+                self._hold_registries(value, path.attribute(name))
+            if is_setting(value, name):
+                self.hold_setting(value, path.attribute(name))
+            elif name in vars(type(module)) and not hasattr(types.ModuleType, name):
+                read = functools.partial(_read_attribute, name=name)
+                row = StateRow(module, path.attribute(name), read)
+                snapshot.hold(row, ("p", id(module), name))
+            if value is None or type(value) in ATOMIC or id(value) in snapshot.known:
+                continue
+            if matters_in_library(value) or finds_modules(value):
+                home = Path(name) if home_of_class(type(value)) == "os" else path.attribute(name)
+                if isinstance(value, list) and self._is_for_users_to_change(module, name):
+                    home = Path(module.__name__).attribute(name)
+                snapshot.stack.append((value, home))
+
+    def _hold_registries(self, value: Any, path: Path) -> None:
+        """Dicts in which a package looks up what to call."""
+        for found in registries_in(value):
+            if id(found) not in self._snapshot.rows:
+                row = self._snapshot.hold(DictRow(found, path))
+                own = (v for v in row.before.values() if _is_users_code(v))
+                self._snapshot.stack += [(one, Path(path.key)) for one in own]
+
+    def _is_for_users_to_change(self, module: types.ModuleType, name: str) -> bool:
+        """Returns True if the program names what a module of Python holds, as `sys.path`."""
+        own_words = self._snapshot.namespaces.own_words
+        return name in own_words and owner_of_module(module) is Owner.PYTHON
+
+
+def _is_users_code(value: Any) -> bool:
+    home = getattr(value, "__module__", None)
+    return isinstance(home, str) and owner_of_name(home) is Owner.USER
+
+
+def _setting_in(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else setting_of(value)
+
+
+def _read_attribute(owner: Any, name: str) -> Any:
+    value = getattr(owner, name, None)
+    return value if type(value) in ATOMIC else None

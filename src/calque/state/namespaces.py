@@ -1,0 +1,210 @@
+"""Namespaces of which some names matter: those that code contains, or all if it computes names."""
+
+import builtins
+import sys
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from calque.state.lookups import Everything
+from calque.state.names import Names
+from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
+from calque.state.paths import Path
+from calque.state.rows import ClassRow, DictRow, NamedRow, StateRow
+from calque.state.settings import is_setting
+from calque.state.values import ATOMIC
+from calque.state.whose import Owner, owner_of_module, owner_of_name
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+_READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
+"""Names by which code asks how far something has moved on, without using it."""
+_CALLED = frozenset(
+    ("forward", "backward", "setup_context")
+    + ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__")
+)
+"""Methods that PyTorch or Python calls, though no code of the program's names them."""
+_FAMILY = "__subclasses__"
+
+
+class Namespaces:
+    """Namespaces of modules, classes and objects (see the module).
+
+    Args:
+        snapshot: where to keep their rows.
+
+    Attributes:
+        words: the names of attributes that matter.
+        own_words: those that the user's own code contains.
+        whole: whether all attributes of the user's objects matter.
+    """
+
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self.words: set[str] = set(_CALLED)
+        self.own_words: set[str] = set()
+        self.whole = self._anywhere = False
+        self._everything = Everything(self.words)
+        self._snapshot = snapshot
+        self._rows: list[NamedRow] = []
+        path = Path("Tensor", foreign=True)
+        self._methods = self._named(vars(torch.Tensor), path, ("x", id(torch.Tensor)))
+
+    def _named(self, held: Any, path: Path, key: Any) -> NamedRow:
+        """The row of a namespace of which single names matter; made when it is first asked for."""
+        row = self._snapshot.rows.get(key)
+        if not isinstance(row, NamedRow):
+            row = NamedRow(held, path, set())
+            self._snapshot.hold(row, key)
+        return row
+
+    # What there is ------------------------------------------------------------------------------
+
+    def hold(self, held: dict[str, Any], path: Path, key: Any, everything: bool = False) -> None:
+        """Keep a namespace, as far as its names matter.
+
+        Args:
+            everything: whether all its names do.
+        """
+        if key in self._snapshot.rows:
+            return
+        row = NamedRow(held, path, self._everything if everything else self.words)
+        self._snapshot.hold(row, key)
+        self._rows.append(row)
+        if not path.foreign:
+            self._snapshot.push_items(row)
+
+    def hold_module(self, module: types.ModuleType, path: Path) -> None:
+        """Keep a module of the user."""
+        self.hold(vars(module), path, ("m", id(module)), self._anywhere)
+
+    def hold_class(self, kind: type, path: Path) -> None:
+        """Keep a class of the user."""
+        row = ClassRow(kind, path, self._everything if self.whole else self.words)
+        self._snapshot.hold(row, ("c", id(kind)))
+        if _FAMILY in self.words:
+            self._hold_subclasses(kind, path)
+        self._rows.append(row)
+        self._snapshot.push_items(row)
+
+    def _hold_subclasses(self, kind: type, path: Path) -> None:
+        row = StateRow(kind, path.attribute(_FAMILY), lambda k: tuple(type.__subclasses__(k)))
+        self._snapshot.hold(row, ("b", id(kind)))
+        self._snapshot.stack += [(below, Path(below.__name__)) for below in row.before[None]]
+
+    def hold_functional(self, names: frozenset[str]) -> None:
+        """Functions that PyTorch's modules call, which the user may have replaced."""
+        path = Path(FUNCTIONAL.__name__, foreign=True)
+        row = self._named(vars(FUNCTIONAL), path, ("x", id(FUNCTIONAL)))
+        extend_with(row, names, self._snapshot.stack)
+
+    def hold_variables(self, names: frozenset[str], held: dict[str, Any]) -> None:
+        """The global variables that the user's code names."""
+        row = self._named(held, Path(""), ("g", id(held)))
+        if not isinstance(row.names, set):
+            return
+        for name in names.difference(row.names):
+            row.names.add(name)
+            if name in held:
+                value = row.before[name] = held[name]
+                self._snapshot.stack.append((value, Path(name)))
+                if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
+                    self._snapshot.libraries.hold_setting(value, Path(name))
+            else:
+                self._hold_builtin(name)
+
+    def _hold_builtin(self, name: str) -> None:
+        """Code names what Python itself has, or what a program has put there."""
+        held = vars(builtins)
+        if name not in held:
+            return
+        row = self._named(held, Path("builtins", foreign=True), ("g", id(held)))
+        extend_with(row, (name,), self._snapshot.stack)
+        if not isinstance(held[name], types.BuiltinFunctionType | type):
+            self._snapshot.stack.append((held[name], Path(name)))
+
+    def expect_modules(self, names: Iterable[str]) -> NamedRow:
+        """Hold which modules there are under some names, or that there are none."""
+        path = Path("sys.modules", foreign=True)  # an import is not undone
+        row = self._named(sys.modules, path, ("g", id(sys.modules)))
+        extend_with(row, names, self._snapshot.stack)
+        return row
+
+    # Names that matter --------------------------------------------------------------------------
+
+    def reads_state(self) -> bool:
+        """Whether code asks how far something has moved on, without using it."""
+        return not _READS_OF_STATE.isdisjoint(self.words)
+
+    def use(self, words: frozenset[str]) -> frozenset[str]:
+        """Let more names of attributes matter from now on; returns those that did not before."""
+        fresh, snapshot = words - self.words, self._snapshot
+        if not _READS_OF_STATE.isdisjoint(fresh):
+            for row in snapshot.moving:
+                row.guarded = True
+        self.words |= fresh
+        extend_with(self._methods, fresh - METHODS_OF_TENSORS, snapshot.stack)
+        if _FAMILY in fresh:
+            for row in [row for row in snapshot.rows.values() if isinstance(row, ClassRow)]:
+                self._hold_subclasses(row.kind, row.path)
+        for row in self._rows:
+            for name in fresh & row.owner.keys():
+                value = row.before.setdefault(name, row.owner[name])
+                if row.path.foreign:
+                    continue
+                if type(value) not in ATOMIC and id(value) not in snapshot.known:
+                    snapshot.stack.append((value, row.path.attribute(name)))
+        snapshot.libraries.use(fresh)
+        return fresh
+
+    # Names that are computed --------------------------------------------------------------------
+
+    def look_up(self, names: Names, held: dict[str, Any]) -> None:
+        """Is called for code that looks things up by names that it does not contain."""
+        if names.anywhere:
+            self.look_anywhere()
+        elif names.whole:
+            self._look_into_objects()
+        for name in names.looked_into:
+            value = held.get(name)
+            if isinstance(value, types.ModuleType) and owner_of_module(value) is Owner.USER:
+                self.hold(vars(value), Path(name), ("m", id(value)))
+                self._extend(("m", id(value)))
+        if names.namespace:
+            self._extend(("g", id(held)))
+
+    def look_anywhere(self) -> None:
+        """Let all attributes of the user's objects matter, and all that the user's modules hold."""
+        self._look_into_objects()
+        if not self._anywhere:
+            self._anywhere = True
+            for key in [k for k in self._snapshot.rows if isinstance(k, tuple) and k[0] == "m"]:
+                self._extend(key)
+
+    def _look_into_objects(self) -> None:
+        """Let all attributes of the user's objects and classes matter, whatever their names."""
+        if self.whole:
+            return
+        self.whole = True
+        rows = self._snapshot.rows
+        for key, row in list(rows.items()):
+            mark = key[0] if isinstance(key, tuple) else None
+            if mark in ("d", "u") and isinstance(row, NamedRow):
+                before = row.before
+                self._rows = [r for r in self._rows if r is not row]
+                new = DictRow(row.owner, row.path, attribute=True)
+                new.before = {**new.before, **before}
+                rows[key] = new
+                self._snapshot.push_items(new)
+            elif mark == "c" and isinstance(row, ClassRow):
+                self._extend(key)
+
+    def _extend(self, key: Any) -> None:
+        """Let all names of a namespace of the user matter."""
+        row = self._snapshot.rows[key]
+        if isinstance(row, NamedRow) and not row.path.foreign:
+            row.names = self._everything
+            row.before = {**row.items(), **row.before}
+            self._snapshot.push_items(row)

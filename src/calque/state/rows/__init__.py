@@ -1,0 +1,55 @@
+"""Rows: one container each, and what it held when it was found.
+
+Whatever a program keeps in Python stands in some container: a dict, a list, a closure variable, the
+attributes of an object. A row reads one of them, tells what has changed, and puts it back.
+"""
+
+from calque.state.rows.attributes import (
+    AttributeRow,
+    SlotsRow,
+    StateRow,
+    function_row,
+    is_made_in_python,
+    set_attribute,
+    slots_of,
+)
+from calque.state.rows.containers import (
+    BytesRow,
+    CacheRow,
+    CellRow,
+    ContextRow,
+    ListRow,
+    SetRow,
+)
+from calque.state.rows.dicts import (
+    ClassRow,
+    DictRow,
+    HooksRow,
+    InstanceRow,
+    NamedRow,
+    is_own_hook,
+)
+from calque.state.rows.row import Row
+
+__all__ = [
+    "AttributeRow",
+    "BytesRow",
+    "CacheRow",
+    "CellRow",
+    "ClassRow",
+    "ContextRow",
+    "DictRow",
+    "HooksRow",
+    "InstanceRow",
+    "ListRow",
+    "NamedRow",
+    "Row",
+    "SetRow",
+    "SlotsRow",
+    "StateRow",
+    "function_row",
+    "is_made_in_python",
+    "is_own_hook",
+    "set_attribute",
+    "slots_of",
+]

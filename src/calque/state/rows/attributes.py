@@ -1,0 +1,131 @@
+"""Rows of what stands in no container: slots, the class of an object, a state given on request."""
+
+import functools
+from collections.abc import Callable
+from types import FunctionType, MemberDescriptorType
+from typing import Any
+
+from calque.state.paths import Path
+from calque.state.rows.row import Row
+from calque.state.values import MISSING
+
+_HEAP_TYPE = 1 << 9
+
+
+class AttributeRow(Row):
+    """Attributes that are in no dict: slots, the class of an object, the code of a function.
+
+    Args:
+        reads: what reads each; raises AttributeError if there is no value.
+        write: what writes one; None if none can be written.
+    """
+
+    __slots__ = ("reads", "write")
+
+    ordered = False
+
+    def __init__(
+        self,
+        owner: Any,
+        path: Path,
+        reads: dict[str, Callable[[Any], Any]],
+        write: Callable[[Any, str, Any], None] | None,
+    ) -> None:
+        self.reads = reads
+        self.write = write
+        super().__init__(owner, path)
+
+    @property
+    def settable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.write is not None
+
+    def items(self) -> dict[Any, Any]:
+        found = {}
+        for name, read in self.reads.items():
+            try:
+                found[name] = read(self.owner)
+            except AttributeError:
+                continue
+        return found
+
+    def put(self, key: Any, value: Any) -> None:
+        if self.write is not None:
+            self.write(self.owner, key, value)
+
+
+class SlotsRow(AttributeRow):
+    """The slots of an object that each call brings."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, path: Path) -> None:
+        super().__init__(owner, path, slots_of(type(owner)), set_attribute)
+
+
+@functools.lru_cache(maxsize=4096)
+def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """What reads each slot of the objects of a class."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, MemberDescriptorType) and is_made_in_python(base):
+                found.setdefault(name, lambda o, get=value.__get__: get(o))
+    return found
+
+
+def is_made_in_python(kind: type) -> bool:
+    """Whether a class was made by a class statement: its objects hold slots and no more."""
+    return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> None:
+    """`object.__setattr__`, or `__delattr__` for MISSING."""
+    if value is MISSING:
+        object.__delattr__(owner, name)
+    else:
+        object.__setattr__(owner, name, value)
+
+
+def function_row(function: FunctionType, path: Path) -> AttributeRow:
+    """The code and the defaults of a function."""
+    names = ("__code__", "__defaults__", "__kwdefaults__")
+    reads = {name: lambda f, name=name: object.__getattribute__(f, name) for name in names}
+    return AttributeRow(function, path, reads, set_attribute)
+
+
+class StateRow(Row):
+    """An object that tells its state and takes it back by functions of its own."""
+
+    __slots__ = ("read", "write")
+
+    ordered = False
+
+    def __init__(
+        self,
+        owner: Any,
+        path: Path,
+        read: Callable[[Any], Any],
+        write: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self.read = read
+        self.write = write
+        super().__init__(owner, path)
+        self.restored = True
+
+    @property
+    def settable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return False
+
+    def items(self) -> dict[Any, Any]:
+        return {None: self.read(self.owner)}
+
+    def put(self, key: Any, value: Any) -> None:
+        if self.write is not None:
+            self.write(self.owner, value)
+
+    def restore(self) -> None:
+        if self.write is not None and self.is_changed():
+            self.write(self.owner, self.before[None])
+
+    def name(self, key: Any) -> str:
+        return str(self.path)

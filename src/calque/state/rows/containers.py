@@ -1,0 +1,164 @@
+"""Rows of the containers that are no dicts: lists, sets, buffers, closure variables, caches."""
+
+import array
+import contextvars
+import gc
+from collections import deque
+from types import CellType
+from typing import Any
+
+import numpy as np
+
+from calque.state.rows.row import Row
+from calque.state.values import MISSING
+
+
+class ListRow(Row):
+    """A list, or a deque."""
+
+    __slots__ = ()
+
+    attribute = False
+
+    def items(self) -> dict[Any, Any]:
+        return dict(enumerate(self.owner))
+
+    def put(self, key: Any, value: Any) -> None:
+        self.owner[key] = value
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        if isinstance(self.owner, deque):
+            self.owner.clear()
+            self.owner.extend(items.values())
+        else:
+            list.__setitem__(self.owner, slice(None), items.values())
+
+
+class SetRow(Row):
+    """A set; its elements are its keys."""
+
+    __slots__ = ()
+
+    ordered = attribute = False
+
+    def items(self) -> dict[Any, Any]:
+        return {(type(item), item): item for item in self.owner}
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            self.owner.discard(key[1])
+        else:
+            self.owner.add(value)
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        self.owner.clear()
+        self.owner.update(items.values())
+
+
+class BytesRow(Row):
+    """A buffer of plain numbers: bytearray, `array.array`, an array of numpy's."""
+
+    __slots__ = ()
+
+    attribute = False
+
+    def items(self) -> dict[Any, Any]:
+        owner = self.owner
+        if isinstance(owner, np.ndarray):
+            return {None: (owner.shape, owner.dtype.str, owner.tobytes())}
+        return {None: bytes(owner)}
+
+    def put(self, key: Any, value: Any) -> None:
+        owner = self.owner
+        if isinstance(owner, np.ndarray):
+            shape, dtype, raw = value
+            if owner.shape != shape:
+                owner.shape = shape
+            owner[...] = np.frombuffer(raw, dtype).reshape(shape)
+        elif isinstance(owner, array.array):
+            del owner[:]
+            owner.frombytes(value)
+        else:
+            owner[:] = value
+
+    def name(self, key: Any) -> str:
+        return str(self.path)
+
+
+class CellRow(Row):
+    """A variable of an enclosing function."""
+
+    __slots__ = ()
+
+    owner: CellType
+
+    def items(self) -> dict[Any, Any]:
+        try:
+            return {None: self.owner.cell_contents}
+        except ValueError:  # it has no value yet, or none any more
+            return {}
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            del self.owner.cell_contents
+        else:
+            self.owner.cell_contents = value
+
+    def name(self, key: Any) -> str:
+        return str(self.path)
+
+
+class CacheRow(Row):
+    """A cache of `functools.lru_cache`: how often it had to call its function, and its entries."""
+
+    __slots__ = ()
+
+    settable = ordered = False
+
+    def items(self) -> dict[Any, Any]:
+        return {"misses": self.owner.cache_info().misses, "entries": self._entries()}
+
+    def _entries(self) -> dict[int, Any]:
+        held = getattr(self.owner, "__dict__", None)
+        dicts = [d for d in gc.get_referents(self.owner) if type(d) is dict and d is not held]
+        return {id(entry): entry for found in dicts for entry in found.values()}
+
+    def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
+        return None if now["misses"] == self.before["misses"] else ("misses",)
+
+    def is_emptied(self) -> bool:
+        """Whether an entry has gone that was there: it would be computed again."""
+        return not self.before["entries"].keys() <= self._entries().keys()
+
+    def put(self, key: Any, value: Any) -> None:
+        pass
+
+    def restore(self) -> None:
+        if self.is_changed():
+            self.owner.cache_clear()  # it may hold values of the trace
+
+    def name(self, key: Any) -> str:
+        return str(self.path)
+
+
+class ContextRow(Row):
+    """A `contextvars.ContextVar` in the context of this thread."""
+
+    __slots__ = ()
+
+    owner: contextvars.ContextVar[Any]
+
+    def items(self) -> dict[Any, Any]:
+        value = self.owner.get(MISSING)
+        return {} if value is MISSING else {None: value}
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is MISSING:  # only its default says as much
+            try:
+                value = contextvars.Context().run(self.owner.get)
+            except LookupError:
+                return
+        self.owner.set(value)
+
+    def name(self, key: Any) -> str:
+        return str(self.path)

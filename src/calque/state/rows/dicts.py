@@ -1,0 +1,121 @@
+"""Rows of dicts and of namespaces: of modules, objects, classes, and the globals of functions."""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any
+
+from calque.state.paths import Path
+from calque.state.rows.row import Row
+from calque.state.values import MISSING
+
+
+class DictRow(Row):
+    """A dict, or the instance dict of an object."""
+
+    __slots__ = ("attribute",)
+
+    def __init__(self, owner: dict[Any, Any], path: Path, attribute: bool = False) -> None:
+        self.attribute = attribute  # pyright: ignore[reportIncompatibleVariableOverride]
+        super().__init__(owner, path)
+
+    @property
+    def _kind(self) -> Any:
+        return OrderedDict if isinstance(self.owner, OrderedDict) else dict
+
+    def items(self) -> dict[Any, Any]:
+        if isinstance(self.owner, OrderedDict):
+            return dict(OrderedDict.items(self.owner))
+        return dict(dict.items(self.owner))
+
+    def get(self, key: Any) -> Any:
+        return dict.get(self.owner, key, MISSING)
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is not MISSING:
+            self._kind.__setitem__(self.owner, key, value)
+        elif dict.__contains__(self.owner, key):
+            self._kind.__delitem__(self.owner, key)
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        if list(items) != list(self.items()):
+            self._kind.clear(self.owner)
+        for key, value in items.items():
+            self.put(key, value)
+
+
+class InstanceRow(DictRow):
+    """The attributes of an object, a tensor perhaps, that each call brings."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, path: Path, attribute: bool = True) -> None:
+        super().__init__(vars(owner), path, attribute)
+
+
+class HooksRow(DictRow):
+    """A dict of hooks that holds for the process: calque's own, of any thread, are not seen."""
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return {key: hook for key, hook in super().items().items() if not is_own_hook(hook)}
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        own = {key: hook for key, hook in super().items().items() if is_own_hook(hook)}
+        super().assign({**items, **own})
+
+
+def is_own_hook(hook: Any) -> bool:
+    """Whether a hook was registered by calque itself, for as long as a function is traced."""
+    return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
+
+
+class NamedRow(Row):
+    """Some names of a namespace: of a module, of an object, of the globals of a function."""
+
+    __slots__ = ("names",)
+
+    ordered = False
+
+    def __init__(self, owner: dict[str, Any], path: Path, names: Collection[str]) -> None:
+        self.names = names
+        super().__init__(owner, path)
+
+    def items(self) -> dict[Any, Any]:
+        owner, names = self.owner, self.names
+        if len(names) < len(owner):
+            return {name: owner[name] for name in names if name in owner}
+        return {name: value for name, value in owner.items() if name in names}
+
+    def get(self, key: Any) -> Any:
+        return self.owner.get(key, MISSING)
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            self.owner.pop(key, None)
+        else:
+            self.owner[key] = value
+
+
+class ClassRow(NamedRow):
+    """Some attributes of a class itself, and all functions that Python itself may look for."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type, path: Path, names: Collection[str]) -> None:
+        self.kind = kind
+        super().__init__(vars(kind), path, names)  # pyright: ignore[reportArgumentType]
+
+    def items(self) -> dict[Any, Any]:
+        names = self.names
+        return {n: v for n, v in self.owner.items() if n in names or _is_special(n, v)}
+
+    def put(self, key: Any, value: Any) -> None:
+        if value is not MISSING:
+            type.__setattr__(self.kind, key, value)
+        elif key in self.owner:
+            type.__delattr__(self.kind, key)
+
+
+def _is_special(name: str, value: Any) -> bool:
+    return name.startswith("__") and name.endswith("__") and callable(value)

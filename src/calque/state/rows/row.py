@@ -1,0 +1,94 @@
+"""What a row is: a container, and what it held when it was found."""
+
+from collections.abc import Collection
+from typing import Any
+
+from calque.state.paths import Path
+from calque.state.values import MISSING, same_keys, same_objects, same_value
+
+
+class Row:
+    """A container (see the module).
+
+    Attributes:
+        owner: the container.
+        path: how the user's program names it.
+        before: what it held, by key, when it was found.
+        settable: whether its content can be put back.
+        ordered: whether the order of its keys is part of its content.
+        restored: whether it is the program's, so that what a trace changes in it is put back.
+        guarded: whether calls of a program compare it.
+    """
+
+    __slots__ = ("before", "guarded", "ignored", "owner", "path", "restored")
+
+    settable = True
+    ordered = True
+    attribute = True
+    """Whether keys are names of attributes, in messages."""
+
+    def __init__(self, owner: Any, path: Path) -> None:
+        self.owner = owner
+        self.path = path
+        self.guarded = True
+        self.restored = not path.foreign
+        self.ignored: Collection[Any] = ()
+        self.before = self.items()
+
+    def items(self) -> dict[Any, Any]:
+        """What the container holds now, by key."""
+        raise NotImplementedError
+
+    def put(self, key: Any, value: Any) -> None:
+        """Make a key hold a value, or nothing (`MISSING`)."""
+        raise NotImplementedError
+
+    def assign(self, items: dict[Any, Any]) -> None:
+        """Make the container hold these, in this order."""
+        now = self.items()
+        for key in now:
+            if key not in items:
+                self.put(key, MISSING)
+        for key, value in items.items():
+            self.put(key, value)
+
+    def get(self, key: Any) -> Any:
+        """What a key holds; `MISSING` if nothing."""
+        return self.items().get(key, MISSING)
+
+    def name(self, key: Any) -> str:
+        """How the user's program names what a key holds."""
+        return str(self.path.attribute(key) if self.attribute else self.path.item(key))
+
+    def rebase(self) -> None:
+        """Take what it holds now for what it held."""
+        self.before = self.items()
+
+    def is_changed(self, now: dict[Any, Any] | None = None) -> bool:
+        """Whether it holds something else than it did."""
+        now = self.items() if now is None else now
+        if same_objects(now, self.before):
+            return False
+        if self.ordered and not same_keys(now, self.before):
+            return True
+        return self.difference(now) is not None
+
+    def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
+        """The first key that holds something else than it did, in a tuple."""
+        before = self.before
+        for key in now:
+            if key not in before and key not in self.ignored:
+                return (key,)
+        for key, value in before.items():
+            current = now.get(key, MISSING)
+            if current is not value and key not in self.ignored:
+                if not same_value(current, value):
+                    return (key,)
+        return None
+
+    def restore(self) -> None:
+        """Put back what was held when the row was made."""
+        now = self.items()
+        if self.is_changed(now):
+            kept = {key: now[key] for key in self.ignored if key in now}
+            self.assign({**self.before, **kept})

@@ -1,0 +1,195 @@
+"""The code that has run in a function: what it names decides which state matters."""
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from calque.state.lookups import hands_over
+from calque.state.matters import is_program
+from calque.state.names import names_of
+from calque.state.paths import Path
+from calque.state.whose import Owner, owner_of_code, owner_of_module
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+
+_IDENTITY = frozenset(("id", "hash"))
+_CONTAINERS = (dict, list, set, types.MappingProxyType)
+
+
+class RunningCode:
+    """Code objects that have run, and the functions that have been met.
+
+    Args:
+        snapshot: where to keep what they name.
+
+    Attributes:
+        owners: the code that has run, with whose it is.
+        compares_objects: whether the user's code asks whether two things are one object.
+        asks_identity: whether it asks which object something is.
+    """
+
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self.owners: dict[types.CodeType, Owner] = {}
+        self.compares_objects = self.asks_identity = False
+        self._snapshot = snapshot
+        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._nested: set[types.CodeType] = set()
+        self._elsewhere = False
+        self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
+
+    # Code ---------------------------------------------------------------------------------------
+
+    def enter(
+        self,
+        code: types.CodeType,
+        held: dict[str, Any],
+        caller: Any,
+        closure: Callable[[], dict[str, Any]],
+    ) -> bool:
+        """See `Snapshot.enter`."""
+        owner = owner_of_code(code, held)
+        if owner is Owner.ENGINE:
+            return False
+        if owner is Owner.PYTHON and caller is not None and caller not in self.owners:
+            return False
+        self.owners[code] = owner
+        if owner is Owner.PYTHON and hands_over(code, held):
+            self.follow_all()
+        self._read_names(code, held, owner, closure)
+        return True
+
+    def follow_all(self) -> None:
+        """Take each function of the user that is met for one that runs, also before it does.
+
+        This is for functions that another thread runs: nothing shows which, and when.
+        """
+        if not self._elsewhere:
+            self._elsewhere = True
+            self._unseen += [(f.__code__, f.__globals__) for f in self._met()]
+
+    def read_unseen(self) -> bool:
+        """Read one of the functions that other threads may run; returns False if none is left."""
+        if not self._unseen:
+            return False
+        code, held = self._unseen.pop()
+        if code not in self.owners and owner_of_code(code, held) is Owner.USER:
+            self.owners[code] = Owner.USER
+            self._unseen += [(nested, held) for nested in names_of(code).nested]
+            self._read_names(code, held, Owner.USER)
+        return True
+
+    def look_again(self) -> None:
+        """Meet the modules that were imported meanwhile."""
+        for code, owner in self.owners.items():
+            if owner is Owner.USER:
+                self._imports(code)
+
+    def _read_names(
+        self,
+        code: types.CodeType,
+        held: dict[str, Any],
+        owner: Owner,
+        closure: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        names, namespaces = names_of(code), self._snapshot.namespaces
+        self._nested.update(names.nested)
+        if owner is Owner.USER:
+            namespaces.own_words |= names.words
+            self._imports(code)
+            if "modules" in names.words:  # of `sys`, which it may ask for those that it names
+                namespaces.expect_modules(c for c in code.co_consts if isinstance(c, str))
+        self._variables_of(names.globals, held, owner)
+        functions = self._functions_with(code, owner)
+        if not functions and owner is not Owner.USER and code not in self._nested:
+            self.wrapped(closure().values(), code.co_name)
+        for function in functions:
+            self.variables(function)
+            if function.__globals__ is not held:  # the same text, executed in two namespaces
+                self._variables_of(names.globals, function.__globals__, owner)
+        self._snapshot.use(names.words)
+        if owner is Owner.USER:
+            self.compares_objects |= names.compares
+            self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
+            namespaces.look_up(names, held)
+
+    def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
+        """The global variables that code names."""
+        if owner is Owner.USER:
+            self._snapshot.namespaces.hold_variables(names, held)
+        else:
+            self._snapshot.libraries.hold_variables(names, held, owner)
+
+    def _imports(self, code: types.CodeType) -> None:
+        """Modules that a statement in the code imports, as far as they have been."""
+        for name in code.co_names:
+            module = sys.modules.get(name)
+            if module is not None and owner_of_module(module) is Owner.USER:
+                self._snapshot.stack.append((module, Path(name)))
+                # A statement finds it under a name, where another may stand later.
+                row = self._snapshot.namespaces.expect_modules((name,))
+                row.before.setdefault(name, module)
+
+    # Functions ----------------------------------------------------------------------------------
+
+    def add(self, function: types.FunctionType, owner: Owner) -> bool:
+        """Keep a function that was met; returns True if its code has run already."""
+        code = function.__code__
+        self.keep(function)
+        if self._elsewhere and owner is Owner.USER:
+            self._unseen.append((code, function.__globals__))
+        if code not in self.owners:
+            return False
+        self.variables(function)
+        self._variables_of(names_of(code).globals, function.__globals__, owner)
+        return True
+
+    def keep(self, function: types.FunctionType) -> None:
+        """Keep a function for the time when its code runs."""
+        self._functions.setdefault(function.__code__, []).append(function)
+
+    def variables(self, function: types.FunctionType) -> None:
+        """The closure and the defaults of a function that runs."""
+        if owner_of_code(function.__code__, function.__globals__) is not Owner.USER:
+            cells = function.__closure__ or ()
+            self.wrapped([v for cell in cells for v in _contents(cell)], function.__name__)
+            return
+        name, stack = Path(function.__name__), self._snapshot.stack
+        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+        stack += [(cell, Path(variable)) for variable, cell in cells]
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        stack += [(default, name) for default in defaults]
+
+    def wrapped(self, values: Iterable[Any], name: str) -> None:
+        """What a library's function holds in its closure, as a decorator does."""
+        for value in values:
+            if is_program(value):
+                self._snapshot.stack.append((value, Path(name)))
+            elif isinstance(value, _CONTAINERS):
+                self._snapshot.stack.append((value, Path(name, foreign=True)))
+
+    def hold_annotations(self) -> None:
+        """Hold the annotations of the user's functions that were met: some code reads them."""
+        for function in self._met():
+            if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
+                self._snapshot.hold_dict(function.__annotations__, Path(function.__name__))
+
+    def _met(self) -> list[types.FunctionType]:
+        return [function for functions in self._functions.values() for function in functions]
+
+    def _functions_with(self, code: types.CodeType, owner: Owner) -> list[types.FunctionType]:
+        known = self._functions.get(code, [])
+        if known or owner is not Owner.USER or not code.co_freevars or code in self._nested:
+            return known
+        # The program's own, and reached by nothing that was met. This looks at all objects there
+        # are; the values of its variables would be at hand, but not the cells that hold them.
+        return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
+
+
+def _contents(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []

@@ -1,0 +1,33 @@
+"""Programs that are neither modules nor functions: objects that can be called."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+_OBJECT = "_calque_object"
+
+
+def function_of(program: Any) -> Callable[..., Any]:
+    """A function that calls an object, such as a bound method or a `functools.partial`.
+
+    Raises:
+        TypeError: it cannot be called.
+
+    >>> function_of("aBc".lower)(), of_object(function_of("aBc".lower))()
+    ('abc', 'abc')
+    """
+    if not callable(program):
+        raise TypeError(f"{program!r} is neither a module nor a function")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return program(*args, **kwargs)
+
+    vars(called)[_OBJECT] = program
+    return called
+
+
+def of_object(function: Any) -> Any:
+    """What of an object runs, where a function is one of `function_of`; else None."""
+    program = getattr(function, "__dict__", {}).get(_OBJECT)
+    method = getattr(program, "__call__", None)  # noqa: B004
+    return method if isinstance(method, types.MethodType) else program

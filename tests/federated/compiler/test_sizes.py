@@ -1,5 +1,6 @@
 """Clients of different sizes: those of a chunk are alike, and results are in the clients' order."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -116,3 +117,29 @@ def test_what_clients_keep_stays_theirs(chunk: int) -> None:
         states.append(state)
     for one, other in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_round_of_clients_of_different_sizes_has_a_gradient(chunk: int) -> None:
+    rng = np.random.default_rng(0)
+    data = learning.stage(
+        [
+            {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)}
+            for n in (5, 0, 2)
+        ]
+    )
+    torch.manual_seed(0)
+    process = learning.fed_avg(torch.nn.Linear(4, 3), batch_size=2, chunk=chunk)
+    state = process.initialize()
+
+    def after(weight: Any) -> Any:
+        start = replace(state, parameters={**state.parameters, "weight": weight})
+        return (process.next(start, data)[0].parameters["weight"] ** 2).sum()
+
+    weight = state.parameters["weight"]
+    gradient = jax.grad(after)(weight)
+    step = np.zeros_like(weight)
+    step[1, 2] = 1e-2
+    slope = (after(weight + step) - after(weight - step)) / 2e-2
+    np.testing.assert_allclose(gradient[1, 2], slope, rtol=1e-2, atol=1e-3)
+    assert np.isfinite(np.asarray(gradient)).all()

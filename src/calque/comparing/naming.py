@@ -9,6 +9,7 @@ from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS, in_place
+from calque.upstream import torch_c
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
 
@@ -196,4 +197,4 @@ def _is_composite(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     key = "CompositeImplicitAutograd"
-    return torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)
+    return torch_c.dispatch_has_kernel_for_dispatch_key(target.name(), key)

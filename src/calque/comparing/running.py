@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
+from calque.upstream import torch_c
 
 
 class Run(torch.fx.Interpreter):
@@ -85,11 +86,11 @@ def _new(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _grad_mode_put_back() -> Iterator[None]:
-    grad = torch._C.is_grad_enabled()
+    grad = torch_c.is_grad_enabled()
     try:
         yield
     finally:
-        torch._C._set_grad_enabled(grad)
+        torch_c.set_grad_enabled(grad)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from torch.fx.node import Node
 from calque.tracing.core.origins import NodeOrigin, origin_of
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS
+from calque.upstream import torch_c
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
 
@@ -285,7 +286,7 @@ def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any])
         bound.apply_defaults()
         return dict(bound.arguments)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     for numbers in (False, True):  # torch.max(x, 1) has no tensor 1, torch.where(mask, x, 1) has
         for schema in schemas:
             if not any(argument.is_out for argument in schema.arguments):

@@ -23,6 +23,7 @@ from calque.graph.node_location import located, origin_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
 from calque.tracing.graph.checks import assign, expect_container
+from calque.upstream import torch_c
 from calque.upstream.jax_internals import eval_context
 
 _CAPTURED = (
@@ -118,7 +119,7 @@ class Nodes(fx.Interpreter):
 
     def found(self, inputs: Sequence[Any]) -> Any:
         """The graph's results, in their containers."""
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+        with torch.no_grad(), torch_c.AutoDispatchBelowAutograd():
             return self.run(*inputs, enable_io_processing=False)
 
     def results(self, inputs: Sequence[Any]) -> list[Any]:

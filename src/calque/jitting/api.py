@@ -46,6 +46,7 @@ from calque.program.slow_log import announced
 from calque.program.turns import Stale, tracing, wait_for_traces
 from calque.program.unread import Restructure
 from calque.tracing.core.active import is_tracing
+from calque.upstream import torch_c
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,8 +57,8 @@ MAX_PROGRAMS = 128
 """For how many signatures a jitted function keeps programs, unless it is told."""
 
 _turn, _present = threads.turn, threads.present
-_functorch_level = torch._C._functorch.maybe_current_level
-_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch_c.functorch.maybe_current_level
+_dispatch_modes = torch_c.len_torch_dispatch_stack
 _is_anomaly = torch.is_anomaly_enabled
 _TENSORS = "the function left tensors behind in its last call"
 _MANY_PROGRAMS = 8

@@ -17,6 +17,7 @@ from calque.errors import TraceError, unrepeatable
 from calque.jitting.host_tensors import written
 from calque.program.gradients.border import Border, has_graph, node_of
 from calque.program.gradients.segments import segments
+from calque.upstream import torch_c
 
 Tensor = torch.Tensor
 
@@ -173,14 +174,14 @@ class Histories:
 def without_saved_hooks() -> Iterator[None]:
     """Within, hooks for saved tensors are those that are set within: a trace saves no values."""
     hooks = []
-    while (found := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    while (found := torch_c.autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(found)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        torch_c.autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
         for pair in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
+            torch_c.autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def _is_kept(node: Any) -> bool:

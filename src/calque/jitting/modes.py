@@ -8,10 +8,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.errors import TraceError
+from calque.upstream import torch_c
 
-_stack_length = torch._C._len_torch_function_stack
+_stack_length = torch_c.len_torch_function_stack
 _MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
-    "grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "grad mode": (torch.is_grad_enabled, torch_c.set_grad_enabled),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "autocast": (
         lambda: (torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")),

@@ -15,6 +15,7 @@ from jax import Array
 from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.host import host_array
+from calque.upstream import torch_c
 from calque.upstream.jax_internals import extension
 
 _ALIGNMENT = 64
@@ -35,7 +36,7 @@ def array_over(tensor: torch.Tensor) -> Array:
         return host_array(tensor)
     device = _direct()
     if device is not None:
-        capsule = torch._C._to_dlpack(tensor)
+        capsule = torch_c.to_dlpack(tensor)
         return extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
     with x64():
         return jax.dlpack.from_dlpack(tensor)
@@ -45,7 +46,7 @@ def tensor_over(array: Array) -> torch.Tensor:
     """An array as a CPU tensor over the same memory; the array may be used no more."""
     if _direct() is None:
         return torch.from_dlpack(array)
-    return torch._C._from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
+    return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -64,9 +65,9 @@ def _direct() -> Any:
         return None
     memory = torch.zeros(_ALIGNMENT)
     try:
-        capsule = torch._C._to_dlpack(memory)
+        capsule = torch_c.to_dlpack(memory)
         array = extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
-        back = torch._C._from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
+        back = torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
     except (AttributeError, TypeError):  # releases of JAX and PyTorch that do it in another way
         return None
     return device if isinstance(array, Array) and torch.equal(back, memory) else None

@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row
+from calque.upstream import torch_c
 
 version_of: Callable[[dict[Any, Any]], int] | None = None
 """Gives the version of a dict, another one after each change; None where Python keeps none."""
 
 if sys.version_info < (3, 12):
-    from torch._C._dynamo.guards import dict_version as version_of
+    version_of = torch_c.dict_version
 
 _DICTS = (dict, defaultdict)  # the order of an OrderedDict changes without its version
 

@@ -1,1 +1,1 @@
-"""What calque uses of JAX that JAX does not promise to keep: read this when a version changes."""
+"""What calque uses of JAX and PyTorch that they do not promise to keep: read when they change."""

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.ops.table.registry import find
+from calque.upstream import torch_c
 
 _COMPOSED = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _WORST = ("fallback", "decomposition", "rule")
@@ -34,13 +35,13 @@ def served_by(op: torch._ops.OpOverload) -> str:
         return "rule"
     if op.is_view or _has_device_kernel(name):
         return "rule"
-    if any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in _COMPOSED):
+    if any(torch_c.dispatch_has_kernel_for_dispatch_key(name, key) for key in _COMPOSED):
         return "decomposition"
     return "decomposition" if _decomposes(op) else "fallback"
 
 
 def _has_device_kernel(name: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
+    return torch_c.dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
 
 
 def _decomposes(op: torch._ops.OpOverload) -> bool:

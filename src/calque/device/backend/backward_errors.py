@@ -17,9 +17,10 @@ import torch
 
 from calque.device.backend.placed_gradients import run_placing
 from calque.device.runtime.placement import spread
+from calque.upstream import torch_c
 from calque.upstream.jax_internals import backends_are_initialized
 
-_KIND = torch._C._autograd.DeviceType.PrivateUse1
+_KIND = torch_c.autograd.DeviceType.PrivateUse1
 _NOTHING: frozenset[None] = frozenset()
 _taken: list[BaseException] = []
 _NO_THREAD = "device_ready_queues_"  # what the engine's error says

@@ -14,6 +14,8 @@ import torch
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
+from calque.upstream import torch_c
+
 Function = Callable[[torch.Tensor], torch.Tensor]
 _PLAIN = (torch.Tensor, Parameter)
 
@@ -57,7 +59,7 @@ class Move:
         if not crosses(before, after):
             return self._function(tensor)
         form = {"requires_grad": tensor.requires_grad, "device": after.device, "dtype": after.dtype}
-        torch._C._swap_tensor_impl(tensor, tensor.__class__(**form))
+        torch_c.swap_tensor_impl(tensor, tensor.__class__(**form))
         self._done[id(tensor)] = tensor
         return tensor
 
@@ -71,7 +73,7 @@ def become(tensor: torch.Tensor, other: torch.Tensor) -> None:
     if tensor.requires_grad:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_moved)
     hooks = {name: getattr(tensor, name) for name in _HOOKS}
-    torch._C._swap_tensor_impl(tensor, other)
+    torch_c.swap_tensor_impl(tensor, other)
     for name, value in hooks.items():
         if value:
             setattr(tensor, name, None)

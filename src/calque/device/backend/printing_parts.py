@@ -11,6 +11,7 @@ import torch
 from calque.device.memory.cell import active, read
 from calque.device.memory.host import host_tensor
 from calque.device.runtime.addressable import is_here, own_shards, where
+from calque.upstream import torch_c
 
 _MOST = 8  # parts that are shown
 _INDENT = 7  # of what stands behind "tensor("
@@ -34,7 +35,7 @@ def install() -> None:
 
 def _parts(tensor: torch.Tensor) -> str | None:
     """What this process holds of a tensor; None if that is the whole, or it is a wrapper."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if torch_c.functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read(tensor.detach())
     if is_here(array):

@@ -33,6 +33,7 @@ from calque.device.kernels import (
 from calque.device.kernels.fallback import fall_back
 from calque.device.runtime import async_dispatch, persistent_cache, sizes
 from calque.device.validation import factorizations
+from calque.upstream import torch_c
 
 _libraries: list[torch.library.Library] = []
 
@@ -45,7 +46,7 @@ def register() -> None:
     """
     if _libraries:
         return
-    taken = torch._C._get_privateuse1_backend_name()
+    taken = torch_c.get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise RuntimeError(
             f"PyTorch has one slot for devices like ours, and {taken!r} holds it already: import "

@@ -17,6 +17,7 @@ from calque.device.memory import rng
 from calque.device.runtime import interrupts
 from calque.device.runtime.compile_cache import get_max_programs as get_max_programs
 from calque.device.runtime.compile_cache import set_max_programs as set_max_programs
+from calque.upstream import torch_c
 
 _initialized = True
 
@@ -193,7 +194,7 @@ def empty_cache() -> None:
     """Nothing to do: XLA manages its own memory."""
 
 
-class Hooks(torch._C._acc.PrivateUse1Hooks):
+class Hooks(torch_c.acc.PrivateUse1Hooks):
     """What PyTorch asks of the accelerator."""
 
     def is_available(self) -> bool:
@@ -206,7 +207,7 @@ class Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-class Guard(torch._C._acc.DeviceGuard):
+class Guard(torch_c.acc.DeviceGuard):
     """Tells PyTorch the type of the device."""
 
     type_ = staticmethod(interrupts.hold(backward_errors.device_type))  # type: ignore[assignment]

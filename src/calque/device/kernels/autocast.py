@@ -11,9 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calque.ops.table.facts import told
+from calque.upstream import torch_c
 
 KEY = "AutocastPrivateUse1"
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_AUTOCAST = torch_c.DispatchKeySet(torch_c.DispatchKey.AutocastPrivateUse1)
 
 
 Kernel = Callable[..., Any]
@@ -32,7 +33,7 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
 
 
 def _without_autocast(op: Kernel, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+    with torch_c.ExcludeDispatchKeyGuard(_AUTOCAST):
         return op(*_cast(args, dtype), **_cast(kwargs, dtype))
 
 

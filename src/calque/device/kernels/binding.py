@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from jax import Array
-from torch._C._dynamo import eval_frame
 from torch.autograd.graph import increment_version
 
 from calque.device.kernels import fast_path
@@ -24,6 +23,8 @@ from calque.device.runtime.dtypes import to_torch
 from calque.errors.warning import warn
 from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
+from calque.upstream import torch_c
+from calque.upstream.torch_c import eval_frame
 
 Kernel = Callable[..., Any]
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
@@ -32,10 +33,10 @@ _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
 
 @cache
-def schema_of(name: str) -> torch._C.FunctionSchema:
+def schema_of(name: str) -> torch_c.FunctionSchema:
     """The schema of `namespace::name.overload`."""
     base, _, overload = name.partition(".")
-    return torch._C._get_schema(base, overload)
+    return torch_c.get_schema(base, overload)
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
@@ -45,7 +46,7 @@ def overload_of(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
-def is_written(argument: torch._C.Argument) -> bool:
+def is_written(argument: torch_c.Argument) -> bool:
     """Whether an operator writes to an argument."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
@@ -289,11 +290,11 @@ def functional_of(name: str) -> Rule | None:
     return exact
 
 
-def _first_type(schema: torch._C.FunctionSchema) -> str:
+def _first_type(schema: torch_c.FunctionSchema) -> str:
     return str(schema.arguments[0].type) if schema.arguments else ""
 
 
-def _typed(schema: torch._C.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:
+def _typed(schema: torch_c.FunctionSchema, without: Collection[str]) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
 
 
@@ -343,10 +344,10 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
     """
     for name, kernel in taken.items():
         library.impl(name, untraced(kernel), "PrivateUse1")
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = torch_c.dispatch_has_kernel_for_dispatch_key
     bases = {name.rstrip("_") for name in _by_base()}
     looked_at = {name.partition(".")[0] for name in (*told("values"), *told("numbers"))}
-    for name in torch._C._dispatch_get_all_op_names():
+    for name in torch_c.dispatch_get_all_op_names():
         short = name.removeprefix("aten::")
         if not name.startswith("aten::") or short in taken:
             continue

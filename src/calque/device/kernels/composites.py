@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
 from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
@@ -34,8 +33,10 @@ from calque.device.runtime.compile_cache import kept
 from calque.errors import CalqueError
 from calque.ops.table.facts import fact_of, told
 from calque.ops.table.registry import RULES, Rule
+from calque.upstream import torch_c
+from calque.upstream.torch_c import DispatchKey
 
-_MODES = torch._C._TorchDispatchModeKey
+_MODES = torch_c.TorchDispatchModeKey
 _VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
 Tensor = torch.Tensor
 Wanted = tuple[int, ...]
@@ -194,7 +195,7 @@ class _Call:
             return wrap_result(tuple(results)), None, pullback
         _request.wanted = tuple(place + 1 for place in wanted)  # the key comes first
         try:
-            with torch._C._AutoDispatchBelowAutograd():
+            with torch_c.AutoDispatchBelowAutograd():
                 results = _called(self.op, args)
             if _request.answer is None:
                 raise CalqueError(f"a dispatch mode kept {self.op} from the jax device")
@@ -259,13 +260,13 @@ def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any
 
 def _plain(tensors: Sequence[Tensor]) -> bool:
     """Whether tensors have values and are differentiated by torch's graph alone."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch_c.functorch.peek_interpreter_stack() is not None:
         return False
     if torch.autograd.forward_ad._current_level >= 0:
         return False
-    if any(torch._C._get_dispatch_mode(mode) is not None for mode in _VALUELESS):
+    if any(torch_c.get_dispatch_mode(mode) is not None for mode in _VALUELESS):
         return False
-    return not any(torch._C._dispatch_keys(t).has(DispatchKey.Python) for t in tensors)
+    return not any(torch_c.dispatch_keys(t).has(DispatchKey.Python) for t in tensors)
 
 
 def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -359,7 +360,7 @@ class _Kernels:
         if wanted:
             leaves = [_on_device(leaf) for leaf in leaves]
             return _Node.apply(_Call(self.composite, self.op, spec), *leaves)
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch_c.AutoDispatchBelowAutograd():
             return _called(self.op, values)
 
 

@@ -25,13 +25,14 @@ from calque.device.runtime.dtypes import to_numpy, to_torch
 from calque.ops.table import registry
 from calque.ops.table.registry import RULES, Rule
 from calque.state import watched
+from calque.upstream import torch_c
 
 F = TypeVar("F", bound=Callable[..., Any])
-Schema = torch._C.FunctionSchema
+Schema = torch_c.FunctionSchema
 
 _NAMESPACE = "calque_gradient"
 _UNSEEN = frozenset(("device", "layout", "pin_memory", "generator"))
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_has_kernel = torch_c.dispatch_has_kernel_for_dispatch_key
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -169,7 +170,7 @@ def bind(rule: Rule) -> None:
     """Register the kernels of an operator and of the forms derived from it."""
     base = rule.name.partition(".")[0]
     names = [rule.name]
-    for name in torch._C._dispatch_get_all_op_names():
+    for name in torch_c.dispatch_get_all_op_names():
         own = name.partition(".")[0].removesuffix("_") == base
         if own and name != rule.name and binding.functional_of(name) is rule:
             names.append(name)

@@ -41,6 +41,7 @@ from calque.errors import (
 )
 from calque.errors.warning import warn
 from calque.ops.table.facts import fact_of_form
+from calque.upstream import torch_c
 
 logger = logging.getLogger("calque.fallback")
 
@@ -74,7 +75,7 @@ def _check_callable(op: torch._ops.OpOverload, callbacks: bool) -> None:
         raise UnsupportedOpError(
             f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
         )
-    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
+    if not torch_c.dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
         raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
 
 

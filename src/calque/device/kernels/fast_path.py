@@ -28,6 +28,7 @@ from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
 from calque.device.runtime.placement import placement_of, spread, together
 from calque.device.runtime.sizes import as_out_of_memory, translated
+from calque.upstream import torch_c
 from calque.upstream.jax_internals import ArrayImpl, debug_infs, debug_nans
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
 
@@ -42,7 +43,7 @@ ADMITTED: Counter[str] = Counter()
 
 _ADMITTED_AT = 3
 _CAPACITY = 4096  # kinds of calls of one operator that are counted
-_create = torch._C._acc.create_empty_tensor
+_create = torch_c.acc.create_empty_tensor
 _swap, _restore = _enable_x64.swap_local, _enable_x64.set_local
 _UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted arrays, out of memory
 _PRECISION = ("dot_general", "convolution")  # what jax.default_matmul_precision speaks to

@@ -15,6 +15,7 @@ from calque.device.memory.cell import active, read, write
 from calque.errors import TraceError, noting_refusals
 from calque.ops.table.registry import RULES
 from calque.state import call_watched
+from calque.upstream import torch_c
 
 _TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
 _met: set[str] = set()
@@ -45,6 +46,6 @@ def prepare(op: torch._ops.OpOverload) -> None:
     """Bind an operator's rule, if it has one and is met for the first time."""
     if op.name() not in _met:
         _met.add(op.name())
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        has = torch_c.dispatch_has_kernel_for_dispatch_key
         if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
             custom.bind(RULES[op.name()])

@@ -26,9 +26,10 @@ from calque.device.runtime.dtypes import to_torch
 from calque.errors import InternalError, user_origin
 from calque.ops.table import promotion
 from calque.ops.table.facts import fact_of_form
+from calque.upstream import torch_c
 
 _DEVICE = torch.device("meta")
-_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {promotion.BOOL: True, promotion.INT: 1, promotion.FLOAT: 1.0, promotion.COMPLEX: 1j}
 _BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
@@ -150,7 +151,7 @@ class Outline:
 
     def _ask(
         self,
-        keys: torch._C.DispatchKeySet,
+        keys: torch_c.DispatchKeySet,
         device: torch.device,
         args: Sequence[Any],
         kwargs: dict[str, Any],
@@ -166,7 +167,7 @@ class Outline:
             if "device" in self._names:
                 named["device"] = device
             given = [self._outlined(v, n, device) for v, n in zip(args, self._names, strict=False)]
-            with torch._C.DisableTorchFunction():
+            with torch_c.DisableTorchFunction():
                 return self.op.redispatch(keys, *given, **named)
         except (AssertionError, OverflowError) as error:
             raise RuntimeError(f"{self.op.name()}: {error}") from error

@@ -19,6 +19,7 @@ from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.sizes import LARGEST, translated
+from calque.upstream import torch_c
 
 Storage = torch.UntypedStorage
 _UINT8 = np.dtype("uint8")
@@ -252,12 +253,12 @@ def _in_front(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
 def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
     device = kwargs.get("device")
     if device is None or torch.device(device).type != "jax":
-        return torch._C.StorageBase.__new__(cls, *args, **kwargs)
+        return torch_c.StorageBase.__new__(cls, *args, **kwargs)
     content = args[0] if args else 0
     if isinstance(content, int):
         return allocate(content)
     return allocate(len(content)).copy_(
-        torch._C.StorageBase.__new__(cls, content)  # pyright: ignore[reportCallIssue]
+        torch_c.StorageBase.__new__(cls, content)  # pyright: ignore[reportCallIssue]
     )
 
 

@@ -15,10 +15,11 @@ from calque.device.kernels.binding import schema_of
 from calque.device.memory import geometry
 from calque.device.memory.cell import META, alias, cell_of, regeometries, share, size_in_bytes
 from calque.device.memory.geometry import Layout
+from calque.upstream import torch_c
 
 aten = torch.ops.aten
 _ATEN = "aten::"
-_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
@@ -45,7 +46,7 @@ def _gives_views(schema: Any) -> bool:
 
 def _is_left_to_devices(name: str) -> bool:
     """Whether an operator gives a view, and PyTorch has no kernel of it for all devices."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = torch_c.dispatch_has_kernel_for_dispatch_key
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
     made = has(name, "Meta") and not any(has(name, key) for key in composite)
     return made and _gives_views(schema_of(name))
@@ -56,7 +57,7 @@ def _moves_in_place(name: str) -> bool:
     base = name.partition(".")[0]
     if not base.endswith("_"):
         return False
-    functional = torch._C._jit_get_schemas_for_operator(base[:-1])
+    functional = torch_c.jit_get_schemas_for_operator(base[:-1])
     return any(map(_gives_views, functional)) and changes_geometry(_overload(name))
 
 
@@ -183,7 +184,7 @@ def _prepare(
 
 def kernels() -> dict[str, Any]:
     """The view kernels by operator name."""
-    names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(_ATEN)]
+    names = [n for n in torch_c.dispatch_get_all_op_names() if n.startswith(_ATEN)]
     return {
         **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in names if _is_left_to_devices(n)},
         **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in names if _moves_in_place(n)},

@@ -24,11 +24,12 @@ from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import kept, note, spread
 from calque.device.runtime.threads import Presence
+from calque.upstream import torch_c
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
 
-_create = torch._C._acc.create_empty_tensor
+_create = torch_c.acc.create_empty_tensor
 _set = torch.ops.aten.set_.source_Storage_storage_offset
-META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+META = torch_c.DispatchKeySet(torch_c.DispatchKey.Meta)
 
 
 class Cell:

@@ -5,8 +5,9 @@ from jax.sharding import Sharding
 
 from calque.device.memory.cell import active, cell_of, layout_of
 from calque.device.runtime.placement import placement_of, spread
+from calque.upstream import torch_c
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped = torch_c.functorch.is_functorch_wrapped_tensor
 
 
 def placement_like(tensor: torch.Tensor) -> Sharding | None:

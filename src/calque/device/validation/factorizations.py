@@ -15,11 +15,12 @@ from calque.device.kernels.binding import functional, write_out
 from calque.device.memory.cell import read
 from calque.ops.table.facts import fact_of, told
 from calque.ops.table.registry import RULES, Rule
+from calque.upstream import torch_c
 
 Tensor = torch.Tensor
 _check = torch.ops.aten._linalg_check_errors.default
 _TRANSPOSED = "taken_transposed"  # a parameter of such rules that the operator has not
-_COMPOSITE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
 def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:

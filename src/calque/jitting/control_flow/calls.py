@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C import DispatchKey
 from torch._higher_order_ops import utils
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
@@ -29,6 +28,7 @@ from calque.jitting.host_tensors import Witness
 from calque.jitting.reachable import Reach
 from calque.program.lifting import Lifting
 from calque.program.signature import is_tensor
+from calque.upstream.torch_c import DispatchKey
 
 Tensor = torch.Tensor
 

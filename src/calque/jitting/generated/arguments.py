@@ -5,11 +5,7 @@ from typing import Any
 import torch
 
 from calque.jitting.generated.source import LEAVE, Source
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # a release of PyTorch that has it elsewhere
-    TensorGuards = None
+from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
 _PAIRS = 4
@@ -18,7 +14,7 @@ _PAIRS = 4
 
 def is_known() -> bool:
     """Whether PyTorch has what compares the kinds of tensors."""
-    return TensorGuards is not None
+    return torch_c.TensorGuards is not None
 
 
 def arguments(count: int) -> list[str]:
@@ -50,8 +46,8 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     names, held = arguments(count), cells(count)
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
-    assert TensorGuards is not None
-    kinds = TensorGuards(
+    assert torch_c.TensorGuards is not None
+    kinds = torch_c.TensorGuards(
         *leaves,
         dynamic_dims_sizes=[list(leaf.shape) for leaf in leaves],
         dynamic_dims_strides=[list(leaf.stride()) for leaf in leaves],
@@ -83,7 +79,7 @@ def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> 
     """
     look = "{}()" if not grad else "not {}()"
     line = f"if {look} or {{}}() or {{}}() is not {{}}: {LEAVE}"
-    modes = torch._C._len_torch_function_stack
+    modes = torch_c.len_torch_function_stack
     source.line(line, torch.is_grad_enabled, modes, torch.get_default_dtype, dtype)
     if alone:
         line = f'if {{}}() or {{}}("jax"): {LEAVE}'

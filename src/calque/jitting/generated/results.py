@@ -12,11 +12,12 @@ from calque.device.runtime.dtypes import to_torch
 from calque.jitting.generated.source import Source
 from calque.program.gradients.carrying import Carried
 from calque.program.results import Argument, Constant, Description, Existing, Fresh, over
+from calque.upstream import torch_c
 
 if TYPE_CHECKING:
     from calque.jitting.program import Program
 
-_create = torch._C._acc.create_empty_tensor
+_create = torch_c.acc.create_empty_tensor
 _storage_of = torch.Tensor.untyped_storage
 _LEAF = jax.tree_util.tree_structure(0)
 

@@ -11,7 +11,6 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jax.errors import JaxRuntimeError
 
 from calque.device.memory.cell import Cell, read
@@ -25,6 +24,7 @@ from calque.jitting.guards import OptimizerGuard
 from calque.program.donation import PICKED_ALONE, protect
 from calque.program.sources import ArgumentSource, CellSource
 from calque.state.versions import version_of
+from calque.upstream import torch_c
 
 if TYPE_CHECKING:
     from calque.jitting.program import Program
@@ -102,7 +102,7 @@ def _write_numbers(source: Source, numbers: Numbers) -> None:
         line = f"if [*map({{}}, {{}}.param_groups)] != {{}}.seen and not {{}}(): {LEAVE}"
         source.line(line, version_of, numbers.optimizers[0], numbers, numbers.read)
     else:
-        groups = f"{{}}(map({{}}, {{}}))"
+        groups = "{}(map({}, {}))"
         line = f"if [*map({{}}, {groups})] != {{}}.seen and not {{}}(): {LEAVE}"
         held = chain.from_iterable, attrgetter("param_groups"), numbers.optimizers
         source.line(line, version_of, *held, numbers, numbers.read)
@@ -172,7 +172,7 @@ def _write_changing(source: Source, program: "Program") -> None:
         targets = ", ".join("{}.array" for _ in written)
         source.line(f"{targets}, = outputs[:{len(written)}]", *written)
     if program.handles:
-        source.line("{}({})", torch._C._increment_version, program.handles)
+        source.line("{}({})", torch_c.increment_version, program.handles)
     write_gradients(source, program)
     write_results(source, program)
     source.indent(-2)

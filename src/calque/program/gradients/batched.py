@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
+from calque.upstream import torch_c
+
 Tensor = torch.Tensor
-_functorch = torch._C._functorch
+_functorch = torch_c.functorch
 _MOST_LEVELS = 64
 
 

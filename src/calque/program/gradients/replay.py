@@ -16,13 +16,14 @@ from calque.program.gradients.differentiable import Backward, Part
 from calque.program.jaxprs import split
 from calque.program.results import Outputs
 from calque.program.sources import IncomingSource
+from calque.upstream import torch_c
 
 if TYPE_CHECKING:
     from calque.jitting.recording import Recording
 
 Tensor = torch.Tensor
-_empty = torch._C._acc.create_empty_tensor
-_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_empty = torch_c.acc.create_empty_tensor
+_hooks = torch_c.autograd._top_saved_tensors_default_hooks
 
 
 class Carrying:
@@ -46,7 +47,7 @@ class Carrying:
             for part, one in zip(backward.parts, late, strict=True)
         ]
         self.errors: dict[int, Callable[[Tensor], Tensor]] = {
-            slot: torch._C._functions.DelayedError(message, 1)
+            slot: torch_c.functions.DelayedError(message, 1)
             for slot, message in backward.errors.items()
         }
 
@@ -231,7 +232,7 @@ _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
     """A gradient whose derivatives, by any of some tensors, raise an error."""
-    error = torch._C._functions.DelayedError(message, 1 + len(others))
+    error = torch_c.functions.DelayedError(message, 1 + len(others))
     found = error(gradient, *others)
     return found[0] if others else found
 

@@ -51,6 +51,7 @@ from calque.state.finding.tensors import HOOKS_OF_TENSORS, meet_tensor
 from calque.state.lookups import GETTERS
 from calque.state.matters import WRAPPERS
 from calque.state.paths import Path
+from calque.upstream import torch_c
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -114,6 +115,6 @@ _BY_KIND: list[tuple[Any, Handler]] = [
     (threading.local, meet_local),
     (GETTERS, meet_getter),
     (contextvars.ContextVar, meet_context),
-    (np.generic | torch._C.Generator | types.CodeType | types.FrameType, _meet_nothing),
+    (np.generic | torch_c.Generator | types.CodeType | types.FrameType, _meet_nothing),
     (types.MappingProxyType, meet_referents),
 ]

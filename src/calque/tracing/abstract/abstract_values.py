@@ -23,6 +23,7 @@ from calque.tracing.abstract.interning import Uncertain, geometry, key_of_call, 
 from calque.tracing.abstract.memory import remembered
 from calque.tracing.core.active import suspended
 from calque.tracing.graph.purity import has_effect
+from calque.upstream import torch_c
 
 UNKNOWN = object()
 _UNKNOWABLE = (
@@ -53,13 +54,13 @@ class AbstractValues:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The abstract value of a tensor that exists."""
-        with torch._C.DisableTorchFunction(), suspended():
+        with torch_c.DisableTorchFunction(), suspended():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
     def of_member(self, tensor: torch.Tensor) -> torch.Tensor:
         """The abstract value of a parameter or buffer; members of one geometry share it."""
         try:
-            with torch._C.DisableTorchFunction():
+            with torch_c.DisableTorchFunction():
                 key = geometry(tensor)
         except Uncertain:
             return self.of(tensor)
@@ -70,7 +71,7 @@ class AbstractValues:
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
         """As `of`, of a leaf with no more to it than its geometry: several times as fast."""
-        with torch._C.DisableTorchFunction(), suspended():
+        with torch_c.DisableTorchFunction(), suspended():
             meta = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
             )
@@ -94,7 +95,7 @@ class AbstractValues:
             if "val" not in source.meta:
                 return UNKNOWN
         if node.op != "call_module" and has_effect(node):
-            with torch._C.DisableTorchFunction(), suspended(), self.mode:
+            with torch_c.DisableTorchFunction(), suspended(), self.mode:
                 for source in sources:
                     source.meta["val"] = pytree.tree_map_only(
                         torch.Tensor, _private, source.meta["val"]
@@ -116,7 +117,7 @@ class AbstractValues:
         """The one abstract value for new tensors of this geometry, unless it is a view."""
         if not isinstance(value, torch.Tensor):
             return value
-        with torch._C.DisableTorchFunction():
+        with torch_c.DisableTorchFunction():
             storage = value.untyped_storage()._cdata
             for leaf in pytree.tree_leaves(inputs):
                 if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata == storage:
@@ -132,7 +133,7 @@ class AbstractValues:
     def _key(self, node: Node) -> Any:
         """What the value depends on; None where that is not known."""
         target: Any = node.target
-        if torch._C._is_any_autocast_enabled():
+        if torch_c.is_any_autocast_enabled():
             return None
         try:
             if node.op != "call_module":
@@ -140,7 +141,7 @@ class AbstractValues:
             module = self._resolve(target)
             key = self._module_keys.get(module)
             if key is None:
-                with torch._C.DisableTorchFunction():
+                with torch_c.DisableTorchFunction():
                     key = _has_hooks(module) or key_of_module(module)
                 self._module_keys[module] = key
             if key is True:
@@ -158,7 +159,7 @@ class AbstractValues:
         if _name(node) in _FROM_ELEMENTS and _elements(args):
             return self._from_elements(run, args, dict(kwargs))
         try:
-            with torch._C.DisableTorchFunction(), suspended(), self.mode:
+            with torch_c.DisableTorchFunction(), suspended(), self.mode:
                 if hasattr(run, "runs_abstractly"):
                     return call_watched(run, *args, **kwargs)
                 return run(*args, **kwargs)
@@ -170,10 +171,10 @@ class AbstractValues:
         device = kwargs.pop("device", None)
         if device is None and isinstance(args[0], torch.Tensor):
             device = args[0].device
-        with torch._C.DisableTorchFunction(), suspended():
+        with torch_c.DisableTorchFunction(), suspended():
             made = run(*pytree.tree_map_only(torch.Tensor, _zeros_like, args), **kwargs)
         found = self.of(made)
-        with torch._C.DisableTorchFunction(), suspended(), self.mode:
+        with torch_c.DisableTorchFunction(), suspended(), self.mode:
             return found if device is None else found.to(device)
 
     def _runner(self, node: Node) -> Callable[..., Any] | None:
@@ -256,7 +257,7 @@ def _private(value: torch.Tensor) -> torch.Tensor:
         return copied
     copied.requires_grad_()
     # Of all functions of autograd, this one gives a tensor that is neither a leaf nor a view.
-    return copied if value.is_leaf else torch._C._functions.DelayedError("", 1)(copied)
+    return copied if value.is_leaf else torch_c.functions.DelayedError("", 1)(copied)
 
 
 def _value(node: Node) -> Any:

@@ -11,6 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
 
+from calque.upstream import torch_c
+
 
 class Uncertain(TypeError):
     """A value has parts whose equality says too little."""
@@ -31,8 +33,8 @@ def key_of_call(node: Node, module: Any) -> Any:
         node.target if module is None else module,
         tuple([_key(a) for a in node.args]),
         tuple([(name, _key(a)) for name, a in node.kwargs.items()]) if node.kwargs else (),
-        torch._C.is_grad_enabled(),
-        torch._C.get_default_dtype(),
+        torch_c.is_grad_enabled(),
+        torch_c.get_default_dtype(),
     )
     hash(key)
     return key

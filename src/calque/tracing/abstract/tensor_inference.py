@@ -12,6 +12,8 @@ from typing import Any, get_args
 import torch
 from torch.fx.node import Node
 
+from calque.upstream import torch_c
+
 _TENSOR_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
 _OPERATORS = frozenset(
     function
@@ -25,7 +27,7 @@ _OPERATORS = frozenset(
 def _operator_gives_tensor(name: str) -> bool:
     if name in ("__getitem__", "to") or name.startswith("__i"):
         return True
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     of_tensors = [schema for schema in schemas if any(map(_takes_tensor, schema.arguments))]
     return bool(schemas) and all(
         len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
+from calque.upstream import torch_c
 
 _FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
 """Functions of torch.nn.functional that draw random numbers and are no operators."""
@@ -106,7 +107,7 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
     """
     if isinstance(condition, torch.Tensor):
         staged = torch.compiler.is_dynamo_compiling() or _is_staged(condition)
-        if staged and (true.is_random() or false.is_random()) and torch._C.is_grad_enabled():
+        if staged and (true.is_random() or false.is_random()) and torch_c.is_grad_enabled():
             _leave_compiler()
         elif staged:
             return _staged(condition, true, false, operands)

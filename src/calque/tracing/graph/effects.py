@@ -10,8 +10,9 @@ from calque.tracing.graph.checks import CHECKS, unpack
 from calque.tracing.graph.ir import Choice, Step, Value
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import assert_fn
+from calque.upstream import torch_c
 
-_HARMLESS = CHECKS | {unpack, assert_fn, torch._C._set_grad_enabled}
+_HARMLESS = CHECKS | {unpack, assert_fn, torch_c.set_grad_enabled}
 _HARMLESS |= {torch.amp._enter_autocast, torch.amp._exit_autocast}
 _VIEWS = frozenset((operator.getitem, getattr))
 
@@ -72,7 +73,7 @@ def may_share_memory(value: Value) -> bool:
 @functools.lru_cache(maxsize=4096)
 def may_return_view(name: str) -> bool:
     """Whether what a function of PyTorch gives may share memory with what it is given."""
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     schemas = [s for s in schemas if any("Tensor" in str(a.type) for a in s.arguments)]
     written = any(a.alias_info is not None for schema in schemas for a in schema.returns)
     if written and not _only_out(schemas):

@@ -13,14 +13,15 @@ import torch.fx
 from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
+from calque.upstream import torch_c
 
-_BEGINNINGS = (torch._C.is_grad_enabled, torch.amp._enter_autocast)
-_ENDS = (torch._C._set_grad_enabled, torch.amp._exit_autocast)
+_BEGINNINGS = (torch_c.is_grad_enabled, torch.amp._enter_autocast)
+_ENDS = (torch_c.set_grad_enabled, torch.amp._exit_autocast)
 
 
 def is_grad_enabled() -> Any:
     """As `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
-    now = torch._C.is_grad_enabled()
+    now = torch_c.is_grad_enabled()
     if torch.compiler.is_dynamo_compiling():
         return now
     trace: Any = current_trace()
@@ -28,7 +29,7 @@ def is_grad_enabled() -> Any:
     contexts = getattr(tracer, "contexts", None)
     if tracer is None or contexts is None or contexts.repeats:
         return now
-    node = tracer.create_node("call_function", torch._C.is_grad_enabled, (), {})
+    node = tracer.create_node("call_function", torch_c.is_grad_enabled, (), {})
     node.meta["val"] = now
     return torch.fx.Proxy(node, tracer)
 
@@ -36,16 +37,16 @@ def is_grad_enabled() -> Any:
 def set_grad_enabled(enabled: Any) -> None:
     """Set the mode, to what `is_grad_enabled` has given or to a truth value."""
     if not isinstance(enabled, torch.fx.Proxy):
-        torch._C._set_grad_enabled(enabled)
+        torch_c.set_grad_enabled(enabled)
         return
-    enabled.tracer.create_proxy("call_function", torch._C._set_grad_enabled, (enabled,), {})
-    with torch._C.DisableTorchFunction():
-        torch._C._set_grad_enabled(bool(enabled.node.meta["val"]))
+    enabled.tracer.create_proxy("call_function", torch_c.set_grad_enabled, (enabled,), {})
+    with torch_c.DisableTorchFunction():
+        torch_c.set_grad_enabled(bool(enabled.node.meta["val"]))
 
 
 FUNCTIONS = {
-    torch._C.is_grad_enabled: is_grad_enabled,
-    torch._C._set_grad_enabled: set_grad_enabled,
+    torch_c.is_grad_enabled: is_grad_enabled,
+    torch_c.set_grad_enabled: set_grad_enabled,
 }
 """What the code of a graph calls for a function of PyTorch."""
 
@@ -66,6 +67,6 @@ def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in names:
         value = values.get(name)
         if isinstance(value, bool):
-            torch._C._set_grad_enabled(value)
+            torch_c.set_grad_enabled(value)
         elif isinstance(value, torch.autocast):
             torch.amp._exit_autocast(value)

@@ -21,6 +21,7 @@ from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.bindings import Inputs
+from calque.upstream import torch_c
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
@@ -119,9 +120,9 @@ class Assembly:
             self._check(checks.expect_mode, mode, training, name)
         for node in self._old.graph.find_nodes(op="call_function", target=checks.expect_setting):
             self._graph.node_copy(node)
-        asked = self._old.graph.find_nodes(op="call_function", target=torch._C.is_grad_enabled)
+        asked = self._old.graph.find_nodes(op="call_function", target=torch_c.is_grad_enabled)
         if any(user.target is cond for node in asked for user in node.users):
-            setting = ("is_grad_enabled", (), torch._C.is_grad_enabled())
+            setting = ("is_grad_enabled", (), torch_c.is_grad_enabled())
             self._graph.call_function(checks.expect_setting, setting)
 
     def _modes(self) -> dict[str, bool]:

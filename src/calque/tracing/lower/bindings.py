@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import Faithful
+from calque.upstream import torch_c
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None), type(...))
 
@@ -79,7 +80,7 @@ def _remembered(node: Node) -> Any:
 
 def _abstract(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """A FakeTensor of its own, even for a tensor that is given twice."""
-    with mode, torch._C.DisableTorchFunction():
+    with mode, torch_c.DisableTorchFunction():
         made = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from calque.tracing.core.patching import Patches
+from calque.upstream import torch_c
 
 _local = threading.local()
 
@@ -56,7 +57,7 @@ def written_here(target: Any) -> Any:
     """What stands for a function in a graph, or the function itself."""
     table = getattr(_local, "table", None) or {}
     name = getattr(target, "__name__", "")
-    known = name in table and getattr(torch._C._VariableFunctions, name, None) is target
+    known = name in table and getattr(torch_c.VariableFunctions, name, None) is target
     return table[name] if known else target
 
 
@@ -144,7 +145,7 @@ def _fills_in_order_of_memory() -> bool:
 def _recurrent(name: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            return getattr(torch._C._VariableFunctions, name)(*args, **kwargs)
+            return getattr(torch_c.VariableFunctions, name)(*args, **kwargs)
         if isinstance(args[3], (list, tuple)):  # a packed sequence, with the sizes of its batches
             return _layers(name, "data", args[:2], *args[2:])
         input, *rest, batch_first = args
@@ -193,12 +194,12 @@ def _layers(
 @contextlib.contextmanager
 def _without_mkldnn() -> Iterator[None]:
     """As `torch.backends.mkldnn.flags(enabled=False)`, which warns of GPUs that are not there."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    before = torch_c.get_mkldnn_enabled()
+    torch_c.set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch_c.set_mkldnn_enabled(before)
 
 
 RECURRENT: dict[str, Callable[..., Any]] = {

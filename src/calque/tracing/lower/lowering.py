@@ -39,6 +39,7 @@ from calque.tracing.lower.bindings import Inputs
 from calque.tracing.lower.unseen_writes import refuse_unseen_writes
 from calque.tracing.proxies.modules import hold_modules
 from calque.tracing.proxies.wrapping import LeafFunctions
+from calque.upstream import torch_c
 
 
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
@@ -143,12 +144,12 @@ def _alone() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Random numbers drawn and modes set by the replay are none of the caller's."""
-    grad = torch._C.is_grad_enabled()
+    grad = torch_c.is_grad_enabled()
     try:
         with torch.random.fork_rng(devices=()):
             yield
     finally:
-        torch._C._set_grad_enabled(grad)
+        torch_c.set_grad_enabled(grad)
 
 
 class State:
@@ -197,7 +198,7 @@ def _resolve(root: Any, target: str) -> Any:
 
 def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str, Any]) -> Any:
     """What an `autograd.Function` computes, as operators, where no gradient is asked for."""
-    if torch._C.is_grad_enabled():
+    if torch_c.is_grad_enabled():
         raise SymbolicTraceError(
             f"{kind.__name__} defines a gradient, which its operators do not have.\n"
             "Lower within torch.no_grad() for a graph that is not differentiated."
@@ -255,7 +256,7 @@ class _Replay(torch.fx.Interpreter):
         self.assigned = {}
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
-        self._gradient = torch._C.is_grad_enabled()
+        self._gradient = torch_c.is_grad_enabled()
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
@@ -280,7 +281,7 @@ class _Replay(torch.fx.Interpreter):
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         result = super().run_node(n)
-        if self._gradient and n.op.startswith("call") and not torch._C.is_grad_enabled():
+        if self._gradient and n.op.startswith("call") and not torch_c.is_grad_enabled():
             # The operators know of no mode; this is how no gradient gets through the block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
         for index, count in enumerate(before):

@@ -13,6 +13,7 @@ from torch.fx.node import Node
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.effects import may_return_view
 from calque.tracing.graph.purity import has_effect
+from calque.upstream import torch_c
 
 _APART = ("data", "detach", "detach_")
 
@@ -28,7 +29,7 @@ def refuse_unseen_writes(graph: Graph) -> None:
     unseen: dict[Node, Node] = {}
     enabled: Any = True
     for node in graph.nodes:
-        if node.target is torch._C._set_grad_enabled:
+        if node.target is torch_c.set_grad_enabled:
             enabled = node.args[0] is not False
             continue
         used = [n for n in node.all_input_nodes if roots.get(n, n) in unseen]

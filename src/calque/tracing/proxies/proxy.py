@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from calque.state import call_watched, unwatched
 from calque.tracing.core.bytecode import is_assertion, unpacked_length
 from calque.tracing.proxies.appending import GraphAppendingTracer, TracerBase
+from calque.upstream import torch_c
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
 @unwatched
 def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) -> Any:
     """The node for a call that PyTorch hands over: a method, a property or a function."""
-    if isinstance(function, torch._C.ScriptMethod):
+    if isinstance(function, torch_c.ScriptMethod):
         owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)
     is_method = getattr(torch.Tensor, function.__name__, None) is function  # `new_ones`, too

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
-
 from calque.tracing.core.origins import is_engine
 from calque.tracing.symbolic.contexts import Contexts
+from calque.upstream import torch_c
 
 _GENERATED = "<eval_with_key>"
 
@@ -24,7 +23,7 @@ class RecordedContexts(Contexts):
         Which one that is, is a number by then: so it is checked that it is the same.
         """
         if not self.are_open() and _is_in_graph():
-            now = torch._C.is_grad_enabled()
+            now = torch_c.is_grad_enabled()
             self._tracer.assumed.settings.setdefault(("is_grad_enabled", ()), now)
         super().set_grad(enabled)
 

@@ -29,8 +29,9 @@ from calque.tracing.record.values import Value, Values
 from calque.tracing.record.witness import tell
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.leaves import Leaves
+from calque.upstream import torch_c
 
-_in_functorch = torch._C._functorch.peek_interpreter_stack
+_in_functorch = torch_c.functorch.peek_interpreter_stack
 _LIFTED = torch.ops.aten.lift_fresh.default
 
 
@@ -147,7 +148,7 @@ class Recorder:
         """The program calls a function of PyTorch."""
         if self.local.call is not None or self.ended or _in_functorch() is not None:
             return call_watched(func, *args, **kwargs)
-        if func is torch._C._set_grad_enabled:
+        if func is torch_c.set_grad_enabled:
             if not self.local.is_main:
                 self.refuse("a thread beside the program's changes the grad mode")
             return self._contexts.set_grad(*args)
@@ -180,7 +181,7 @@ class Recorder:
         local = self.local
         lower = self.arguments
         local.is_dynamic = False
-        with torch._C.DisableTorchFunction():
+        with torch_c.DisableTorchFunction():
             lowered = lower.tuple_of(args if given is None else given)
             named = lower.dict_of(kwargs) if kwargs else {}
         is_dynamic = local.is_dynamic
@@ -195,7 +196,7 @@ class Recorder:
             raise
         finally:
             local.call = None
-        with torch._C.DisableTorchFunction():
+        with torch_c.DisableTorchFunction():
             self._ran(call, args, result, is_dynamic)
         if self.keeper.sees_functions:
             path = call.module.path if call.module is not None else ""
@@ -218,7 +219,7 @@ class Recorder:
         if keeper.wants(name):
             local.call = Call(keeper.keep, (), {}, local.module, None)  # none of the program's
             try:
-                with torch._C.DisableTorchFunction():
+                with torch_c.DisableTorchFunction():
                     keeper.keep(name, result)
             finally:
                 local.call = None
@@ -226,7 +227,7 @@ class Recorder:
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An operator runs outside of any call of the program."""
-        with torch._C.DisableTorchFunction():  # what is asked of tensors here is no call either
+        with torch_c.DisableTorchFunction():  # what is asked of tensors here is no call either
             return func(*args, **kwargs) if self.ended else self._operator(func, args, kwargs)
 
     def _operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -350,7 +351,7 @@ class Recorder:
         path = self._paths.get(id(module), "")
         call = ModuleCall(module, path, number, local.module)
         call.place = self.place()
-        with torch._C.DisableTorchFunction():
+        with torch_c.DisableTorchFunction():
             call.args = self.arguments.tuple_of(args)
             call.kwargs = self.arguments.dict_of(kwargs)
         call.is_open = bool(local.taken())
@@ -364,7 +365,7 @@ class Recorder:
             result = call_watched(original, module, *args, **kwargs)
         finally:
             local.module, self.scope.module_path = before, scope
-        with torch._C.DisableTorchFunction():
+        with torch_c.DisableTorchFunction():
             call.result = self.arguments.of(result)
         call.is_open |= bool(local.taken())
         self.events.append(End(call))

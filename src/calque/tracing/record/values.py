@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calque.upstream import torch_c
+
 
 class Looks(NamedTuple):
     """What a tensor looked like when it was made."""
@@ -77,7 +79,7 @@ class Values:
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
         """A tensor that is new to the recording."""
         value = Value(looks_of(tensor), is_dynamic)
-        self._tensors[tensor._cdata] = torch._C._WeakTensorRef(tensor), value
+        self._tensors[tensor._cdata] = torch_c.WeakTensorRef(tensor), value
         return value
 
     def of_object(self, thing: Any) -> Value | None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
+from calque.upstream import torch_c
 
 
 class Assumptions:
@@ -55,7 +55,7 @@ class Assumptions:
         if "requires_grad" in aspects and node.op == "get_attr":
             self._trainable[str(node.target)] = node.meta["val"].requires_grad
         elif "requires_grad" in aspects and node.op != "placeholder":
-            self.settings["is_grad_enabled", ()] = torch._C.is_grad_enabled()
+            self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
 
     def update(self, other: "Assumptions") -> None:
         """Take over what another run of the program was told."""

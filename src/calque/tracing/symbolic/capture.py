@@ -24,6 +24,7 @@ from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
 from calque.tracing.symbolic.watching import Watch, refusal
+from calque.upstream import torch_c
 
 
 class Run:
@@ -119,7 +120,7 @@ class Capture:
             watch.restore()
             raise
         finally:
-            torch._C._set_grad_enabled(gradients)  # the graph leaves it as the program does
+            torch_c.set_grad_enabled(gradients)  # the graph leaves it as the program does
         left = tracer.assignments.undo()
         left += watch.leave(tracer.member_of)
         self.tracer.assumed.update(tracer.assumed)

@@ -17,6 +17,7 @@ from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.proxies.proxy import proxies_in
+from calque.upstream import torch_c
 
 
 class Contexts:
@@ -47,10 +48,10 @@ class Contexts:
         if ends:
             value = self._grad_modes.pop(id(context), enabled)
         elif context is not None and id(context) not in self._grad_modes:
-            self._grad_modes[id(context)] = self._node(torch._C.is_grad_enabled)
-        self._node(torch._C._set_grad_enabled, value)
-        with torch._C.DisableTorchFunction():
-            torch._C._set_grad_enabled(enabled)
+            self._grad_modes[id(context)] = self._node(torch_c.is_grad_enabled)
+        self._node(torch_c.set_grad_enabled, value)
+        with torch_c.DisableTorchFunction():
+            torch_c.set_grad_enabled(enabled)
 
     def enter_autocast(self, context: Any) -> None:
         """Record that a `torch.autocast` block begins."""

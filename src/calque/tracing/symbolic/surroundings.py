@@ -21,6 +21,7 @@ from calque.state.rows import AttributeRow, CacheRow, DictRow
 from calque.state.whose import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.leaves import Held
+from calque.upstream import torch_c
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
 _hooks = attrgetter("_backward_hooks")
@@ -82,7 +83,7 @@ class Surroundings(Snapshot):
     def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
         """See `Snapshot.enter`."""
         rows, modules = len(self.rows), len(self.modules)
-        with suspended(), torch._C.DisableTorchFunction():
+        with suspended(), torch_c.DisableTorchFunction():
             entered = super().enter(code, held, *how)
         if entered and self.codes[code] is Owner.USER:
             self._starts(code, held)

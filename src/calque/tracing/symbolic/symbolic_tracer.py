@@ -53,6 +53,7 @@ from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
 from calque.tracing.symbolic.types import hold_type
 from calque.tracing.tracer.constants import Constants
 from calque.tracing.tracer.naming import NamingTracer
+from calque.upstream import torch_c
 
 _HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
 _CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
@@ -331,11 +332,11 @@ class SymbolicTracer(NamingTracer):
                 return func(*args, **kwargs)
             if "val" in subject.node.meta and not has_proxy((*args[1:], *kwargs.values())):
                 self.assumed.ask(subject.node, aspect)
-                with torch._C.DisableTorchFunction(), self.abstract.mode:
+                with torch_c.DisableTorchFunction(), self.abstract.mode:
                     return func(subject.node.meta["val"], *args[1:], **kwargs)
         if question in OF_PYTORCH and not has_proxy((*args, *kwargs.values())):
             return func(*args, **kwargs)
-        if func is torch._C._set_grad_enabled:
+        if func is torch_c.set_grad_enabled:
             return self.contexts.set_grad(args[0])
         if name == "__get__":
             return self.create_proxy("call_function", getattr, (subject, attribute), {})

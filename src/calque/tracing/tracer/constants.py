@@ -19,6 +19,7 @@ from calque.tracing.graph.effects import writes_to_input
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.proxyable import proxyable_classes
+from calque.upstream import torch_c
 
 _CONSTANTS = get_args(_ConstantAttributeType)
 _BASE_NAMES: tuple[tuple[Any, str], ...] = (
@@ -124,5 +125,5 @@ class Constants:
 
 
 def _storage(value: torch.Tensor) -> int:
-    with torch._C.DisableTorchFunction():
+    with torch_c.DisableTorchFunction():
         return value.untyped_storage()._cdata

@@ -138,6 +138,77 @@ def candidates(clients: int, chunks: tuple[int, ...] = (1, 10)) -> dict[str, Cal
     return made
 
 
+def _masked_client(params: Any, x: Any, y: Any, length: Any) -> Any:
+    """All batches up to the most that a client has; those behind a client's own change nothing."""
+
+    def step(params: Any, batch: Any) -> tuple[Any, None]:
+        start, x, y = batch
+        counts = start + jnp.arange(BATCH) < length
+
+        def loss(params: Any) -> Any:
+            losses = jax.vmap(lambda a, b: jax_loss(params, a[None], b[None]))(x, y)
+            return jnp.where(counts, losses, 0).sum() / jnp.maximum(counts.sum(), 1)
+
+        gradients = jax.grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - RATE * g, params, gradients), None
+
+    starts = jnp.arange(0, x.shape[0], BATCH)
+    batches = (starts, x.reshape(-1, BATCH, 784), y.reshape(-1, BATCH))
+    return jax.lax.scan(step, params, batches)[0]
+
+
+@jax.jit
+def jax_masked(params: Any, x: Any, y: Any, lengths: Any) -> Any:
+    """Chunks of ten clients, of any sizes, each padded to the longest of all."""
+
+    def chunk(total: Any, data: Any) -> tuple[Any, None]:
+        new = jax.vmap(_masked_client, (None, 0, 0, 0))(params, *data)
+        weight = data[2].astype(jnp.float32)
+        return jax.tree.map(lambda t, n: t + jnp.tensordot(weight, n, 1), total, new), None
+
+    zero = jax.tree.map(jnp.zeros_like, params)
+    chunks = jax.tree.map(lambda a: a.reshape(-1, 10, *a.shape[1:]), (x, y, lengths))
+    total, _ = jax.lax.scan(chunk, zero, chunks)
+    return jax.tree.map(lambda t: t / lengths.sum(), total)
+
+
+def of_different_sizes(clients: int) -> dict[str, Callable[[], Any]]:
+    """Rounds of clients of 2 to 400 examples, most of them with few."""
+    rng = np.random.default_rng(0)
+    counts = np.clip(np.exp(rng.normal(3.5, 1.0, clients)).astype(int), 2, 400)
+    data = [
+        {
+            "x": rng.normal(size=(n, 784)).astype(np.float32),
+            "y": rng.integers(0, 10, n).astype(np.int32),
+        }
+        for n in counts
+    ]
+    model = module()
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
+    params = [
+        (jnp.asarray(layer.weight.detach().numpy()), jnp.asarray(layer.bias.detach().numpy()))
+        for layer in layers
+    ]
+    staged = learning.stage(data)
+    missing = -staged.elements["x"].shape[1] % BATCH
+    x = jnp.pad(staged.elements["x"], ((0, 0), (0, missing), (0, 0)))
+    y = jnp.pad(staged.elements["y"], ((0, 0), (0, missing)))
+    made: dict[str, Callable[[], Any]] = {
+        "hand-written, chunks of 10": lambda: jax.block_until_ready(
+            jax_masked(params, x, y, staged.length)
+        )[0][0]
+    }
+    for chunk in (1, 10):
+        process = learning.fed_avg(model, client_optimizer=RATE, batch_size=BATCH, chunk=chunk)
+        state = process.initialize()
+
+        def step(process: Any = process, state: Any = state) -> Any:
+            return jax.block_until_ready(process.next(state, staged)[0].parameters)["0.weight"]
+
+        made[f"calque, chunks of {chunk}"] = step
+    return made
+
+
 def temporaries(clients: int, chunk: int) -> int:
     """Bytes that a round needs beside its arguments and results; nothing is computed."""
     held = federated.to_type({"x": (np.float32, [EXAMPLES, 784]), "y": (np.int32, [EXAMPLES])})
@@ -170,6 +241,11 @@ def main() -> None:
             ratio = f"{seconds / times['scan']:.2f}"
             rows.append([f"{clients} clients, {name}", common.milliseconds(seconds), ratio])
     common.table("A round of FedAvg", ["", "ms", "of hand-written scan"], rows)
+    made = of_different_sizes(20 if quick else 100)
+    times = common.interleave(made, rounds=3 if quick else 7, calls=1)
+    first = times["hand-written, chunks of 10"]
+    rows = [[n, common.milliseconds(s), f"{s / first:.2f}"] for n, s in times.items()]
+    common.table("Clients of different sizes", ["", "ms", "of hand-written"], rows)
     sizes = (10, 100) if quick else (1_000, 10_000)
     memory = []
     for clients in sizes:

@@ -33,3 +33,9 @@ def test_rounds_of_fedavg_agree() -> None:
     expected = made.pop("scan")()
     for step in made.values():
         np.testing.assert_allclose(step(), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_rounds_of_clients_of_different_sizes_agree() -> None:
+    expected, *found = [step() for step in federated.of_different_sizes(10).values()]
+    for one in found:
+        np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-5)

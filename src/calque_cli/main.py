@@ -18,6 +18,7 @@ VERBS = {
     "ops": "List operators of PyTorch: how the device serves them, and whether they agree.",
     "run": "Run a script, written for CUDA or torch.accelerator, on the device.",
     "bench": "Time a program: eager on the CPU, eager on the device, jitted.",
+    "federated": "Look at a federated computation, or train on clients that differ.",
     "launch": "Run a program in several processes that have joined each other.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",
 }

@@ -44,7 +44,7 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
     Raises:
         click.UsageError: there is no such program, or no inputs.
     """
-    home, found = _named(program)
+    home, found = named(program)
     import torch
 
     if isinstance(found, type) and issubclass(found, torch.nn.Module):
@@ -57,7 +57,7 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
     if not callable(found):
         raise click.UsageError(f"{program} is {type(found).__name__}, no module and no function")
     if example is not None:
-        return found, _made(_named(example)[1], example)
+        return found, _made(named(example)[1], example)
     if inputs:
         return found, tuple(map(_tensor, inputs))
     if hasattr(home, "example_inputs"):
@@ -68,7 +68,12 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
     )
 
 
-def _named(path: str) -> tuple[Any, Any]:
+def named(path: str) -> tuple[Any, Any]:
+    """The module and the value that `module:name` or `file.py:name` stands for.
+
+    Raises:
+        click.UsageError: there is no such module or name.
+    """
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:
         raise click.UsageError(f"{path!r} is no MODULE:NAME, such as models:net or net.py:Net")

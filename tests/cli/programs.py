@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from calque import federated
+
 
 class Net(nn.Module):
     def __init__(self):
@@ -16,6 +18,14 @@ class Net(nn.Module):
 net = Net()
 example_inputs = (torch.ones(4, 3),)
 number = 3
+
+
+@federated.computation("{float32[2]}@CLIENTS", "float32@SERVER")
+def average(values, scale):
+    return federated.federated_mean(values * 2.0) * scale
+
+
+open_average = federated.computation(lambda values: federated.federated_mean(values))
 
 
 def loop(x):

@@ -4,6 +4,7 @@ Tuples keep the order of fields, which JAX's dicts do not. Functions of users se
 """
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -20,6 +21,24 @@ from calque.federated.types import (
     rebuild,
     type_of_value,
 )
+
+_CHUNK = "#chunk"
+"""The name of the axis of the clients that are computed together."""
+
+_in_chunk: ContextVar[bool] = ContextVar("_in_chunk", default=False)
+
+
+def over_chunk(function: Callable[..., Any], size: int) -> Callable[..., Any]:
+    """`jax.vmap` over the clients that are computed together; `Sequence.longest` is of them."""
+
+    def call(*args: Any) -> Any:
+        before = _in_chunk.set(True)
+        try:
+            return jax.vmap(function, axis_size=size, axis_name=_CHUNK)(*args)
+        finally:
+            _in_chunk.reset(before)
+
+    return call
 
 
 @jax.tree_util.register_pytree_node_class
@@ -47,6 +66,17 @@ class Sequence:
         return jax.tree.leaves(self.elements)[0].shape[0]
 
     @property
+    def longest(self) -> Any:
+        """The greatest length among the clients that are computed together.
+
+        What comes behind it can be skipped for all of them at once. In PyTorch, and where a client
+        is computed alone, it is the length.
+        """
+        if isinstance(self.length, jax.core.Tracer) and _in_chunk.get():
+            return jax.lax.pmax(self.length, _CHUNK)
+        return self.length
+
+    @property
     def mask(self) -> Any:
         """Booleans of shape `[capacity]`: which elements count."""
         if isinstance(self.length, torch.Tensor):
@@ -62,10 +92,24 @@ class Sequence:
             )
 
         def step(carry: Any, x: Any) -> tuple[Any, None]:
-            counts, element = x
-            return jax.lax.cond(counts, lambda c: op(c, element), lambda c: c, carry), None
+            index, element = x
+            return self.unless_behind(index, lambda c: op(c, element), carry), None
 
-        return jax.lax.scan(step, zero, (self.mask, self.elements))[0]
+        return jax.lax.scan(step, zero, (jnp.arange(self.capacity), self.elements))[0]
+
+    def unless_behind(self, index: Any, step: Callable[[Any], Any], carry: Any) -> Any:
+        """`step(carry)` if the element of this index counts, else `carry`.
+
+        Where no client of a chunk has it, nothing is computed.
+        """
+
+        def own(carry: Any) -> Any:
+            return jax.lax.cond(index < self.length, step, lambda c: c, carry)
+
+        longest = self.longest
+        if longest is self.length:
+            return own(carry)
+        return jax.lax.cond(index < longest, own, lambda c: c, carry)
 
     def sum(self) -> Any:
         """The sum of the elements that count."""

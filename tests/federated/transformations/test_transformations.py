@@ -1,10 +1,14 @@
 """Each rule of the table, and what all of them keep."""
 
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calque import federated as fed
 from calque.errors import InternalError
 from calque.federated import building_blocks as bb
 from calque.federated import transformations
@@ -219,3 +223,16 @@ def test_the_normal_form_is_one(program: bb.BuildingBlock) -> None:
 
 def test_every_rule_is_in_the_table() -> None:
     assert set(transformations.NORMAL_FORM) <= set(RULES)
+
+
+@pytest.mark.parametrize("kind", ["float32@SERVER", "{float32}@CLIENTS"])
+def test_programs_may_be_longer_than_python_recurses(kind: str) -> None:
+    count = sys.getrecursionlimit()
+
+    @fed.computation(kind)
+    def counted(x: Any) -> Any:
+        for _ in range(count):
+            x = x + 1.0
+        return x if kind.endswith("SERVER") else fed.federated_max(x)
+
+    assert float(counted(0.0 if kind.endswith("SERVER") else [0.0, -1.0])) == count

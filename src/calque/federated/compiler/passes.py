@@ -20,6 +20,7 @@ from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import Layout, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, collected
+from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
 _NONE = np.iinfo(np.int32).max
@@ -128,7 +129,7 @@ class _Pass:
                 alone, clients = of_one(value), clients[None]
                 given, kept, flags = jax.tree.map(lambda leaf: leaf[None], alone)
             else:
-                given, kept, flags = jax.vmap(of_one, axis_size=chunk)(value)
+                given, kept, flags = over_chunk(of_one, chunk)(value)
             results, failed = running
             mask = clients < self.layout.clients
             results = {n: r.add(results[n], given[n], mask, clients) for n, r in reducers.items()}
@@ -144,7 +145,7 @@ class _Pass:
             {name: reducer.start(given[name]) for name, reducer in reducers.items()},
             [jnp.asarray(_NONE, jnp.int32) for _ in flags],
         )
-        (results, failed), kept = self._over_chunks(of_chunk, start, (values, numbers))
+        (results, failed), kept = self._over_chunks(of_chunk, start, values, numbers)
         if self.layout.mesh is not None:
             axis = self.layout.axis
             results = {name: r.across(results[name], axis) for name, r in reducers.items()}
@@ -160,8 +161,7 @@ class _Pass:
         return results, kept, failed
 
     def _reducer(self, call: Call, shared: dict[str, Any]) -> Reducer:
-        assert isinstance(call.function, Intrinsic)
-        reducer = REDUCERS[call.function.uri](call, shared)
+        reducer = _kind(call)(call, shared)
         if not self.layout.clients and not reducer.of_none:
             place = f"{call.origin}: " if call.origin else ""
             raise ClientError(
@@ -170,15 +170,36 @@ class _Pass:
             )
         return reducer
 
-    def _over_chunks(self, of_chunk: Any, start: Any, inputs: Any) -> Any:
+    def _over_chunks(self, of_chunk: Any, start: Any, values: Any, numbers: Any) -> Any:
         """The chunks of a device one after the other; what they keep is for all its clients."""
         count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
         if count == chunk > 1:
-            return of_chunk(start, inputs)
+            return of_chunk(start, (values, numbers))
+        order = self._order(values) if chunk > 1 else None
+        inputs = (values, numbers) if order is None else order
         if chunk > 1:
             inputs = jax.tree.map(lambda a: a.reshape(count // chunk, chunk, *a.shape[1:]), inputs)
-        running, kept = jax.lax.scan(of_chunk, start, inputs)
-        return running, jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), kept)
+
+        def of_rows(running: Any, rows: Any) -> Any:
+            return of_chunk(running, jax.tree.map(lambda a: a[rows], (values, numbers)))
+
+        running, kept = jax.lax.scan(of_chunk if order is None else of_rows, start, inputs)
+        kept = jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), kept)
+        if order is not None:
+            back = jnp.argsort(order)
+            kept = jax.tree.map(lambda a: a[back], kept)
+        return running, kept
+
+    def _order(self, values: Any) -> Any:
+        """The clients of a device by how much they hold, so that those of a chunk hold alike.
+
+        None if no sequence says it, or an aggregation goes by the order of the clients.
+        """
+        if any(issubclass(_kind(call), Reduce) for _, call in self.stage.aggregations):
+            return None
+        parts = jax.tree.leaves(values, is_leaf=lambda part: isinstance(part, Sequence))
+        lengths = [part.length for part in parts if isinstance(part, Sequence)]
+        return jnp.argsort(sum(lengths), descending=True) if lengths else None
 
     def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
         """What one client contributes, what of it is kept, and which checks it fails."""
@@ -219,6 +240,11 @@ class _Pass:
                     Check(f"gives {_spoken(calls[name])} more than its bits", calls[name].origin)
                 )
         return given, kept, flags
+
+
+def _kind(call: Call) -> type[Reducer]:
+    assert isinstance(call.function, Intrinsic)
+    return REDUCERS[call.function.uri]
 
 
 def _is(call: Call, uri: str) -> bool:

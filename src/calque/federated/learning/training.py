@@ -88,7 +88,7 @@ def train(
     def step(carry: Any, index: Any) -> tuple[Any, None]:
         epoch, batch = index // per_epoch, index % per_epoch
         start = batch * batches.size
-        end = start + batches.size if batches.drop_remainder else start + 1
+        last = start + batches.size - 1 if batches.drop_remainder else start
 
         def taken(carry: Any) -> Any:
             free, buffers, state, total, steps = carry
@@ -103,7 +103,7 @@ def train(
             free, state = stepped(optimizer, gradients, state, free)
             return free, buffers, state, total + loss, steps + 1
 
-        return jax.lax.cond(end <= data.length, taken, lambda carry: carry, carry), None
+        return data.unless_behind(last, taken, carry), None
 
     zero = jnp.zeros((), jnp.float32)
     free = model.free(parameters)
@@ -144,7 +144,7 @@ def full_gradient(
             (loss, _), found = _gradients(model, parameters, buffers, examples, mask, rng)
             return tree_add(gradients, found, mask.sum()), total + loss
 
-        return jax.lax.cond(batch * size < data.length, taken, lambda carry: carry, carry), None
+        return data.unless_behind(batch * size, taken, carry), None
 
     start = (jax.tree.map(jnp.zeros_like, model.free(parameters)), jnp.zeros((), jnp.float32))
     (gradients, total), _ = jax.lax.scan(step, start, jnp.arange(per_epoch))

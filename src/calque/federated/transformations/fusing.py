@@ -1,5 +1,6 @@
 """A map of a map becomes one map of the composed function."""
 
+import itertools
 from collections.abc import Mapping
 
 from calque.federated.building_blocks import (
@@ -13,6 +14,8 @@ from calque.federated.building_blocks import (
 )
 from calque.federated.types import FederatedType, FunctionType, StructType
 
+_NEW = "mapped_"
+_numbers = itertools.count()
 _MAPS = ("federated_map", "federated_map_all_equal", "federated_apply")
 
 
@@ -53,16 +56,36 @@ def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) 
     assert isinstance(kind, FunctionType) and isinstance(first.type, FederatedType)
     if not isinstance(before.function, Intrinsic) or before.function.uri != intrinsic.uri:
         return call
-    taken = inner.type
-    assert isinstance(taken, FunctionType) and taken.parameter is not None
-    name = f"{source.name}_"
-    first_call = Call(inner, Reference(name, taken.parameter), before.origin)
-    body = Call(outer, first_call, call.origin)
-    function = Lambda(name, taken.parameter, body)
+    function = _one_after_the_other(_as_lambda(inner, before), _as_lambda(outer, call))
     fused = Struct(((None, function), (None, first)))
     result = intrinsic.type.result
     parameter = StructType(((None, function.type), (None, first.type)))
     return Call(Intrinsic(intrinsic.uri, FunctionType(parameter, result)), fused, call.origin)
+
+
+def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
+    """The function of a map as a Lambda, which calls it at the map's line."""
+    if isinstance(function, Lambda):
+        return function
+    assert isinstance(function.type, FunctionType) and function.type.parameter is not None
+    name = f"{_NEW}{next(_numbers)}"
+    called = Call(function, Reference(name, function.type.parameter), call.origin)
+    return Lambda(name, function.type.parameter, called)
+
+
+def _one_after_the_other(first: Lambda, second: Lambda) -> Lambda:
+    """What the second does with what the first gives, in one flat list of names."""
+    assert second.parameter is not None
+    before, result = _names_and_result(first.result)
+    after, last = _names_and_result(second.result)
+    names = (*before, (second.parameter, result), *after)
+    return Lambda(first.parameter, first.parameter_type, Block(names, last))
+
+
+def _names_and_result(
+    block: BuildingBlock,
+) -> tuple[tuple[tuple[str, BuildingBlock], ...], BuildingBlock]:
+    return (block.locals, block.result) if isinstance(block, Block) else ((), block)
 
 
 def _uses(block: BuildingBlock) -> dict[str, int]:

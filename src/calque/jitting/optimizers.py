@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 
 from calque.device.memory.cell import active
 from calque.errors import TraceError, unrepeatable
+from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
@@ -146,6 +147,7 @@ class OptimizerLending:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
             self.in_steps.update(islice(self.codes, self._ran, None))
+            place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 for state, step in self._widened:
@@ -161,6 +163,7 @@ class OptimizerLending:
                     _momentum_buffers(optimizer, group)
                 elif hasattr(optimizer, "_init_group"):
                     _run_init_group(optimizer, group)
+            place_state(optimizer)
         for parameter, state in optimizer.state.items():
             if parameter not in known:
                 self._created.append((optimizer.state, parameter))

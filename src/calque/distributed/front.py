@@ -10,8 +10,9 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_module, distribute_tensor
+from torch.distributed.tensor._api import _dtensor_init_helper
 
-from calque.distributed import data_parallel, fsdp, meshes, styles, tensors
+from calque.distributed import creating, data_parallel, fsdp, meshes, styles, tensors
 from calque.distributed.groups import ProcessGroupCalque
 from calque.launching.joining import join
 
@@ -52,6 +53,7 @@ def install() -> None:
     data_parallel.install()
     _replace(distribute_tensor, tensors.distribute_tensor, 1)
     _replace(distribute_module, tensors.distribute_module, 1)
+    _replace(_dtensor_init_helper, creating.created, 2)
     _replace(fully_shard, fsdp.fully_shard, None)
     for name, attribute in tensors.ATTRIBUTES.items():
         if not hasattr(torch.Tensor, name):

@@ -2,14 +2,21 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed import _functional_collectives, tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -277,6 +284,39 @@ def test_tensors_are_distributed_as_plain_ones() -> None:
         DTensor.from_local(host, mesh, [Replicate(), Replicate()])
     module = distribute_module(nn.Linear(8, 8), mesh)
     assert module.weight.placements == (Replicate(), Replicate())
+
+
+@pytest.mark.parametrize(
+    ("make", "like"),
+    [
+        (lambda *a, **k: tensor.zeros(*a, **k), torch.zeros),
+        (lambda *a, **k: tensor.ones(*a, dtype=torch.int64, **k), torch.ones),
+        (lambda *a, **k: tensor.full(*a, 2.0, **k), lambda *a, **k: torch.full(*a, 2.0, **k)),
+        (lambda *a, **k: tensor.randn(*a, requires_grad=True, **k), torch.randn),
+        (lambda *a, **k: tensor.rand(*a, **k), torch.rand),
+    ],
+)
+def test_tensors_are_made_where_they_lie(make: Any, like: Any) -> None:
+    mesh = init_device_mesh("jax", (4, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(3)
+    made = make((8, 6), device_mesh=mesh, placements=[Shard(0), Shard(1)])
+    torch.manual_seed(3)
+    expected = like((8, 6), device="jax")
+    assert type(made) is torch.Tensor
+    assert made.placements == (Shard(0), Shard(1))
+    assert sharding.placement(made).local_shape == (2, 3)
+    assert made.tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="evenly"):
+        make((3, 6), device_mesh=mesh, placements=[Shard(0), Shard(1)])
+
+
+def test_what_needs_a_group_for_each_device_is_refused() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    x = torch.ones(8, 4, device="jax")
+    with pytest.raises(RuntimeError, match="counts devices"):
+        _functional_collectives.all_reduce(x, "sum", mesh)
+    with pytest.raises(NotImplementedError, match="fully_shard"):
+        FullyShardedDataParallel(nn.Linear(8, 8).to("jax"), device_mesh=mesh)
 
 
 def test_outputs_are_prepared() -> None:

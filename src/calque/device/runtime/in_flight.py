@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-from jax._src.array import ArrayImpl
+
+from calque.upstream.jax_internals import ArrayImpl
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -98,14 +98,27 @@ def _replace(theirs: Any, ours: Any, position: int | None) -> None:
         return (ours if is_ours else own)(*args, **kwargs)
 
     routes[code.co_qualname] = route
-    constants = tuple(code.co_qualname if c == "NAME" else c for c in _routed.__code__.co_consts)
     theirs.__defaults__ = theirs.__kwdefaults__ = None
-    theirs.__code__ = _routed.__code__.replace(
-        co_consts=constants, co_freevars=code.co_freevars, co_name=code.co_name
-    )
+    theirs.__code__ = _routing(code.co_qualname, code.co_freevars).replace(co_name=code.co_name)
 
 
-def _routed(*args: Any, **kwargs: Any) -> Any:
-    from calque.distributed.front import routes  # this runs among another module's names
+_ROUTED = """
+def enclosing({names}):
+    def routed(*args, **kwargs):
+        lambda: [{names}]
+        from calque.distributed.front import routes  # this runs among another module's names
 
-    return routes["NAME"](*args, **kwargs)
+        return routes[{name!r}](*args, **kwargs)
+    return routed
+"""
+
+
+def _routing(name: str, free: tuple[str, ...]) -> CodeType:
+    """The code of a function that calls what `routes` has, over the same enclosing variables.
+
+    It has to be compiled with these: else who looks at its frame (a debugger, a report of an
+    exception) finds them without a value, which ends the process.
+    """
+    found: dict[str, Any] = {}
+    exec(_ROUTED.format(name=name, names=", ".join(free)), found)
+    return found["enclosing"](*free).__code__

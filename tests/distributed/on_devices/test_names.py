@@ -207,6 +207,17 @@ def test_fully_shard_splits_weights_gradients_and_moments(shape: tuple[int, ...]
     assert sharding.placement(copied.output.weight) == sharding.placement(weight)
 
 
+def test_parameters_that_a_mesh_does_not_divide_stay_whole_with_a_warning() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    model = nn.Sequential(nn.Linear(7, 9, bias=False), nn.Linear(9, 16)).to("jax")
+    expected = model(torch.ones(8, 7, device="jax")).tolist()
+    with pytest.warns(UserWarning, match=r"0\.weight \(9, 7\)"):
+        fully_shard(model, mesh=mesh)
+    assert sharding.placement(model[0].weight).spec == P()
+    assert sharding.placement(model[1].weight).local_shape == (2, 9)
+    assert model(torch.ones(8, 7, device="jax")).cpu().allclose(torch.tensor(expected))
+
+
 def test_what_fully_shard_cannot_do_is_refused() -> None:
     mesh = init_device_mesh("jax", (8,))
     with pytest.raises(NotImplementedError, match="autocast"):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed import _functional_collectives, tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     FullyShardedDataParallel,
     MixedPrecisionPolicy,
@@ -213,7 +214,7 @@ def test_parameters_that_a_mesh_does_not_divide_stay_whole_with_a_warning() -> N
     expected = model(torch.ones(8, 7, device="jax")).tolist()
     with pytest.warns(UserWarning, match=r"0\.weight \(9, 7\)"):
         fully_shard(model, mesh=mesh)
-    assert sharding.placement(model[0].weight).spec == P()
+    assert not sharding.placement(model[0].weight).is_split
     assert sharding.placement(model[1].weight).local_shape == (2, 9)
     assert model(torch.ones(8, 7, device="jax")).cpu().allclose(torch.tensor(expected))
 
@@ -229,6 +230,18 @@ def test_what_fully_shard_cannot_do_is_refused() -> None:
     layer = fully_shard(nn.Linear(8, 8).to("jax"), mesh=mesh)
     with pytest.raises(NotImplementedError, match="scale the loss"):
         layer.set_gradient_divide_factor(2.0)
+
+
+def test_the_frames_of_an_error_can_be_looked_at() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    with pytest.raises(ValueError, match="evenly") as raised:
+        distribute_tensor(torch.ones(3), mesh, [Shard(0)])
+    with pytest.raises(NotImplementedError) as refused:
+        fully_shard(nn.Linear(8, 8).to("jax"), mesh=mesh, offload_policy=CPUOffloadPolicy())
+    names = {step.frame.code.name for one in (raised, refused) for step in one.traceback}
+    assert {"route", "fully_shard"} <= names
+    for step in (*raised.traceback, *refused.traceback):
+        assert isinstance(dict(step.frame.f_locals), dict)
 
 
 def test_distributed_data_parallel_replicates_weights() -> None:

@@ -113,3 +113,10 @@ def test_false_times_what_is_not_finite_is_nan(product, value):
     on_device = mask.to("jax"), x.to("jax")
     for run in (product, calque.jit(product)):
         torch.testing.assert_close(run(*on_device).cpu(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["chebyshev_polynomial_t", "hermite_polynomial_h"])
+def test_a_degree_that_is_nan_leaves_the_other_polynomials_as_they_are(name: str) -> None:
+    function = getattr(torch.special, name)
+    x, degree = torch.tensor([0.5, 0.3, 2.0]), torch.tensor([3.0, float("nan"), 2.0])
+    assert function(x.to("jax"), degree.to("jax")).tolist() == function(x, degree).tolist()

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
@@ -77,6 +78,18 @@ def install() -> None:
             theirs(self, module, *args, **kwargs)
 
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    older = FullyShardedDataParallel.__init__
+
+    @functools.wraps(older)
+    def refused(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if any(p.device.type == "jax" for p in module.parameters()):
+            raise NotImplementedError(
+                "FullyShardedDataParallel flattens parameters for collectives of its own: of a "
+                "module of the device 'jax' use torch.distributed.fsdp.fully_shard"
+            )
+        older(self, module, *args, **kwargs)
+
+    FullyShardedDataParallel.__init__ = refused  # type: ignore[method-assign]
 
 
 def _init(self: Any, module: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_module, distribute_tensor
+from torch.distributed.tensor._api import _dtensor_init_helper
 
-from calque.distributed import data_parallel, fsdp, meshes, styles, tensors
+from calque.distributed import creating, data_parallel, fsdp, meshes, styles, tensors
 from calque.distributed.groups import ProcessGroupCalque
 from calque.launching.joining import join
 
@@ -52,6 +53,7 @@ def install() -> None:
     data_parallel.install()
     _replace(distribute_tensor, tensors.distribute_tensor, 1)
     _replace(distribute_module, tensors.distribute_module, 1)
+    _replace(_dtensor_init_helper, creating.created, 2)
     _replace(fully_shard, fsdp.fully_shard, None)
     for name, attribute in tensors.ATTRIBUTES.items():
         if not hasattr(torch.Tensor, name):
@@ -96,14 +98,27 @@ def _replace(theirs: Any, ours: Any, position: int | None) -> None:
         return (ours if is_ours else own)(*args, **kwargs)
 
     routes[code.co_qualname] = route
-    constants = tuple(code.co_qualname if c == "NAME" else c for c in _routed.__code__.co_consts)
     theirs.__defaults__ = theirs.__kwdefaults__ = None
-    theirs.__code__ = _routed.__code__.replace(
-        co_consts=constants, co_freevars=code.co_freevars, co_name=code.co_name
-    )
+    theirs.__code__ = _routing(code.co_qualname, code.co_freevars).replace(co_name=code.co_name)
 
 
-def _routed(*args: Any, **kwargs: Any) -> Any:
-    from calque.distributed.front import routes  # this runs among another module's names
+_ROUTED = """
+def enclosing({names}):
+    def routed(*args, **kwargs):
+        lambda: [{names}]
+        from calque.distributed.front import routes  # this runs among another module's names
 
-    return routes["NAME"](*args, **kwargs)
+        return routes[{name!r}](*args, **kwargs)
+    return routed
+"""
+
+
+def _routing(name: str, free: tuple[str, ...]) -> CodeType:
+    """The code of a function that calls what `routes` has, over the same enclosing variables.
+
+    It has to be compiled with these: else who looks at its frame (a debugger, a report of an
+    exception) finds them without a value, which ends the process.
+    """
+    found: dict[str, Any] = {}
+    exec(_ROUTED.format(name=name, names=", ".join(free)), found)
+    return found["enclosing"](*free).__code__

@@ -20,6 +20,7 @@ from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
 from calque.distributed.tensors import place, placement_spec
 from calque.errors.warning import warn
 from calque.sharding import P, constrain
+from calque.sharding.mesh import axes_of
 
 _warned: list[bool] = []
 
@@ -152,6 +153,26 @@ def _default() -> JaxDeviceMesh:
     return made  # type: ignore[return-value]
 
 
+def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...]) -> None:
+    """Warn where parameters that no dimension of which divides are more than a hundredth."""
+    whole, total = {}, 0
+    for name, parameter in module.named_parameters():
+        if any(parameter is one for one in ignored):
+            continue
+        total += parameter.nbytes
+        axes = {axis for entry in placement_spec(parameter) or () for axis in axes_of(entry)}
+        if not axes & set(split):
+            whole[name] = parameter
+    if sum(parameter.nbytes for parameter in whole.values()) > total / 100:
+        named = ", ".join(f"{name} {tuple(p.shape)}" for name, p in list(whole.items())[:4])
+        more = f" and {len(whole) - 4} more" if len(whole) > 4 else ""
+        warn(
+            f"fully_shard leaves parameters whole on each device, since the mesh divides none of "
+            f"their dimensions evenly (PyTorch would pad them): {named}{more}. Make a dimension a "
+            f"multiple of the number of devices along {'_'.join(split)}, as of a padded vocabulary"
+        )
+
+
 def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any]) -> None:
     split = on._axes[-1]
     for name, parameter in list(module.named_parameters()):
@@ -164,6 +185,7 @@ def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any])
             entries[wanted.dim] = split[0] if len(split) == 1 else split
             spec = PartitionSpec(*entries)
         place(module, name, spec, on)
+    _warn_of_whole(module, ignored, split)
     batch = tuple(axis for axes in on._axes for axis in axes)
 
     @torch.compiler.disable  # dynamo cannot look into meshes

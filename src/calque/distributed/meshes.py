@@ -19,6 +19,25 @@ from calque.sharding.mesh import mesh as make_mesh
 _torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
 
 
+def _no_group() -> RuntimeError:
+    return RuntimeError(
+        "a mesh of type 'jax' counts devices, and a process group counts processes: there is "
+        "no group along a dimension of the mesh. Tensors are global here, so that a mean or a "
+        "sum over them is over all devices, and XLA puts in the collectives; for what the "
+        "processes have to tell each other use torch.distributed.init_process_group('calque')"
+    )
+
+
+class _NoGroups(list[str]):
+    """The names of a mesh's groups, for functional collectives, which ask for them by number."""
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise _no_group()
+
+    def copy(self) -> "_NoGroups":
+        return self
+
+
 class JaxDeviceMesh(DeviceMesh):
     """What `init_device_mesh("jax", ...)` gives; slices of it, too."""
 
@@ -46,12 +65,7 @@ class JaxDeviceMesh(DeviceMesh):
         Raises:
             RuntimeError: always.
         """
-        raise RuntimeError(
-            "a mesh of type 'jax' counts devices, and a process group counts processes: there is "
-            "no group along a dimension of the mesh. Tensors are global here, so that a mean or a "
-            "sum over them is over all devices, and XLA puts in the collectives; for what the "
-            "processes have to tell each other use torch.distributed.init_process_group('calque')"
-        )
+        raise _no_group()
 
     def get_rank(self) -> int:
         """The number of this process's first device."""
@@ -104,7 +118,7 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
         ValueError: it does not have as many devices as there are.
     """
     names = made.mesh_dim_names
-    made._dim_group_names = []
+    made._dim_group_names = _NoGroups()
     if root is None:
         if tuple(made._rank_map.tolist()) != tuple(range(made.size())):
             raise ValueError("a mesh of type 'jax' has the devices in JAX's order: 0, 1, 2, ...")

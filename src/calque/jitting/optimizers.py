@@ -28,6 +28,7 @@ from torch.optim.optimizer import (
 from calque.device.memory.cell import active, read, wrap, write, x64
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
+from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.signature import is_tensor
 from calque.program.sources import NumberSource
@@ -152,6 +153,7 @@ class OptimizerLending:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
             self.in_steps.update(islice(self.codes, self._ran, None))
+            place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 _give_counts(self._widened)
@@ -166,6 +168,7 @@ class OptimizerLending:
                     _momentum_buffers(optimizer, group)
                 elif hasattr(optimizer, "_init_group"):
                     _run_init_group(optimizer, group)
+            place_state(optimizer)
         for parameter, state in optimizer.state.items():
             if parameter not in known:
                 self._created.append((optimizer.state, parameter))

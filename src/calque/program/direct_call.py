@@ -14,6 +14,7 @@ from jax import Array
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.executable import debugging, execution
+from calque.device.runtime.in_flight import settled
 from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
 from calque.program.compiler_options import Options, compile_with
 from calque.upstream.jax_internals import batched_device_put
@@ -84,7 +85,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
 
     def by_jax(arguments: list[Any]) -> list[Array]:
         with translated(), x64():
-            return compiled(*arguments)
+            return settled(compiled(*arguments))
 
     run = execution(compiled)
     if run is None:

@@ -34,6 +34,7 @@ from jax._src.interpreters.pxla import ExecuteReplicated, batched_device_put
 from jax._src.lax.lax import _convert_element_type as convert_element_type  # keeps weak types
 from jax._src.lib import _jax as extension  # DLPack without a copy, and its lifetime
 from jax._src.lib import xla_client  # how long the host's memory is read
+from jax._src.sharding_impls import ShardingContext  # over how many devices a program is lowered
 from jax._src.xla_bridge import backends_are_initialized
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "CALLBACK_LOGGER",
     "ExecuteReplicated",
     "InconclusiveDimensionOperation",
+    "ShardingContext",
     "backends_are_initialized",
     "batched_device_put",
     "compilation_cache",

@@ -2,14 +2,22 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed import _functional_collectives, tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -200,6 +208,17 @@ def test_fully_shard_splits_weights_gradients_and_moments(shape: tuple[int, ...]
     assert sharding.placement(copied.output.weight) == sharding.placement(weight)
 
 
+def test_parameters_that_a_mesh_does_not_divide_stay_whole_with_a_warning() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    model = nn.Sequential(nn.Linear(7, 9, bias=False), nn.Linear(9, 16)).to("jax")
+    expected = model(torch.ones(8, 7, device="jax")).tolist()
+    with pytest.warns(UserWarning, match=r"0\.weight \(9, 7\)"):
+        fully_shard(model, mesh=mesh)
+    assert not sharding.placement(model[0].weight).is_split
+    assert sharding.placement(model[1].weight).local_shape == (2, 9)
+    assert model(torch.ones(8, 7, device="jax")).cpu().allclose(torch.tensor(expected))
+
+
 def test_what_fully_shard_cannot_do_is_refused() -> None:
     mesh = init_device_mesh("jax", (8,))
     with pytest.raises(NotImplementedError, match="autocast"):
@@ -211,6 +230,18 @@ def test_what_fully_shard_cannot_do_is_refused() -> None:
     layer = fully_shard(nn.Linear(8, 8).to("jax"), mesh=mesh)
     with pytest.raises(NotImplementedError, match="scale the loss"):
         layer.set_gradient_divide_factor(2.0)
+
+
+def test_the_frames_of_an_error_can_be_looked_at() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    with pytest.raises(ValueError, match="evenly") as raised:
+        distribute_tensor(torch.ones(3), mesh, [Shard(0)])
+    with pytest.raises(NotImplementedError) as refused:
+        fully_shard(nn.Linear(8, 8).to("jax"), mesh=mesh, offload_policy=CPUOffloadPolicy())
+    names = {step.frame.code.name for one in (raised, refused) for step in one.traceback}
+    assert {"route", "fully_shard"} <= names
+    for step in (*raised.traceback, *refused.traceback):
+        assert isinstance(dict(step.frame.f_locals), dict)
 
 
 def test_distributed_data_parallel_replicates_weights() -> None:
@@ -277,6 +308,39 @@ def test_tensors_are_distributed_as_plain_ones() -> None:
         DTensor.from_local(host, mesh, [Replicate(), Replicate()])
     module = distribute_module(nn.Linear(8, 8), mesh)
     assert module.weight.placements == (Replicate(), Replicate())
+
+
+@pytest.mark.parametrize(
+    ("make", "like"),
+    [
+        (lambda *a, **k: tensor.zeros(*a, **k), torch.zeros),
+        (lambda *a, **k: tensor.ones(*a, dtype=torch.int64, **k), torch.ones),
+        (lambda *a, **k: tensor.full(*a, 2.0, **k), lambda *a, **k: torch.full(*a, 2.0, **k)),
+        (lambda *a, **k: tensor.randn(*a, requires_grad=True, **k), torch.randn),
+        (lambda *a, **k: tensor.rand(*a, **k), torch.rand),
+    ],
+)
+def test_tensors_are_made_where_they_lie(make: Any, like: Any) -> None:
+    mesh = init_device_mesh("jax", (4, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(3)
+    made = make((8, 6), device_mesh=mesh, placements=[Shard(0), Shard(1)])
+    torch.manual_seed(3)
+    expected = like((8, 6), device="jax")
+    assert type(made) is torch.Tensor
+    assert made.placements == (Shard(0), Shard(1))
+    assert sharding.placement(made).local_shape == (2, 3)
+    assert made.tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="evenly"):
+        make((3, 6), device_mesh=mesh, placements=[Shard(0), Shard(1)])
+
+
+def test_what_needs_a_group_for_each_device_is_refused() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    x = torch.ones(8, 4, device="jax")
+    with pytest.raises(RuntimeError, match="counts devices"):
+        _functional_collectives.all_reduce(x, "sum", mesh)
+    with pytest.raises(NotImplementedError, match="fully_shard"):
+        FullyShardedDataParallel(nn.Linear(8, 8).to("jax"), device_mesh=mesh)
 
 
 def test_outputs_are_prepared() -> None:

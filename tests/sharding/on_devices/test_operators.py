@@ -139,3 +139,9 @@ def test_jax_differentiates_a_transform_along_a_split_dimension(name: str) -> No
         if x.shape[dim] % 8 == 0:
             array = calque.to_jax(sh.shard(x.clone(), P(*[None] * dim, "dp"), mesh))
             assert jax.numpy.allclose(gradient(array), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_hash_of_a_spread_tensor_is_that_of_the_whole() -> None:
+    sh.mesh(dp=8)
+    x = torch.randn(8, 4)
+    assert torch.hash_tensor(sh.shard(x, P("dp"))).item() == torch.hash_tensor(x).item()

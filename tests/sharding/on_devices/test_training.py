@@ -221,3 +221,59 @@ def test_placements_are_part_of_the_signature_and_of_the_guards() -> None:
     results += [product(sh.shard(x, P())), product(sh.shard(x, P()))]
     assert product.history[4:] == ["a tensor of the state was spread over devices in another way"]
     assert all(result.eq(16).all() for result in results)
+
+
+class Averages(torch.optim.Optimizer):
+    """Makes its state in the first step, by the shape alone."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if not self.state[p]:
+                    self.state[p]["average"] = torch.zeros(p.shape, device=p.device)
+                self.state[p]["average"].lerp_(p.grad, 0.5)
+                p.sub_(self.state[p]["average"], alpha=group["lr"])
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Rprop": torch.optim.Rprop,
+    "Muon": torch.optim.Muon,
+    "NAdam": torch.optim.NAdam,
+    "own": Averages,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("before", [False, True])
+def test_state_that_a_step_makes_lies_where_its_parameter_lies(name: str, before: bool) -> None:
+    sh.mesh(dp=8)
+    torch.manual_seed(0)
+    on_cpu = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 8, bias=False))
+    model = copy.deepcopy(on_cpu).to("jax")
+    if not before:
+        sh.shard_module(model, {"*": along("dp")})
+    optimizers = [OPTIMIZERS[name](m.parameters()) for m in (model, on_cpu)]
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    jitted = calque.jit(lambda x: step(model, optimizers[0], x))
+    for i in range(4):
+        x = torch.randn(8, 16)
+        if i == 2 and before:  # spread after the optimizer has made its state
+            sh.shard_module(model, {"*": along("dp")})
+        jitted(x.to("jax") if i < 2 and before else sh.shard(x, P("dp")))
+        step(on_cpu, optimizers[1], x)
+    for ours, theirs in zip(model.parameters(), on_cpu.parameters(), strict=True):
+        atol = 2e-3 if name == "Muon" else 1e-4  # it multiplies in bfloat16
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=atol)
+        for value in optimizers[0].state[ours].values():
+            if isinstance(value, Tensor) and value.shape == ours.shape:
+                assert sh.placement(value) == sh.placement(ours)
+    assert sh.memory(model, optimizers[0]).share < 0.14

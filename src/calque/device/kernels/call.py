@@ -31,6 +31,7 @@ from calque.device.runtime import sizes
 from calque.device.runtime.addressable import explained
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
+from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import spread, together
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
@@ -96,7 +97,7 @@ class Runner:
         function, arrays = self.prepare(args, kwargs)
         try:
             with x64():
-                return call(function, arrays)
+                return settled(call(function, arrays))
         except jax.errors.JaxRuntimeError as error:
             raise sizes.as_out_of_memory(error) from None
         except RuntimeError as error:

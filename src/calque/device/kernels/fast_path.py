@@ -26,6 +26,7 @@ from calque.device.memory.geometry import Ints
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
+from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import placement_of, spread, together
 from calque.device.runtime.sizes import as_out_of_memory, translated
 from calque.upstream import torch_c
@@ -353,7 +354,7 @@ def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
             together(arrays)
         previous = _swap(True)
         try:
-            return _Given(function(*arrays))
+            return _Given(settled(function(*arrays)))
         finally:
             _restore(previous)
 

@@ -21,6 +21,7 @@ from calque.device.memory import geometry
 from calque.device.memory.geometry import Layout, View
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
+from calque.device.runtime.in_flight import settled
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import kept, note, spread
 from calque.device.runtime.threads import Presence
@@ -56,6 +57,8 @@ class Trace(Protocol):
     failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
     looking: bool  # whether values are to be checked as PyTorch checks them eagerly
     placements: WeakKeyDictionary["Cell", Any]  # of storages that are made in the trace
+
+    def is_fresh(self, cell: Cell) -> bool: ...
 
     def read(self, cell: Cell) -> Array: ...
 
@@ -244,7 +247,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
         if array.dtype != dtype:
             array = geometry.retype(geometry.memory(array, layout), dtype)
             layout = Layout(array.shape, (1,))
-        return _lazy(tensor, geometry.read(array, layout, view))
+        return settled(_lazy(tensor, geometry.read(array, layout, view)))
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
@@ -264,7 +267,7 @@ def write(tensor: torch.Tensor, value: Array) -> None:
         value = _lazy(tensor, value)
         while True:
             before = current(cell)
-            array = _with_view(before, layout_of(cell), view_of(tensor), value)
+            array = settled(_with_view(before, layout_of(cell), view_of(tensor), value))
             if active.trace is not None:
                 return replace(cell, array)
             if swap(cell, before, array):

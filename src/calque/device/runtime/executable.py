@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from calque.device.runtime import one_program
+from calque.device.runtime.in_flight import Waited, is_crowded
 from calque.device.runtime.placement import is_same, placed, spread
 from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
@@ -50,9 +51,11 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
         if jax.device_count() == 1:
             return Execution(execute, handlers)
         shardings = list(program.in_handler.in_shardings)
-        if any(sharding.num_devices > 1 for sharding in (*shardings, *_given(program))):
+        is_spread = any(s.num_devices > 1 for s in (*shardings, *_given(program)))
+        if is_spread:
             spread.exists = True
-        return Execution(_OnDevices(execute, shardings, keeps), handlers)
+        waits = is_spread and is_crowded()
+        return Execution(_OnDevices(execute, shardings, keeps, waits), handlers)
     except AttributeError:
         return None
 
@@ -73,15 +76,17 @@ class _OnDevices:
         execute: XLA's executable.
         shardings: of its arguments.
         keeps: see `execution`.
+        waits: whether the results are waited for (see `in_flight`).
     """
 
-    def __init__(self, execute: Any, shardings: list[Any], keeps: bool) -> None:
+    def __init__(self, execute: Any, shardings: list[Any], keeps: bool, waits: bool) -> None:
         self._execute = execute
         self._shardings = shardings
         self._keeps = keeps
         self._seen: list[Any] = []
         self._astray: list[int] = []
         self._kept: dict[int, tuple[Any, Any]] = {}
+        self._waits = waits
 
     def __call__(self, arrays: list[Any]) -> Any:
         found = [array.sharding for array in arrays]
@@ -89,7 +94,8 @@ class _OnDevices:
             self._look(arrays, found)
         for index in self._astray:
             arrays[index] = self._moved(index, arrays[index])
-        return self._execute(arrays)
+        results = self._execute(arrays)
+        return Waited(results) if self._waits else results
 
     def _look(self, arrays: list[Any], found: list[Any]) -> None:
         wanted = zip(arrays, found, self._shardings, strict=True)

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 
 from calque.device.runtime import agreement
 from calque.device.runtime.addressable import is_here
+from calque.device.runtime.in_flight import settled
 from calque.upstream.jax_internals import ArrayImpl, enable_x64
 
 
@@ -92,7 +93,7 @@ def placed(array: Any, placement: Sharding) -> Array:
         spread.exists = True
         if agreement.spans(placement) and is_here(array):
             return agreement.spread_out(array, placement)
-        return jax.device_put(array, placement)
+        return settled(jax.device_put(array, placement))
 
 
 def kept(array: Any, before: Any) -> Any:

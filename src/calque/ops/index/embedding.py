@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.reduce.reduction import p_norm
 from calque.ops.table.given import Given
+from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.registry import op
 
@@ -88,7 +88,11 @@ def add_rows(at: Array, values: Array, count: int) -> Array:
 def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
     """The table with the rows in use scaled down to a norm."""
     used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="drop")
-    norms = p_norm(widened(self), float(norm_type), (1,), False)
+    wide = widened(self)
+    if norm_type == np.inf:
+        norms = maximum(jnp.abs(wide), (1,))
+    else:
+        norms = jnp.linalg.norm(wide, ord=norm_type, axis=1)
     scale = jnp.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1)
     return (self * scale.astype(self.dtype)[:, None]).astype(self.dtype)
 

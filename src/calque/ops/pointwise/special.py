@@ -177,7 +177,8 @@ def _polynomial(name: str, shifted: bool) -> Callable[..., Array]:
 
         p1 = first(x)
         start = jnp.where(n == 0, one, jnp.where(n == 1, p1, zero))
-        top = jnp.max(n, initial=0).astype(jnp.int32)
+        known = jnp.where(jnp.isfinite(n), n, 0)
+        top = jnp.max(known, initial=0).astype(jnp.int32)
         return lax.fori_loop(jnp.int32(1), top, step, (one, p1, start))[2]
 
     return rule

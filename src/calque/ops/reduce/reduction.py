@@ -21,6 +21,7 @@ from calque.ops.table.promotion import (
     to_float,
 )
 from calque.ops.table.registry import op
+from calque.ops.table.undivided import undivided
 
 
 def cast(x: Array, dtype: Any) -> Array:
@@ -89,7 +90,8 @@ def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0
     wide = jnp.int64 if is_integral(self.dtype) else jnp.float64
     bits = lax.bitcast_convert_type(self.astype(wide), jnp.uint64)
     axes = wrap_dims(dim, self.ndim)
-    total = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, axes)
+    # devices have no such reduction between them
+    total = lax.reduce(undivided(bits, axes), np.uint64(0), lax.bitwise_xor, axes)
     return jnp.expand_dims(total, axes) if keepdim else total
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax._src.sharding_impls import ShardingContext
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from calque.upstream.jax_internals import ShardingContext
 
 undivided_p = Primitive("undivided")
 """The identity, of an array that no device has a part of along `axes`."""

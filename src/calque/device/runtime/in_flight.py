@@ -1,0 +1,55 @@
+"""One program at a time over the CPU devices of a process.
+
+XLA's CPU client hands each device's part of a program to one pool of threads, where a part waits in
+a collective for the other parts. When a few hundred programs have been started without a look at
+their results, parts of later ones hold the threads that the earlier ones lack, and the process ends
+with an error (JAX alone does so, too). So a program over several CPU devices is waited for; on CPUs
+that computes, no host is held up. GPUs and TPUs have queues of their own and are left alone.
+
+Programs of several processes are the matter of `one_program`.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import jax
+
+from calque.upstream.jax_internals import ArrayImpl
+
+
+@lru_cache(maxsize=1)
+def is_crowded() -> bool:
+    """Whether the devices of this process are CPUs, and several."""
+    return jax.default_backend() == "cpu" and jax.local_device_count() > 1
+
+
+def settled(results: Any) -> Any:
+    """What a program gave; waited for if it is spread over several CPU devices.
+
+    Args:
+        results: an array, or a container of arrays. The first one that is spread stands for all.
+    """
+    if is_crowded():
+        for array in (results,) if type(results) is ArrayImpl else jax.tree.leaves(results):
+            if type(array) is ArrayImpl and array.sharding.num_devices > 1:
+                array.block_until_ready()
+                break
+    return results
+
+
+class Waited:
+    """XLA's results of a program over several CPU devices.
+
+    Args:
+        results: have `consume_with_handlers`.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self, results: Any) -> None:
+        self._results = results
+
+    def consume_with_handlers(self, handlers: Iterable[Any]) -> Any:
+        """The list of all results, which are there."""
+        return settled(self._results.consume_with_handlers(handlers))

@@ -1,0 +1,44 @@
+"""The state of an optimizer lies where the parameters lie, whatever it was made like."""
+
+from typing import Any
+
+import torch
+from jax.sharding import Sharding
+from torch.optim import Optimizer
+
+from calque.device.memory.cell import active, cell_of, current, replace
+from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.runtime.placement import placed, spread
+
+
+def place_state(optimizer: Optimizer) -> None:
+    """Give state of its parameter's shape the parameter's placement, where it has none.
+
+    Optimizers make state like a gradient, which has no placement of its own while a function is
+    traced, or by its shape alone. Without this each device would hold the whole of it.
+    """
+    if not spread.exists:
+        return
+    for parameter, state in optimizer.state.items():
+        placement = placement_like(parameter) if _is_ours(parameter) else None
+        if placement is None or not isinstance(state, dict):
+            continue
+        for value in state.values():
+            if _is_ours(value) and value.shape == parameter.shape:
+                _place(value, placement)
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def _place(tensor: torch.Tensor, placement: Sharding) -> None:
+    cell = cell_of(tensor)
+    if cell.viewed or placement_like(tensor) is not None:
+        return
+    trace = active.trace
+    if trace is None:
+        cell.array = placed(cell.array, placement)
+    elif trace.is_fresh(cell):
+        keep_placement(tensor, placement)
+        replace(cell, current(cell))

@@ -63,7 +63,7 @@ def demo(rounds: int, clients: int, json_: bool) -> None:
     The digits are scikit-learn's; nothing is downloaded.
     """
     try:
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise click.UsageError(
             "the digits are scikit-learn's: pip install 'calque[demo]'"

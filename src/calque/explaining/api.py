@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from calque.explaining import doors
 from calque.explaining.inspecting import Inspection
 from calque.explaining.report import Report
-from calque.jitting.api import Jitted
+from calque.jitting.jitted import Jitted
 from calque.jitting.module import JittedModule
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.explaining.report import Operator
-from calque.jitting.api import Jitted
+from calque.jitting.jitted import Jitted
 from calque.program import signature
 from calque.view.served import served_by
 

@@ -1,0 +1,52 @@
+"""The compiled programs of a jitted function: the same program is compiled once."""
+
+import logging
+import time
+from collections import deque
+from typing import Any
+from weakref import WeakValueDictionary
+
+from calque.device.runtime.executable import calls_back, devices_of
+from calque.program.compiler_options import Options
+from calque.program.direct_call import compile_checked
+from calque.program.slow_log import announced
+
+logger = logging.getLogger("calque.jit")
+
+
+class Executables:
+    """Compiled programs, by their text.
+
+    Args:
+        name: of the function, in messages.
+        kept: how many of the latest live on when no program uses them: a function that is traced
+            at each call compiles once.
+
+    Attributes:
+        compilations: how often XLA compiled.
+    """
+
+    def __init__(self, name: str, kept: int) -> None:
+        self.compilations = 0
+        self._name = name
+        self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._recent: deque[Any] = deque(maxlen=kept)
+
+    def of(self, lowered: Any, options: Options) -> Any:
+        """The executable of a lowered program, compiled if it is new."""
+        if calls_back(lowered):  # its text says nothing of what it calls
+            return self._compile(lowered, options)
+        text = hash((lowered.as_text(), devices_of(lowered), *options.items()))
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self._compile(lowered, options)
+        self._recent.append(known)
+        return known
+
+    def _compile(self, lowered: Any, options: Options) -> Any:
+        self.compilations += 1
+        started = time.perf_counter()
+        with announced(f"compiling {self._name}"):
+            executable = compile_checked(lowered, options)
+        logger.info("%s: compiled in %.2f s", self._name, time.perf_counter() - started)
+        return executable

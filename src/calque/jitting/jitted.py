@@ -1,0 +1,333 @@
+"""A function that runs as one XLA program: which program serves a call, and when it is traced."""
+
+import copy
+import functools
+import logging
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import compiler
+from torch.autograd import _profiler_enabled, forward_ad
+from torch.profiler import record_function
+
+from calque.device.memory.cell import active
+from calque.device.memory.host_reads import Unforeseen
+from calque.device.runtime import threads
+from calque.errors import tidy
+from calque.jitting import settings
+from calque.jitting.assumed_values import Assumptions
+from calque.jitting.executables import Executables
+from calque.jitting.explain import Explanation, explain
+from calque.jitting.fast_call import FastCall
+from calque.jitting.generated.source import MISS
+from calque.jitting.hints import add_hint
+from calque.jitting.modes import ambient
+from calque.jitting.objects import Objects
+from calque.jitting.program import Program
+from calque.jitting.recording import Recording
+from calque.jitting.retraces import Retraces
+from calque.jitting.specialize import Specializing
+from calque.jitting.tracing import Unshaped, record
+from calque.jitting.verification import Repeating, takes_keywords
+from calque.program import signature
+from calque.program.collecting import collecting_less
+from calque.program.compile_flags import others_compile
+from calque.program.gradients.derivatives import Step
+from calque.program.turns import Stale, tracing, wait_for_traces
+from calque.program.unread import Restructure
+from calque.tracing.core.active import is_tracing
+from calque.upstream import torch_c
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Assuming = Callable[[], Assumptions | None]
+logger = logging.getLogger("calque.jit")
+
+MAX_PROGRAMS = 128
+"""For how many signatures a jitted function keeps programs, unless it is told."""
+
+_turn, _present = threads.turn, threads.present
+_functorch_level = torch_c.functorch.maybe_current_level
+_dispatch_modes = torch_c.len_torch_dispatch_stack
+_is_anomaly = torch.is_anomaly_enabled
+_TENSORS = "the function left tensors behind in its last call"
+_MANY_PROGRAMS = 8
+"""How many programs of one signature are kept: each holds on to the state that it was made for."""
+
+
+class Jitted(Generic[P, R]):
+    """A function, method or module that runs as one XLA program; made by `jit`.
+
+    Attributes:
+        programs: the compiled programs, by signature.
+        history: why each trace was made.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        checks: bool = False,
+        specialize: bool | None = None,
+        verify: bool = True,
+        max_programs: int = MAX_PROGRAMS,
+        scan_layers: bool = False,
+    ) -> None:
+        settings.check(fn, checks, specialize, verify, max_programs, scan_layers)
+        self._fn = fn
+        self._checks = checks
+        self._specialize = specialize
+        self.programs: dict[Any, list[Program]] = {}
+        self.history: list[str] = []
+        self._executables = Executables(str(self), _MANY_PROGRAMS)
+        self._max_programs = max_programs
+        self._scan_layers = scan_layers
+        self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
+        self._specializing = Specializing(fn, specialize, self.programs, self._make)
+        self._verify = verify
+        self._ordered = takes_keywords(fn)
+        self._repeating = Repeating(fn, verify)
+        self._retraces = Retraces(fn)
+        self._lock = threading.RLock()
+        self._given: Any = None
+        self._last: Any = None
+        self._objects = Objects()
+        self._fast: FastCall | None = None  # for calls like the last one
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _is_inlined():
+            return self._fn(*args, **kwargs)
+        try:
+            if _profiler_enabled():
+                with record_function(f"calque.jit: {self}"):
+                    return self._shared(args, kwargs)
+            fast = self._fast
+            if fast is None or fast.alone is None or kwargs or len(_present) > 1:
+                return self._shared(args, kwargs)
+            with _turn:
+                result = fast.alone(args) if len(_present) < 2 else MISS
+            return self._call(args, kwargs) if result is MISS else result
+        except Exception as error:
+            add_hint(error)
+            tidy(error)
+            raise  # which adds no frame, unlike `raise error`
+
+    def _shared(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call where other threads may be on the device."""
+        fast = self._fast
+        if fast is not None and not kwargs:
+            try:
+                with self._lock:
+                    result = fast.shared(args)
+                if result is not MISS:
+                    return result
+            except Stale:
+                pass
+        return self._call(args, kwargs)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call in general."""
+        leaves, spec = self._flatten(args, kwargs)
+        given = args, kwargs
+        while True:
+            try:
+                key = self._key(leaves, spec)
+                with self._lock:
+                    try:
+                        self._given = given
+                        program = self._find(key, leaves) or self._missing(key, leaves, spec)
+                        return program(leaves, given)
+                    except Unforeseen as unforeseen:
+                        signal = unforeseen.with_traceback(None)
+                    finally:
+                        self._given = None
+                    return self._specializing.call(key, leaves, spec, signal, given)
+            except Stale:  # another thread traces, or has changed what was found
+                wait_for_traces()
+            except Unshaped:
+                run: Callable[..., Any] = self._fn
+                return run(*args, **kwargs)
+            except Restructure as signal:
+                self._restructure(signal)
+                leaves, spec = self._flatten(args, kwargs)
+
+    def _flatten(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        if self._objects.opened:
+            return self._objects.flatten(args, kwargs, self._ordered)
+        return signature.flatten_call(args, kwargs, self._ordered)
+
+    def _restructure(self, signal: Restructure) -> None:
+        """Take arguments apart in another way; programs for single objects let go of these."""
+        with self._lock:
+            self._objects.follow(signal)
+            for key in [k for k in self.programs if signature.holds_any(k, signal.opened)]:
+                del self.programs[key]
+
+    def _key(self, leaves: list[Any], spec: Any) -> Any:
+        keys = [signature.key_of(leaf) for leaf in leaves]
+        return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
+
+    def _find(self, key: Any, leaves: list[Any]) -> Program | None:
+        for program in self.programs.get(key, ()):
+            if program.failing(leaves, self._given) is None:
+                if program.unverified and self._repeating.is_due(program, leaves):
+                    program = self._verified(program, key, leaves)
+                self._repeating.served()
+                if not program.unverified and key not in self._repeating.differing:
+                    args, kwargs = self._given
+                    self._fast = program.fast_call(args, kwargs, key)
+                return program
+        return None
+
+    def _verified(self, program: Program, key: Any, leaves: list[Any]) -> Program:
+        """The program, if a second trace gives the same one; else the second one."""
+        again, lowered = self._trace(leaves, key[0])
+        if self._repeating.compare(key, program, again, lowered):
+            return program
+        again.compile_with(self._executables.of, lowered)
+        self.programs[key].clear()
+        self.history.append("the function differs from call to call")
+        return again
+
+    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+        self._objects.learn(self._last, key)
+        reason = self._why(key, leaves)
+        self._retraces.compare(self._last, key)
+        self._last = key
+        return self._specializing.made(key, leaves, spec, reason)
+
+    def _make(
+        self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
+    ) -> Program:
+        self._fast = None
+        program, lowered = self._trace(leaves, spec, assumptions)
+        program.compile_with(self._executables.of, lowered)
+        self.history.append(reason)
+        if program.single_use:
+            found = program.recording.unrepeatable
+            self._left_behind = found[0] if found else _TENSORS
+        known = self.programs.setdefault(key, [])
+        self._repeating.made(key, program, lowered, leaves, reason)
+        if not program.single_use and key not in self._repeating.differing:
+            known.insert(0, program)
+            del known[_MANY_PROGRAMS:]
+        if len(self.programs) > self._max_programs:
+            self._forget(key)
+        if not self._repeating.tells:
+            self._retraces.traced(self.history, program.guarded)
+        return program
+
+    def _trace(
+        self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
+    ) -> tuple[Program, Any]:
+        started = time.perf_counter()
+
+        def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
+            with tracing():
+                return record(self._fn, leaves, spec, self._checks, assumptions, path)
+
+        with collecting_less():
+            with tracing():
+                given = self._given
+                recording = record(self._fn, leaves, spec, self._checks, assumptions, given=given)
+            program = Program(recording, again, self._scan_layers)
+            lowered = program.lower()
+        logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
+        return program, lowered
+
+    def _forget(self, newest: Any) -> None:
+        """Drop a signature: one whose programs did not run since one was dropped, or the oldest."""
+        calls = {k: sum(p.calls for p in programs) for k, programs in self.programs.items()}
+        others = [k for k in self.programs if k != newest]
+        idle = [k for k in others if calls[k] == self._calls.get(k, 0)]
+        del self.programs[(idle or others)[0]]
+        self._calls = calls
+
+    def _why(self, key: Any, leaves: list[Any]) -> str:
+        if not self.history:
+            return "first call"
+        programs = self.programs.get(key)
+        if programs:
+            guard = programs[0].failing(leaves, self._given)
+            return "the state changed" if guard is None else guard.why()
+        if key in self._repeating.differing:
+            return "the function differs from call to call"
+        if key in self.programs:
+            return self._left_behind
+        return signature.difference(self._last, key)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Trace for these arguments without running: a `jax.stages.Lowered`.
+
+        Optimizers that the function steps are left with their state initialised.
+        """
+        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        with self._lock:
+            return self._trace(leaves, spec)[1]
+
+    @property
+    def compilations(self) -> int:
+        """How often XLA compiled."""
+        return self._executables.compilations
+
+    def explain(self) -> Explanation:
+        """What was lifted, what is guarded, and how often and why the function was traced."""
+        return explain(self)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_fn":
+            raise AttributeError(name)
+        return getattr(self._fn, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
+        return Jitted(copy.deepcopy(self._fn, memo), *self._settings)
+
+    def __reduce__(self) -> Any:
+        return Jitted, (self._fn, *self._settings)
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        return (
+            self._checks,
+            self._specialize,
+            self._verify,
+            self._max_programs,
+            self._scan_layers,
+        )
+
+    def __calque_state__(self) -> Any:
+        """What it reads of Python is what its function reads."""
+        return self._fn
+
+    def __str__(self) -> str:
+        return getattr(self._fn, "__qualname__", type(self._fn).__name__)
+
+    def __repr__(self) -> str:
+        return f"<calque.jit of {self}>"
+
+
+def _is_inlined() -> bool:
+    """Whether a jitted function runs as a part of what is around it.
+
+    That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
+    whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
+    anomaly detection, which is to name the one that fails, or a tracer: ours, dynamo or
+    `torch.export`.
+    """
+    return (
+        active.inlining
+        or _functorch_level() is not None
+        or forward_ad._current_level >= 0
+        or _dispatch_modes() > 0
+        or _is_anomaly()
+        or is_tracing()
+        or (compiler._is_compiling_flag and others_compile())
+        or compiler.is_dynamo_compiling()
+    )

@@ -223,3 +223,36 @@ def test_channels_last_state_and_arguments():
     for _ in range(2):
         assert torch.equal(run(x), x * 2)
         assert run(x).stride() == (x * 2).stride()
+
+
+def _written_result(device, jit, view, given):
+    """What a write with a gradient into a returned view does to what it is a view of."""
+    rows = []
+    state = torch.zeros(6, device=device)
+    run = jit(lambda x: view(x) if given else view(state.copy_(x)))
+    for call in range(4):
+        memory = torch.arange(8.0).to(device) + call
+        whole = memory[1:7] if given else state.detach_()
+        weight = torch.tensor([2.0]).to(device).requires_grad_()
+        run(whole if given else memory[1:7]).mul_(weight)
+        rows.append((whole.requires_grad, whole.tolist()))
+        if whole.requires_grad:
+            (whole * torch.arange(6.0).to(device)).sum().backward()
+            assert weight.grad is not None
+            rows.append(weight.grad.tolist())
+    return rows
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["argument", "state"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[1:4],
+        lambda x: x.add_(1).view(2, 3).t(),
+        lambda x: x[:2].detach(),
+        lambda x: x.detach()[:2],
+    ],
+)
+def test_a_write_with_a_gradient_into_a_returned_view_reaches_its_base(view, given):
+    expected = _written_result("cpu", lambda f: f, view, given)
+    assert _written_result("jax", calque.jit, view, given) == expected

@@ -37,6 +37,7 @@ from calque.program.results import (
 )
 from calque.program.signature import is_tensor
 from calque.state.template import Template
+from calque.upstream import torch_c
 
 
 class Describer:
@@ -191,7 +192,10 @@ class Describer:
             source = Existing(self._handles[cell])
         view = view_of(value)
         if not has_graph(value):
-            return ViewOf(source, view, value.dtype, leaf=self._leaf(value))
+            leaf = self._leaf(value)
+            of_source = seen and (whose is not None or index is None)
+            joined = of_source and leaf is None and _is_followed(value, base)
+            return ViewOf(source, view, value.dtype, joined, leaf)
         if seen:
             return ViewOf(source, view, value.dtype, differentiable=True)
         return self.carriers.attach(value, ViewOf(source, view, value.dtype))
@@ -233,3 +237,11 @@ class Describer:
         """Make an array an output of the program; gives its index."""
         self.arrays.append(array)
         return len(self.arrays) - 1
+
+
+def _is_followed(view: torch.Tensor, base: Any) -> bool:
+    """Whether a write into a view that records a gradient makes its base record it, too."""
+    made = torch_c.autograd
+    if not view._is_view() or base.requires_grad or view.dtype != base.dtype:
+        return False
+    return made._get_creation_meta(view) == made.CreationMeta.DEFAULT  # not under no_grad

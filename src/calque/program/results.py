@@ -232,7 +232,7 @@ class ViewOf(Made):
     Attributes:
         base: of what.
         view, dtype: the view's own.
-        differentiable: whether gradients flow through it to the base.
+        differentiable: whether gradients flow through it to the base, or would after a write.
         leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
     """
 

@@ -54,7 +54,7 @@ from_dlpack = _C._from_dlpack
 to_dlpack = _C._to_dlpack
 
 # Gradients.
-autograd = _C._autograd  # the kinds of devices, and the hooks of saved tensors
+autograd = _C._autograd  # the kinds of devices, hooks of saved tensors, how views were made
 functions = _C._functions  # errors that a backward raises late
 current_graph_task_id = _C._current_graph_task_id  # -1 outside of a backward
 

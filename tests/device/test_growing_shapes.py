@@ -48,6 +48,27 @@ def test_layers_of_different_sizes_are_no_growth():
     assert warned(lambda: model(torch.ones(2, 3, device="jax"))) == []
 
 
+def test_parameters_of_different_lengths_are_no_growth():
+    vectors = [torch.ones(n).to("jax").requires_grad_() for n in (51, 52, 53, 54, 55, 56)]
+    optimizer = torch.optim.Adam(vectors, foreach=False)
+    for vector in vectors:
+        vector.grad = torch.ones(len(vector)).to("jax")
+
+    def step():
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    assert warned(step) == []
+
+
+def test_a_growing_vector_is_said():
+    def grow():
+        for length in range(60, 70):
+            torch.ones(length).to("jax") * 3.5
+
+    assert len(warned(grow)) == 1
+
+
 def test_lengths_that_come_again_are_not_counted():
     def go():
         for length in (41, 42, 43, 44) * 3:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import calque
+from calque.device.runtime import threads
 from tests.jitting.taking import Taken
 
 
@@ -153,6 +154,16 @@ def test_a_step_runs_alone_until_another_thread_comes(taken):
     thread.join()
     assert run(x).tolist() == [14, 14]
     assert taken.alone == alone + 1
+
+
+def test_a_backward_whose_hook_asks_for_its_thread_leaves_the_caller_alone():
+    before = len(threads.present)
+    x = torch.ones(2, device="jax", requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda gradient: threading.current_thread() and gradient * 2)
+    y.sum().backward()
+    assert x.grad.tolist() == [4, 4]
+    assert len(threads.present) == before
 
 
 def test_threads_that_share_a_step_lose_nothing(taken):

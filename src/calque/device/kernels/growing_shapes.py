@@ -2,7 +2,8 @@
 
 What counts is that the same operator is compiled at the same line of the user's for shapes that
 differ in one length alone, wherever that length stands in them. Layers of different widths, which
-one line may call, differ in more.
+one line may call, differ in more; but vectors have nothing else to differ in, so that of them only
+those count that the user's own line computes with, not those that an optimizer goes through.
 """
 
 import warnings
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from calque.errors import ShapeWarning
-from calque.errors.frames import user_frame
+from calque.errors.frames import asking_frame, user_frame
 
 Shapes = Sequence[tuple[int, ...]]
 _LENGTHS = 5  # of which the last is warned of
@@ -43,8 +44,11 @@ def note(name: str, shapes: Shapes) -> None:
         return
     if len(_lines.lengths) > _MOST:
         _lines.lengths.clear()
+    is_direct = asking_frame() is frame
     for length in {n for shape in shapes for n in shape}:
         others = tuple(tuple([None if n == length else n for n in shape]) for shape in shapes)
+        if not is_direct and all(n is None for shape in others for n in shape):
+            continue
         found = _lines.lengths[line, name, others]
         found.add(length)
         if len(found) == _LENGTHS:

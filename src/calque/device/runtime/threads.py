@@ -25,7 +25,9 @@ class Presence:
     __slots__ = ()
 
     def __init__(self, _present: set[int] = present) -> None:
-        own = threading.get_ident() in threading._active  # type: ignore[attr-defined]
+        known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        # One that Python did not start has a dummy there, once somebody has asked for its name.
+        own = known is not None and not isinstance(known, threading._DummyThread)
         if not own and torch_c.current_graph_task_id() >= 0:
             return  # a worker of autograd's: the thread that called `backward` waits for it
         _present.add(id(self))

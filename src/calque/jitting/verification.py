@@ -11,6 +11,7 @@ from typing import Any
 
 from calque.errors import RetraceWarning
 from calque.errors.warning import warn_of_function
+from calque.jitting import program_text
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import Program
 from calque.program import signature
@@ -62,13 +63,11 @@ class Fingerprint:
         """What the first difference is; None if there is none."""
         if not same_value(tuple(self._constants), tuple(other._constants)):
             return f"it returns {tuple(self._constants)}, and then {tuple(other._constants)}"
-        if self._text == other._text:
+        found = program_text.difference(self._text, other._text)
+        if found is None:
             return None
-        before, now = self._text.splitlines(), other._text.splitlines()
-        for a, b in zip(before, now):
-            if a != b:
-                return f"`{_short(a)}` in the first trace is `{_short(b)}` in the second"
-        return f"the first trace has {len(before)} operations, the second {len(now)}"
+        before, now = map(_short, found)
+        return f"`{before}` in the first trace is `{now}` in the second"
 
 
 def _short(line: str) -> str:

@@ -34,7 +34,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/digits.py
 
 test: $(VENV)/.installed-test
-	@echo "Every test but the conformance suite (make conformance), in two processes of some 3 GB."
+	@echo "Every test but the conformance suite (make conformance), in two processes of up to 4 GB."
 	@echo "It takes tens of minutes on two cores; make test-quick takes one or two."
 	$(BIN)/python -m pytest
 

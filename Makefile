@@ -14,13 +14,15 @@ BIN := $(VENV)/bin
 # Without a file for this Python, pip takes the newest versions; calque warns of what is not tested.
 CONSTRAINTS := $(wildcard $(if $(filter 3.11,$(VERSION)),constraints.txt,constraints-$(VERSION).txt))
 SAMPLE ?= 1
+SHARE ?= 1
 SEED ?= 0
 
-.PHONY: help demo test test-quick test-newest lint format conformance laws faults zoo bench docs release clean
+.PHONY: help demo test test-quick test-newest lint format conformance laws faults zoo programs bench docs release clean
 
 help:
 	@echo "make demo | test | test-quick | test-newest | lint | format | laws | faults"
 	@echo "     conformance [SAMPLE=0.1 SEED=0] | zoo [SAMPLE=0.1 SEED=0] | bench [QUICK=1] | docs | release | clean    [PYTHON=python3.13]"
+	@echo "     programs CHECKOUTS=\"FOLDER ...\""
 
 $(BIN)/python:
 	@test -n "$(VERSION)" || { echo "$(PYTHON) is not installed here"; exit 1; }
@@ -33,10 +35,16 @@ $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/digits.py
 
+# Most of the time of the tests is XLA's compilation for the CPU. Here it takes less than half: nothing is
+# optimized by LLVM, and operations are fused by the older of XLA's two emitters. All other targets
+# compile as users do, and so does `make test FAST_COMPILES=`, here or with SHARE=0.1 of the tests.
+FAST_COMPILES ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
+
 test: $(VENV)/.installed-test
-	@echo "Every test but the conformance suite (make conformance), in two processes of up to 4 GB."
-	@echo "It takes tens of minutes on two cores; make test-quick takes one or two."
-	$(BIN)/python -m pytest
+	@echo "Every test but the conformance suite (make conformance), in two processes of up to 2 GB."
+	@echo "make test-quick takes one or two minutes."
+	CALQUE_SHARE=$(SHARE) CALQUE_SEED=$(SEED) XLA_FLAGS="$(strip $(FAST_COMPILES) $$XLA_FLAGS)" $(BIN)/python -m pytest
 
 # Some of each door. What is here is cheap: a file that grows past ten seconds leaves.
 QUICK_TESTS := tests/errors tests/state tests/test_hint.py tests/device/test_views.py \
@@ -50,6 +58,10 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	@# Every public symbol has a declared type; with --verifytypes pyright asks the Python of PATH.
+	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes calque --ignoreexternal \
+		> $(VENV)/verifytypes.txt || { cat $(VENV)/verifytypes.txt; exit 1; }
+	$(BIN)/mypy --python-executable $(BIN)/python --cache-dir $(VENV)/mypy_cache tests/typing
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-lint
@@ -57,7 +69,7 @@ format: $(VENV)/.installed-lint
 	$(BIN)/ruff format .
 
 conformance: $(VENV)/.installed-test
-	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests/conformance tests/sharding
+	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests --ignore=tests/laws --ignore=tests/faults
 
 laws: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "conformance or not conformance" tests/laws
@@ -67,6 +79,11 @@ faults: $(VENV)/.installed-test
 
 zoo: $(VENV)/.installed-test $(VENV)/.installed-models
 	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) CALQUE_MODES=all $(BIN)/python -m pytest -m conformance tests/conformance/test_models.py
+
+# Programs of other repositories, from checkouts that you name: see tests/programs/README.md.
+programs: $(if $(CHECKOUTS),$(VENV)/.installed-test)
+	@test -n "$(CHECKOUTS)" || { sed -n '/^```/,/^```/{/^```/d;p}' tests/programs/README.md; exit 1; }
+	$(BIN)/python -m tests.programs $(ARGUMENTS) $(CHECKOUTS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)

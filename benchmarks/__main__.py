@@ -18,6 +18,7 @@ NAMES = (
     "record",
     "memory",
     "sharding",
+    "growth",
     "import_time",
 )
 

@@ -13,7 +13,7 @@ Times = dict[str, float]
 
 
 def quick(description: str | None) -> bool:
-    """Whether `--quick` was asked for: fewer rounds and cases."""
+    """Returns True if `--quick` was asked for: fewer rounds and cases."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and cases")
     return parser.parse_args().quick

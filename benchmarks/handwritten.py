@@ -59,9 +59,10 @@ def batch_norm(p: Arrays, b: Arrays, new: Arrays, name: str, x: Array) -> Array:
 
 
 def mlp(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
-    x = jax.nn.relu(linear(p, "layers.0", x))
-    x = jax.nn.relu(linear(p, "layers.2", x))
-    return linear(p, "layers.4", x), b
+    *hidden, last = sorted(int(name.split(".")[1]) for name in p if name.endswith(".weight"))
+    for i in hidden:
+        x = jax.nn.relu(linear(p, f"layers.{i}", x))
+    return linear(p, f"layers.{last}", x), b
 
 
 def resnet(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:

@@ -1,7 +1,8 @@
 """The models of the benchmarks in PyTorch; `handwritten.py` has the same ones in JAX."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +10,14 @@ from torch.nn import functional as F
 
 
 class MLP(nn.Module):
-    """784 -> 512 -> 512 -> 10."""
+    """Linear layers with ReLU between; 784 -> 512 -> 512 -> 10 if not said otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, widths: Sequence[int] = (784, 512, 512, 10)) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-        )
+        parts: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            parts += [nn.ReLU(), nn.Linear(before, after)]
+        self.layers = nn.Sequential(*parts[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -100,11 +102,16 @@ class GPT(nn.Module):
     """A small GPT, its embedding tied to its head."""
 
     def __init__(
-        self, width: int = 128, heads: int = 4, depth: int = 4, vocabulary: int = 256
+        self,
+        width: int = 128,
+        heads: int = 4,
+        depth: int = 4,
+        vocabulary: int = 256,
+        length: int = 64,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
         self.layers = nn.Sequential(*(Layer(width, heads, True) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -164,9 +171,10 @@ def _images(count: int, size: int) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 3, size, size), torch.randint(10, (count,))
 
 
-def _text(count: int, length: int = 64) -> tuple[Tensor, Tensor]:
-    text = torch.randint(256, (count, length + 1))
-    return text[:, :-1].contiguous(), text[:, 1:].flatten()
+def text(count: int, length: int = 64) -> tuple[Tensor, Tensor]:
+    """A batch of random characters, and what follows each."""
+    drawn = torch.randint(256, (count, length + 1))
+    return drawn[:, :-1].contiguous(), drawn[:, 1:].flatten()
 
 
 CASES = (
@@ -178,18 +186,18 @@ CASES = (
         Encoder,
         lambda: (torch.randn(8, 64, 128), torch.randint(10, (8,))),
     ),
-    Case("small GPT", "gpt", GPT, lambda: _text(4)),
+    Case("small GPT", "gpt", GPT, lambda: text(4)),
 )
 LARGE = (
     Case("ResNet-18", "resnet", lambda: ResNet((64, 128, 256, 512)), lambda: _images(4, 32)),
-    Case("GPT, 12 layers", "gpt", lambda: GPT(depth=12), lambda: _text(2)),
+    Case("GPT, 12 layers", "gpt", lambda: GPT(depth=12), lambda: text(2)),
 )
-DEEP = (LARGE[1], Case("GPT, 48 layers", "gpt", lambda: GPT(depth=48), lambda: _text(2)))
+DEEP = (LARGE[1], Case("GPT, 48 layers", "gpt", lambda: GPT(depth=48), lambda: text(2)))
 COMPILED = (
     LARGE[0],
     Case("ViT-tiny", "vit", ViT, lambda: _images(4, 32)),
-    Case("GPT-2-like, 6 layers", "gpt", lambda: GPT(depth=6), lambda: _text(4)),
-    Case("BERT-like", "bert", BERT, lambda: _text(4)),
+    Case("GPT-2-like, 6 layers", "gpt", lambda: GPT(depth=6), lambda: text(4)),
+    Case("BERT-like", "bert", BERT, lambda: text(4)),
 )
 """What `compile.py` runs."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

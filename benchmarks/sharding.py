@@ -34,6 +34,7 @@ from calque import sharding as sh
 from calque.sharding import P, Plan, along
 
 TOLERANCE = 2e-3
+COUNT = 150
 COLLECTIVES = re.compile(r" = .*? (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(")
 TP: Plan = {
     "*.qkv.weight": P("tp", "dp"),
@@ -149,8 +150,58 @@ def eager(quick: bool) -> None:
     common.table("Eager, 64 x 64 over 8 devices", header, rows)
 
 
+def host_part(quick: bool) -> None:
+    """What a call with many arrays costs its thread on one device and on eight, beside JAX's."""
+    found = []
+    for devices in (1, 8):  # in this order: what is spread is looked at from then on
+        own, other = counting(devices)
+        for _ in range(20):
+            own(), other()
+        columns = zip(*(map(on_thread, (own, other)) for _ in range(50 if quick else 400)))
+        found.append([statistics.median(column) for column in columns])
+    rows = [
+        [f"{n} devices" if n > 1 else "1 device", *map(common.microseconds, (a, b, a - b))]
+        for n, (a, b) in zip((1, 8), found, strict=True)
+    ]
+    (one, plain), (eight, spread) = found
+    rows.append(["ratio", *(f"{q:.2f}" for q in (eight / one, spread / plain))])
+    rows[-1].append(f"{(eight - spread) / (one - plain):.2f}")
+    header = ["", "calque.jit, µs", "jax.jit, µs", "difference, µs"]
+    common.table(f"A thread's time in a call with {COUNT} arrays", header, rows)
+
+
+def counting(devices: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Calls of both that replace many small arrays, by calque.jit and by jax.jit."""
+    one = torch.ones(8, device="jax")
+    state = [torch.zeros(8, device="jax") for _ in range(COUNT)]
+    if devices > 1:
+        sh.mesh(dp=devices)
+        one = sh.shard(one, P("dp"))
+        state = [sh.shard(tensor, P("dp")) for tensor in state]
+    ours = calque.jit(lambda x: [tensor.add_(x) for tensor in state] and x + 1)
+    theirs = jax.jit(lambda arrays, x: ([a + x for a in arrays], x + 1), donate_argnums=0)
+    array = calque.to_jax(one)
+    held = [jax.device_put([calque.to_jax(t) + 0 for t in state], array.sharding)]
+
+    def call() -> Any:
+        held[0], result = theirs(held[0], array)
+        return result
+
+    return lambda: calque.to_jax(ours(one)), call
+
+
+def on_thread(call: Callable[[], Any]) -> float:
+    """The processor time of this thread in a call, whose result is then waited for."""
+    began = time.thread_time()
+    result = call()
+    took = time.thread_time() - began
+    result.block_until_ready()
+    return took
+
+
 def main() -> None:
     quick = common.quick(__doc__)
+    host_part(quick)
     eager(quick)
     rows, programs = [], []
     for name, (axes, plan, depth) in CASES.items():

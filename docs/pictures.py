@@ -1,7 +1,8 @@
 """Draws the pictures of the site that show what calque computed: `python docs/pictures.py`.
 
-`assets/digits.svg` has the training losses of `examples/digits.py`, run in three ways, and
-`assets/placements.svg` what each of eight devices holds of a matrix.
+`assets/digits.svg` has the training losses of `examples/digits.py`, run in three ways,
+`assets/placements.svg` what each of eight devices holds of a matrix, and
+`assets/federated_digits.svg` the curves of `examples/federated_digits.py`.
 """
 
 import os
@@ -12,12 +13,14 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import digits  # pyright: ignore[reportMissingImports]
+import federated_digits  # pyright: ignore[reportMissingImports]
 import matplotlib
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
 from calque import sharding
+from calque.federated import learning
 from calque.sharding import P
 
 ASSETS = Path(__file__).with_name("assets")
@@ -70,9 +73,16 @@ def placements() -> None:
     figure.savefig(ASSETS / "placements.svg", metadata={"Date": None})
 
 
+def federated() -> None:
+    """Train by three algorithms over a hundred clients, and draw the accuracies."""
+    curves = federated_digits.curves(rounds=100, concentration=0.1)
+    learning.plot_curves(curves, ASSETS / "federated_digits.svg")
+
+
 if __name__ == "__main__":
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "calque"
     torch.set_num_threads(1)
     placements()
     losses()
+    federated()

@@ -131,7 +131,7 @@ def train(
     shuffle = torch.Generator().manual_seed(0)
     losses = run.losses if dropout else run.compared
 
-    with tqdm(total=min(total, limit or total), desc=run.name, leave=False) as bar:
+    with tqdm(total=min(total, limit or total), desc=run.name, leave=False, disable=None) as bar:
         for _ in range(epochs):
             order = torch.randperm(len(x_train), generator=shuffle)[: steps_per_epoch * BATCH]
             order = order.to(device)

@@ -36,19 +36,33 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def curve(process: learning.IterativeProcess, options: argparse.Namespace) -> learning.History:
+def curve(
+    process: learning.IterativeProcess, rounds: int, concentration: float
+) -> learning.History:
     """The metrics of all rounds, among them the accuracy on the test examples."""
-    clients, test = load(options.concentration)
+    clients, test = load(concentration)
     evaluation = learning.Evaluation(make_model())
     _, history = learning.run(
         process,
         clients,
-        options.rounds,
+        rounds,
         participants=PARTICIPANTS,
         evaluate=lambda state: evaluation(state, [test]),
         every=1,
     )
     return history
+
+
+def curves(rounds: int, concentration: float) -> dict[str, learning.History]:
+    """The metrics of all rounds, by the name of the algorithm."""
+    common = {"batch_size": 10, "epochs": 5}
+    model = make_model()
+    processes = {
+        "FedAvg": learning.fed_avg(model, client_optimizer=0.1, **common),
+        "FedProx": learning.fed_prox(model, proximal=1.0, client_optimizer=0.1, **common),
+        "SCAFFOLD": learning.scaffold(model, clients=CLIENTS, client_learning_rate=0.1, **common),
+    }
+    return {name: curve(process, rounds, concentration) for name, process in processes.items()}
 
 
 def main() -> None:
@@ -59,19 +73,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    common = {"batch_size": 10, "epochs": 5}
-    model = make_model()
-    processes = {
-        "FedAvg": learning.fed_avg(model, client_optimizer=0.1, **common),
-        "FedProx": learning.fed_prox(model, proximal=1.0, client_optimizer=0.1, **common),
-        "SCAFFOLD": learning.scaffold(model, clients=CLIENTS, client_learning_rate=0.1, **common),
-    }
-    curves = {name: curve(process, options) for name, process in processes.items()}
-    for name, history in curves.items():
+    found = curves(options.rounds, options.concentration)
+    for name, history in found.items():
         values = [row["test_accuracy"] for row in history]
         last = np.mean(values[-10:])
         print(f"{name:9} {values[-1]:.3f} after {len(values)} rounds, {last:.3f} over the last ten")
-    learning.plot_curves(curves, options.output / "federated_digits.png")
+    learning.plot_curves(found, options.output / "federated_digits.png")
     print(f"curves: {options.output / 'federated_digits.png'}")
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch runs when it is imported where calque is installed: one entry, and no import.
+"""The entry point that PyTorch runs when it is imported: it registers a name and imports nothing.
 
 `torch.load` of a file with tensors of the device "jax" then says which import is missing. The
 device itself is not registered: PyTorch has one place for devices of other packages, and a program

@@ -1,11 +1,20 @@
-"""Every test runs on the CPU, with PyTorch in one thread."""
+"""Every test runs on the CPU, with PyTorch in one thread.
 
+`make test` takes the tests without the mark `conformance`. `@pytest.mark.sampled(n)` lets a test
+with many cases run n of them there, drawn by `CALQUE_SEED`; the others have the mark. A share of
+all that would run is drawn with `CALQUE_SHARE`.
+"""
+
+import contextlib
+import ctypes
 import os
+import random
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the first import of JAX
 # Every test compiles what it runs: nothing is taken from an earlier run, nothing left to the next.
 os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import hypothesis
@@ -19,16 +28,52 @@ import calque  # noqa: F401  (registers the device)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")
-torch.jax.set_max_programs(300)  # two megabytes each; and JAX keeps some of its own
+torch.jax.set_max_programs(100)  # two megabytes each; and JAX keeps some of its own
 
-_MOST_EXECUTABLES = 500
+_MOST_EXECUTABLES = 300
+_SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))  # of what `make conformance` runs
+
+_SHARE = float(os.environ.get("CALQUE_SHARE", "1"))
+_SEED = os.environ.get("CALQUE_SEED", "0")
 
 
-@pytest.fixture(scope="module", autouse=True)
+def pytest_configure(config: pytest.Config) -> None:
+    text = "sampled(n): make test runs n cases of the test, drawn by CALQUE_SEED"
+    config.addinivalue_line("markers", text)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    left_out = set[pytest.Item]()
+    for name, found in cases.items():
+        chosen = random.Random(_SEED + name)
+        chosen.shuffle(found)
+        (share,) = found[0].get_closest_marker("sampled").args
+        for item in found[share:]:
+            item.add_marker(pytest.mark.conformance)
+        left_out.update(item for item in found[share:] if chosen.random() >= _SAMPLE)
+    left_out.update(one for one in items if random.Random(_SEED + one.nodeid).random() >= _SHARE)
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
     yield
     if len(get_backend().live_executables()) > _MOST_EXECUTABLES:
         jax.clear_caches()
+        _trim()
+
+
+def _trim() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,16 @@
 """The benchmarks compare like with like: every model's JAX twin computes the same losses."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch._dynamo
 
-from benchmarks import decoding, federated
+from benchmarks import decoding, federated, growth
 from benchmarks.compile import steps
-from benchmarks.models import CASES, COMPILED, Case
+from benchmarks.models import CASES, COMPILED, GPT, Case
 from benchmarks.train_step import agree, candidates
 
 
@@ -16,10 +19,19 @@ def test_losses_agree(case: Case) -> None:
     agree(candidates(case, "AdamW", inductor=False))
 
 
+@pytest.mark.conformance
+def test_steps_that_grow_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "growth.svg"
+    growth.main(["--quick", "--rows", "parameters", "--picture", str(picture)])
+    assert picture.read_text().count("<svg") == 1
+    assert "| 30 " in capsys.readouterr().out
+
+
 def test_losses_agree_where_steps_are_compiled() -> None:
-    """The others are in the conformance suite: each takes half a minute."""
+    """Of one layer; the conformance suite has the models that are measured."""
+    case = replace(COMPILED[2], model=lambda: GPT(depth=1))
     torch._dynamo.reset()
-    agree(steps(COMPILED[2], inductor=False))
+    agree(steps(case, inductor=False))
 
 
 def test_decoding_gives_the_tokens_of_torch() -> None:

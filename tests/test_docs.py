@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.devices import devices
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -17,7 +19,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 ALONE: dict[str, dict[str, str]] = {
     "in-200-lines.md": {},  # registers a device of its own, and PyTorch has room for one
-    "sharding.md": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+    "sharding.md": devices(8),
 }
 """Pages that run in a process of their own, with what they need in its environment."""
 

@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conformance.torchvision_stub import torchvision_stubbed
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,3 +65,36 @@ def test_a_program_of_another_library(
     )
     assert result.returncode == 0, result.stderr[-4000:]
     assert "CPU" in result.stdout or "on jax" in result.stdout
+
+
+SMALL = {
+    "actor_critic": (["--steps", "3", "--rollout", "2"], []),
+    "dcgan": (["--steps", "3"], ["sklearn"]),
+    "diffusion": (["--steps", "6"], ["sklearn"]),
+    "gpt": (["--steps", "10"], []),
+    "graph_network": (["--steps", "20"], []),
+    "lora": (["--steps", "8"], ["transformers"]),
+    "optax_step": (["--steps", "10"], ["optax", "sklearn"]),
+    "own_ir": ([], []),
+    "sharded_gpt": (["--steps", "3"], []),
+    "timm_model": (["--steps", "8"], ["timm", "sklearn"]),
+    "vae": (["--steps", "10"], ["sklearn"]),
+}
+"""Examples that run in this process, with arguments that make them short, and what they need."""
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_example_computes_what_it_says(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    arguments, packages = SMALL[name]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    script = ROOT / f"examples/{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
+    with torchvision_stubbed():
+        runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out
+    sys.modules.pop("gpt", None)

@@ -1,11 +1,14 @@
 """`calque.lightning`, where Lightning is installed."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.devices import devices
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,5 +71,74 @@ def test_mixed_precision_is_that_of_the_device() -> None:
         pytest.skip("needs lightning")
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT
+    )
+    assert found.returncode == 0, found.stderr[-4000:]
+
+
+SPREAD = """
+from tests.conformance.torchvision_stub import make_importable
+make_importable()
+import warnings
+warnings.simplefilter("ignore")
+import lightning, torch
+import calque.lightning
+from calque import sharding as sh
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.found = torch.nn.Linear(16, 8), []
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = (self.linear(x) - y).square().mean()
+        weight = self.linear.weight
+        self.found.append(loss.item())
+        self.lie = [one and one.spec for one in map(sh.placement, (x, weight))]
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+torch.manual_seed(0)
+x = torch.randn(32, 16)
+batches = DataLoader(TensorDataset(x, x[:, :8]), batch_size=16)
+
+def fit(**settings):
+    trainer = lightning.Trainer(
+        max_epochs=2, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, gradient_clip_val=1.0, **settings
+    )
+    torch.manual_seed(0)
+    model = Model()
+    trainer.fit(model, batches)
+    return model
+
+P = sh.P
+expected = fit(accelerator="cpu").found
+own = calque.lightning.JaxStrategy(plan={"*.weight": P("tp")}, mesh=sh.mesh(dp=4, tp=2))
+for strategy, weight in (("jax", P()), ("jax_fsdp", P("data")), (own, P("tp"))):
+    model = fit(strategy=strategy, devices=8)
+    assert max(abs(a - b) for a, b in zip(model.found, expected)) < 5e-7, strategy
+    assert model.lie == [P("dp" if strategy is own else "data"), weight], model.lie
+assert fit(strategy="jax").lie == [None, None]
+try:
+    fit(strategy="jax", accelerator="jax", devices=9)
+except ValueError as error:
+    assert "JAX has 8" in str(error)
+else:
+    raise AssertionError("nine of eight devices")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_batches_and_models_are_spread_over_several_devices() -> None:
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("needs lightning")
+    found = subprocess.run(
+        [sys.executable, "-c", SPREAD],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | devices(8),
     )
     assert found.returncode == 0, found.stderr[-4000:]

@@ -30,12 +30,26 @@ def test_importing_leaves_the_slow_packages_to_those_who_need_them() -> None:
 import jax, jax.numpy, sys, torch
 before = set(sys.modules)
 import calque
-slow = {"calque.federated", "flatbuffers", "lightning", "sympy"}
+slow = {"calque.federated", "calque.view", "flatbuffers", "lightning", "sympy"}
 slow |= {"torch._decomp", "torch._dynamo", "torch._inductor"}
 loaded = slow & (set(sys.modules) - before)
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_importing_leaves_the_garbage_collector_as_it_was() -> None:
+    program = """
+import gc, torch
+gc.set_threshold(701, 11, 12)
+import calque
+assert gc.isenabled() and gc.get_threshold() == (701, 11, 12)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_names_that_are_imported_later_are_listed() -> None:
+    assert set(calque.__all__) <= set(dir(calque))
 
 
 def test_the_package_is_marked_as_typed() -> None:

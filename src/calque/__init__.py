@@ -1,77 +1,87 @@
 """calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
 
-Importing calque registers the PyTorch device "jax" and changes nothing else, but that in a process
-with a single core JAX is asked to compute in the calling thread, that JAX keeps compiled programs
-for the next process (see `compilation_cache`), and that handlers of signals wait where an interrupt
-would end the process or lose state. What Python prints of an exception that came through calque,
-and that nobody caught, has the user's frames only (`CALQUE_TRACEBACK=full`).
+Importing calque registers the PyTorch device "jax". What else it changes in PyTorch, JAX and Python
+is listed in docs/import-changes.md: for other devices, and outside of traces, nothing behaves in
+another way. Errors that nobody caught and that came through calque are printed with the user's
+frames only (`CALQUE_TRACEBACK=full` for all).
 """
 
 import importlib as _importlib
-from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 import jax as _jax
 import torch as _torch
 
 from calque.errors.versions import UntestedVersionWarning
 from calque.errors.versions import warn_of_untested as _warn_of_untested
+from calque.program.collecting import collecting_less as _collecting_less
 
 # Before the imports that another release may make fail.
 _warn_of_untested({"torch": _torch.__version__, "jax": _jax.__version__})
 
-from calque import ops as _ops  # the rules must exist before they are bound
-from calque.comparing import diff
-from calque.device.backend.interop import to_jax, to_torch
-from calque.device.backend.registration import register as _register
-from calque.device.kernels.custom import op
-from calque.device.runtime.persistent_cache import compilation_cache
-from calque.distributed.hooks import install as _install_distributed
-from calque.dynamo import default_backend as _default_backend
-from calque.errors import (
-    CacheWarning,
-    CalqueError,
-    ClientError,
-    EagerWarning,
-    FallbackWarning,
-    FederatedTypeError,
-    InternalError,
-    RetraceWarning,
-    ShapeWarning,
-    TraceError,
-    UnsupportedOpError,
-)
-from calque.errors import uncaught as _uncaught
-from calque.explaining import Report, explain
-from calque.interop.export import Exported, export, load_exported
-from calque.interop.from_jax import from_jax
-from calque.interop.functional import functional
-from calque.jitting.api import jit
-from calque.jitting.control_flow import install as _install_control_flow
-from calque.tracing import former_names as _former_names
-from calque.tracing import lower, symbolic_trace, trace
-from calque.tracing.record import Recording, record
-from calque.view import show
+# The collector would look at all that PyTorch and JAX hold, again and again.
+with _collecting_less():
+    from calque import ops as _ops  # the rules must exist before they are bound
+    from calque.device.backend.interop import to_jax, to_torch
+    from calque.device.backend.registration import register as _register
+    from calque.device.kernels.custom import op
+    from calque.device.runtime.persistent_cache import compilation_cache
+    from calque.distributed.hooks import install as _install_distributed
+    from calque.dynamo import default_backend as _default_backend
+    from calque.errors import (
+        CacheWarning,
+        CalqueError,
+        ClientError,
+        EagerWarning,
+        FallbackWarning,
+        FederatedTypeError,
+        InternalError,
+        RetraceWarning,
+        ShapeWarning,
+        TraceError,
+        UnsupportedOpError,
+    )
+    from calque.errors import uncaught as _uncaught
+    from calque.interop.export import Exported, export, load_exported
+    from calque.interop.from_jax import from_jax
+    from calque.interop.functional import functional
+    from calque.jitting.api import jit
+    from calque.jitting.control_flow import install as _install_control_flow
+    from calque.tracing import former_names as _former_names
+    from calque.tracing import lower, symbolic_trace, trace
+    from calque.tracing.record import Recording, record
+
+    _register()
+    _install_control_flow()
+    _install_distributed()
+    _former_names.install()
+    _uncaught.install()
+    _default_backend.install()
 
 __version__ = "0.1.0"
 
-convert: _ModuleType  # imported when it is asked for, as the next ones
-federated: _ModuleType
-sharding: _ModuleType
+if _TYPE_CHECKING:  # else they are imported when they are first used
+    from calque import convert, federated, sharding
+    from calque.comparing import diff
+    from calque.explaining import Report, explain
+    from calque.view import show
 
-_register()
-_install_control_flow()
-_install_distributed()
-_former_names.install()
-_uncaught.install()
-_default_backend.install()
 del _default_backend, _former_names, _install_control_flow, _install_distributed, _ops, _register
-del _jax, _torch, _uncaught, _warn_of_untested
+del _collecting_less, _jax, _torch, _uncaught, _warn_of_untested
+
+_PACKAGES = ("comparing", "convert", "explaining", "federated", "sharding", "view")
+_HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", "show": "view"}
 
 
-def __getattr__(name: str) -> _ModuleType:
-    """`calque.convert`, `federated` and `sharding`, imported when they are asked for."""
-    if name in ("convert", "federated", "sharding"):
+def __getattr__(name: str) -> _Any:
+    """Functions that look at programs, and three packages: imported when they are asked for."""
+    if name in _PACKAGES:
         return _importlib.import_module(f"calque.{name}")
+    if name in _HOMES:
+        found = getattr(_importlib.import_module(f"calque.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'calque' has no attribute {name!r}")
 
 
@@ -111,3 +121,7 @@ __all__ = [
     "to_torch",
     "trace",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

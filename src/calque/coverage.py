@@ -1,4 +1,4 @@
-"""What the conformance suite found about each operator of PyTorch's database (`coverage.json`)."""
+"""The conformance suite's results for each operator of PyTorch's database (`coverage.json`)."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Status:
-    """What is known about one operator.
+    """The suite's results for one operator.
 
     Attributes:
         name: its name in PyTorch's operator database.
@@ -62,7 +62,7 @@ def _status(name: str, row: dict[str, Any]) -> Status:
 
 
 def packed(operators: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What was found about operators, as the file has it: what many have in common stands once.
+    """Returns the results in the file's form, in which what many operators share stands once.
 
     >>> file = packed({"abs": {"family": "arithmetic", "passed": {"eager": ["bool", "int32"]}}})
     >>> file["dtypes"], file["passed"], file["operators"]["abs"]
@@ -79,7 +79,7 @@ def packed(operators: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def unpacked(file: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What `packed` packed."""
+    """Returns the results that `packed` packed."""
     dtypes = [each.split() for each in file["dtypes"]]
     passed = [{mode: dtypes[at] for mode, at in modes.items()} for modes in file["passed"]]
     blank = {"family": "", "decomposed": [], "cpu": []}

@@ -1,5 +1,8 @@
 """The device "jax" for Lightning: after `import calque.lightning`, `Trainer(..., strategy="jax")`.
 
+With `devices=8` the batch is split over eight devices; each has the whole model ("jax"), or a part
+of it ("jax_fsdp"). `JaxStrategy(plan=..., mesh=...)` spreads it in any other way.
+
 Lightning keeps registries of accelerators and strategies; ours are entered into those of
 `lightning.pytorch` and of `pytorch_lightning`, whichever is imported already, or else of the one
 that is installed.
@@ -11,8 +14,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import jax
 import torch
 
+from calque import sharding
+from calque.sharding import P, along
+from calque.sharding.mesh import sharding_of
+
+_Base: Any = object
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -26,68 +35,163 @@ def _imported() -> list[ModuleType]:
     raise ImportError("calque.lightning needs Lightning: pip install lightning")
 
 
-def _register(package: ModuleType) -> None:
+# Lightning's own class comes behind each of these in the class that is registered.
+class _Accelerator(_Base):
+    """JAX's devices: the default one, or several."""
+
+    def setup_device(self, device: torch.device) -> None:
+        if device.type != "jax":
+            raise ValueError(f"the accelerator 'jax' has no device {device}")
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return torch.accelerator.memory_stats()
+
+    def teardown(self) -> None:
+        """Nothing to do: arrays are freed with their tensors."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        return _count(devices)
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [torch.device("jax", 0)] * devices
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def name() -> str:
+        return "jax"
+
+
+class _Strategy(_Base):
+    """Lightning's strategy for "jax": one process, whose model and batches may be spread.
+
+    Args:
+        accelerator: Lightning's.
+        plan: which parameters are split over which axes of the mesh, as `shard_module` takes
+            it. Without it each device has them all.
+        mesh: the mesh; without it the Trainer's `devices`, in one axis, "data".
+        batch: how batches are split: along the mesh's first axis without it. Tensors that it
+            does not divide stay whole.
+    """
+
+    strategy_name = "jax"
+    accelerator_type: type[Any]  # of the same package
+    mixed_precision: type[Any]
+
+    def __init__(
+        self,
+        accelerator: Any = None,
+        plan: sharding.Plan | None = None,
+        mesh: Any = None,
+        batch: sharding.Spec | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__("jax:0", accelerator, **settings)
+        self._plan, self._mesh, self._batch = plan or {}, mesh, batch
+        self._devices: list[torch.device] = []
+
+    @property
+    def accelerator(self) -> Any:
+        """The device's accelerator, whichever one Lightning chooses by default."""
+        return self._accelerator
+
+    @accelerator.setter
+    def accelerator(self, accelerator: Any) -> None:
+        ours = isinstance(accelerator, self.accelerator_type)
+        self._accelerator = accelerator if ours else self.accelerator_type()
+
+    @property
+    def parallel_devices(self) -> list[torch.device]:
+        """One for each that the Trainer is to use."""
+        return self._devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[Any]) -> None:
+        self._devices = devices
+
+    def model_to_device(self) -> None:
+        """Move the model, and spread it over the mesh."""
+        super().model_to_device()
+        count = _count(len(self._devices) or 1)
+        if self._mesh is None and count > 1:
+            self._mesh = sharding.mesh(devices=jax.devices()[:count], data=count)
+        if self._mesh is not None:
+            sharding.shard_module(self.model, self._plan, self._mesh)
+
+    def batch_to_device(self, *args: Any, **kwargs: Any) -> Any:
+        """Move a batch, and split it over the mesh."""
+        moved = super().batch_to_device(*args, **kwargs)
+        if self._mesh is None:
+            return moved
+        apply = importlib.import_module("lightning_utilities.core.apply_func")
+        return apply.apply_to_collection(moved, torch.Tensor, self._split)
+
+    def _split(self, tensor: torch.Tensor) -> torch.Tensor:
+        spec = P(self._mesh.axis_names[0]) if self._batch is None else self._batch
+        try:
+            where = sharding_of(spec, tuple(tensor.shape), self._mesh)
+        except ValueError:
+            return tensor
+        return sharding.constrain(tensor, where)
+
+    @property
+    def precision_plugin(self) -> Any:
+        """The plugin that decides the dtypes."""
+        return super().precision_plugin
+
+    @precision_plugin.setter
+    def precision_plugin(self, plugin: Any) -> None:
+        if isinstance(plugin, self.mixed_precision):
+            _move(plugin)
+        super(_Strategy, type(self)).precision_plugin.fset(self, plugin)
+
+
+def _register(package: ModuleType) -> Any:
+    """Enters the device into the registries of a package, and returns the strategy's class."""
     accelerators = importlib.import_module(f"{package.__name__}.accelerators")
     strategies = importlib.import_module(f"{package.__name__}.strategies")
     precision = importlib.import_module(f"{package.__name__}.plugins.precision")
 
-    class JaxAccelerator(accelerators.Accelerator):
-        """One device: JAX's default one."""
+    class JaxAccelerator(_Accelerator, accelerators.Accelerator):
+        __doc__ = _Accelerator.__doc__
 
-        def setup_device(self, device: torch.device) -> None:
-            if device.type != "jax":
-                raise ValueError(f"the accelerator 'jax' has no device {device}")
-
-        def get_device_stats(self, device: Any) -> dict[str, Any]:
-            return torch.accelerator.memory_stats()
-
-        def teardown(self) -> None:
-            """Nothing to do: arrays are freed with their tensors."""
-
-        @staticmethod
-        def parse_devices(devices: Any) -> int:
-            if devices not in (1, "1", "auto", -1, "-1", [0]):
-                raise ValueError(f"the accelerator 'jax' is one device, not {devices!r}")
-            return 1
-
-        @staticmethod
-        def get_parallel_devices(devices: Any) -> list[torch.device]:
-            return [torch.device("jax", 0)]
-
-        @staticmethod
-        def auto_device_count() -> int:
-            return 1
-
-        @staticmethod
-        def is_available() -> bool:
-            return True
-
-        @staticmethod
-        def name() -> str:
-            return "jax"
-
-    class JaxStrategy(strategies.SingleDeviceStrategy):
-        """Lightning's strategy for one device, on "jax"."""
-
-        strategy_name = "jax"
-
-        def __init__(self, accelerator: Any = None, **settings: Any) -> None:
-            super().__init__("jax:0", accelerator or JaxAccelerator(), **settings)
-
-        @property
-        def precision_plugin(self) -> Any:
-            """What decides the dtypes."""
-            return super().precision_plugin
-
-        @precision_plugin.setter
-        def precision_plugin(self, plugin: Any) -> None:
-            if isinstance(plugin, precision.MixedPrecision):
-                _move(plugin)
-            strategies.SingleDeviceStrategy.precision_plugin.fset(self, plugin)
+    class JaxStrategy(_Strategy, strategies.SingleDeviceStrategy):
+        __doc__ = _Strategy.__doc__
+        accelerator_type = JaxAccelerator
+        mixed_precision = precision.MixedPrecision
 
     if "jax" not in accelerators.AcceleratorRegistry:
         accelerators.AcceleratorRegistry.register("jax", JaxAccelerator)
         strategies.StrategyRegistry.register("jax", JaxStrategy)
+        strategies.StrategyRegistry.register("jax_fsdp", JaxStrategy, plan={"*": along("data")})
+    return JaxStrategy
+
+
+def _count(devices: Any) -> int:
+    """Returns how many devices `Trainer(devices=...)` means: "auto" is one, -1 all.
+
+    Raises:
+        ValueError: there are not so many.
+        NotImplementedError: several, in a program of several processes.
+    """
+    known = len(jax.devices())
+    count: Any = {"auto": 1, "-1": known, "[0]": 1}.get(str(devices), devices)
+    if not str(count).isdecimal() or not 1 <= int(count) <= known:
+        raise ValueError(f"devices={devices!r}: JAX has {known}. Say how many, or -1 for all")
+    if int(count) > 1 and jax.process_count() > 1:
+        raise NotImplementedError(
+            "the strategy 'jax' spreads batches of one process. In several write the loop with "
+            "calque.sharding.loader, which joins the batches of all"
+        )
+    return int(count)
 
 
 def _move(plugin: Any) -> None:
@@ -105,4 +209,4 @@ def _move(plugin: Any) -> None:
 
 
 for _package in _imported():
-    _register(_package)
+    JaxStrategy: Any = _register(_package)

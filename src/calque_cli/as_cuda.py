@@ -1,5 +1,6 @@
 """The jax device in the place of CUDA, for scripts that know no other."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -7,7 +8,8 @@ from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
+
+from calque.upstream.torch_internals import tree_map
 
 _SAME = (
     "current_device",
@@ -61,10 +63,11 @@ class _Renaming(TorchFunctionMode):
 
 @contextmanager
 def standing_in(default: bool = False) -> Iterator[None]:
-    """Within, a program for CUDA runs on the jax device.
+    """Inside this context, a program for CUDA runs on the jax device.
 
     Args:
-        default: whether tensors made without a device are made there, too.
+        default: whether tensors made without a device are made there, too, those of NumPy's
+            arrays among them; and `numpy()` of a tensor there is a copy.
     """
     with ExitStack() as stack:
         for name in _SAME:
@@ -78,13 +81,16 @@ def standing_in(default: bool = False) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch, "load", _renaming(torch.load)))
         if default:
             stack.enter_context(torch.device("jax"))
+            stack.enter_context(mock.patch.object(torch, "from_numpy", _on_the_device))
+            plain = torch.Tensor.numpy
+            stack.enter_context(mock.patch.object(torch.Tensor, "numpy", _by_the_cpu(plain)))
         stack.enter_context(_Renaming())
         yield
 
 
 def _of_any_device(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = pytree.tree_map(renamed, (args, kwargs))
+        args, kwargs = tree_map(renamed, (args, kwargs))
         return function(*args, **kwargs)
 
     return call
@@ -94,6 +100,20 @@ def _renaming(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         named = {name: renamed(value) for name, value in kwargs.items()}
         return function(*map(renamed, args), **named)
+
+    return call
+
+
+def _on_the_device(array: Any, plain: Any = torch.from_numpy) -> torch.Tensor:
+    caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+    if caller in ("calque", "torch"):  # on their way between the device and the CPU
+        return plain(array)
+    return plain(array).to("jax")
+
+
+def _by_the_cpu(numpy: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return numpy(tensor.cpu() if tensor.device.type == "jax" else tensor, *args, **kwargs)
 
     return call
 

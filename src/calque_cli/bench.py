@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from calque.upstream.torch_internals import tree_leaves
 from calque_cli.output import as_json, emit, table
 from calque_cli.program import loaded, program_options
 
@@ -38,9 +39,9 @@ def command(
 
 def _measured(fn: Any, args: tuple[Any, ...], seconds: float) -> list[dict[str, Any]]:
     import torch
-    from torch.utils import _pytree as pytree
 
     import calque
+    from calque.upstream.torch_internals import pytree
 
     def on(device: str) -> tuple[Any, tuple[Any, ...]]:
         moved = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().to(device), args)
@@ -75,7 +76,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
     started = time.perf_counter()
     result = run()
-    for leaf in torch.utils._pytree.tree_leaves(result):
+    for leaf in tree_leaves(result):
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "jax":
             torch.jax.synchronize()
             break

@@ -3,10 +3,13 @@
 import click
 from click.shell_completion import get_completion_class
 
+from calque_cli.output import as_json, emit
+
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
+@as_json
+def command(shell: str, json_: bool) -> None:
     """Print the script that completes `calque` in a shell.
 
     In bash: eval "$(calque completion bash)".
@@ -15,4 +18,8 @@ def command(shell: str) -> None:
 
     made = get_completion_class(shell)
     assert made is not None
-    click.echo(made(calque, {}, "calque", "_CALQUE_COMPLETE").source())
+    script = made(calque, {}, "calque", "_CALQUE_COMPLETE").source()
+    if json_:
+        emit({"shell": shell, "script": script})
+    else:
+        click.echo(script)

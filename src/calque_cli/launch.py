@@ -1,6 +1,11 @@
 """`calque launch program.py`."""
 
+import sys
+import time
+
 import click
+
+from calque_cli.output import emit
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True})
@@ -9,6 +14,12 @@ import click
 @click.option("--nodes", type=int, default=1, help="Machines that run as many processes.")
 @click.option("--node", type=int, default=0, help="The number of this machine, from 0.")
 @click.option("--coordinator", help="host:port, a free port of the first machine.")
+@click.option(
+    "--json",
+    "json_",
+    is_flag=True,
+    help="Print one JSON value at the end; what the program prints goes to standard error.",
+)
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -19,6 +30,7 @@ def command(
     nodes: int,
     node: int,
     coordinator: str | None,
+    json_: bool,
     program: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -32,7 +44,13 @@ def command(
         job = Job([program, *arguments], processes, devices, nodes, node, coordinator)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    ctx.exit(start(job))
+    if not json_:
+        ctx.exit(start(job))
+    started = time.perf_counter()
+    status = start(job, sys.stderr.fileno())
+    seconds = time.perf_counter() - started
+    emit({"program": program, "processes": processes, "status": status, "seconds": seconds})
+    ctx.exit(status)
 
 
 command.allow_interspersed_args = False  # what follows the program is the program's

@@ -1,5 +1,6 @@
 """The verbs of `calque`, each loaded when it is called."""
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,15 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         return importlib.import_module(f"{_HOME}.{cmd_name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS)
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See calque --help."
+            ctx.fail(f"there is no command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -42,6 +42,8 @@ def command(
         and (status.failed or not gaps)
     ]
     if not chosen:
+        if json_:
+            emit([])
         click.echo(_nothing(patterns, [status.name for status in everything]), err=True)
         ctx.exit(1)
     if json_:

@@ -1,8 +1,8 @@
-"""What a verb prints: text for people, or one JSON value with `--json`."""
+"""Output of a verb: text for people, or one JSON value with `--json`."""
 
 import json
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -12,6 +12,15 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON val
 def emit(value: Any) -> None:
     """Print a value as JSON."""
     click.echo(json.dumps(value, indent=2, default=str))
+
+
+def refuse(ctx: click.Context, what: str, error: object, json_: bool) -> NoReturn:
+    """Tell why a verb has failed, and end with status 1."""
+    if json_:
+        emit({"error": str(error)})
+    else:
+        click.echo(f"{coloured(what, 'red')} {error}", err=True)
+    ctx.exit(1)
 
 
 def coloured(text: str, colour: str) -> str:

@@ -2,7 +2,7 @@
 
 import click
 
-from calque_cli.output import as_json, coloured, emit
+from calque_cli.output import as_json, emit, refuse
 from calque_cli.program import loaded, program_options
 from calque_cli.trace import node_of
 
@@ -33,8 +33,7 @@ def command(
         recording = calque.record(fn, *args)
         graph = recording.graph(level=level)  # pyright: ignore[reportArgumentType]
     except calque.TraceError as error:
-        click.echo(f"{coloured('not recorded:', 'red')} {error}", err=True)
-        ctx.exit(1)
+        refuse(ctx, "not recorded:", error, json_)
     if json_:
         emit([node_of(node) for node in graph.graph.nodes])
     else:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from calque_cli.output import as_json, coloured, emit
+from calque_cli.output import as_json, emit, refuse
 from calque_cli.program import loaded, program_options
 
 
@@ -25,8 +25,7 @@ def command(
     try:
         graph = calque.trace(fn, *args)
     except calque.TraceError as error:
-        click.echo(f"{coloured('not traced:', 'red')} {error}", err=True)
-        ctx.exit(1)
+        refuse(ctx, "not traced:", error, json_)
     if json_:
         emit([node_of(node) for node in graph.graph.nodes])
     else:

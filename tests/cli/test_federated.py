@@ -59,6 +59,7 @@ def test_what_cannot_be_shown_is_an_error(arguments, status, message):
     assert message in shown.output
 
 
+@pytest.mark.conformance
 def test_demo_trains_by_three_algorithms():
     shown = run("demo", "--rounds", "3", "--clients", "8", "--json")
     assert shown.exit_code == 0

@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
+from calque_cli.as_cuda import standing_in
 from calque_cli.main import VERBS, command, main
 
 PROGRAMS = "tests.cli.programs"
@@ -159,6 +162,7 @@ print(torch.ones(1).device.type)
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("default", [False, True])
 def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     script = tmp_path / "script.py"
@@ -176,6 +180,23 @@ def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     ]
 
 
+def test_a_verb_that_is_misspelt_is_answered_with_the_nearest():
+    for wrong, right in (("explian", "explain"), ("record_", "record"), ("op", "ops")):
+        shown = run(wrong)
+        assert shown.exit_code == 2
+        assert f"no command '{wrong}'" in shown.output and right in shown.output
+    assert "See calque --help" in run("zzz").output
+
+
+def test_a_script_without_devices_goes_between_numpy_and_the_device():
+    with standing_in(default=True):
+        x = torch.from_numpy(np.ones(3, np.float32))
+        assert x.device.type == "jax"
+        assert (x * 2).numpy().tolist() == [2.0, 2.0, 2.0]
+        assert np.asarray(x).sum() == 3.0
+    assert torch.from_numpy(np.ones(3)).device.type == "cpu"
+
+
 def test_a_closed_pipe_is_no_traceback():
     reading = f"{sys.executable} -m calque ops | head -2"
     done = subprocess.run(reading, shell=True, capture_output=True, text=True, env=os.environ)
@@ -186,4 +207,4 @@ def test_a_closed_pipe_is_no_traceback():
 def test_main_gives_the_status(capsys):
     assert main(["ops", "relu"]) == 0
     assert main(["nosuch"]) == 2
-    assert "No such command 'nosuch'" in capsys.readouterr().err
+    assert "there is no command 'nosuch'" in capsys.readouterr().err

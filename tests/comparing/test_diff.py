@@ -63,6 +63,7 @@ def test_graphs_of_one_program_agree(first: str, second: str) -> None:
     assert found.compared > 8
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("second", GRAPHS)
 @pytest.mark.parametrize("first", ["symbolic", "recorded"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "Counter"])
@@ -286,3 +287,9 @@ def test_without_arguments_parameters_are_told_apart() -> None:
     graphs = [calque.trace(Two(swapped), x) for swapped in (False, True)]
     assert calque.diff(*graphs).first.kind == "structure"  # type: ignore[union-attr]
     assert not calque.diff(graphs[0], torch.export.export(Two(False), (x,)))
+
+
+@pytest.mark.parametrize("devices", [("cpu",), "cpu"])
+def test_devices_are_one_for_each_graph(devices: Any) -> None:
+    with pytest.raises(ValueError, match="one for each graph"):
+        calque.diff(torch.relu, torch.relu, torch.ones(2), devices=devices)

@@ -10,6 +10,7 @@ import torch
 
 import calque
 from calque.convert import load, save
+from calque.tracing.graph.templates import take_apart
 from tests.conformance.tracecheck import made
 
 pytestmark = [
@@ -25,6 +26,14 @@ SAVED = (
     *("transformers/dinov3_vit", "transformers/audio_spectrogram"),
     *("timm/test_convnext", "timm/test_vit", "timm/eva02_tiny_patch14_224", "timm/densenet121"),
     *("timm/convit_tiny", "timm/visformer_tiny", "timm/starnet_s1"),
+    *(
+        "nn/transformer",
+        "transformers/llava",
+        "transformers/qwen3",
+        "transformers/phi",
+        "transformers/pegasus",
+        "diffusers/flux",
+    ),
 )
 
 
@@ -41,9 +50,9 @@ def round_trip(name: str, directory: Path) -> None:
         expected = model(**copy.deepcopy(fresh))
     arrays: Any = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.numpy(), fresh)
     found = [np.asarray(leaf) for leaf in _leaves(load(directory)(**arrays))]
-    tensors = [t.detach().numpy() for t in _leaves(expected) if isinstance(t, torch.Tensor)]
-    if not isinstance(expected, (torch.Tensor, tuple, list)):  # an object is its tensors, once each
-        tensors = tensors[: len(found)]
+    plain = isinstance(expected, torch.Tensor) or type(expected) in (tuple, list, dict)
+    parts = _leaves(expected) if plain else take_apart(expected)[1]  # its tensors, once each
+    tensors = [t.detach().numpy() for t in parts if isinstance(t, torch.Tensor)]
     for a, b in zip(found, tensors, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * max(1.0, float(np.abs(b).max())))
 

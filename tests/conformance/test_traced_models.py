@@ -54,7 +54,10 @@ NOT_LOWERED: dict[str, tuple[type[Exception], ...]] = dict.fromkeys(
 )
 NOT_LOWERED["nn/transformer"] = (RuntimeError,)  # nested tensors, on PyTorch's fast path
 
-GUARDED = ("transformers/switch_transformers", "torch_geometric/gcn")
+GUARDED = (
+    *("transformers/switch_transformers", "torch_geometric/gcn"),
+    *("torchvision/detection/mask_rcnn", "torchvision/detection/ssd"),
+)
 """Recorded, what they do depends on values: other inputs go another way, and are told so."""
 
 ENTRIES = [(name, tracer) for name in MODELS for tracer in ("calque", "lowered", "recorded")]

@@ -265,3 +265,38 @@ def test_a_result_may_have_strings_beside_its_tensors(tmp_path: Path) -> None:
     found = load(tmp_path / "program")(np.full(2, 3.0, np.float32))
     assert found["name"] == "b"
     assert found["a"].tolist() == [6.0, 6.0]
+
+
+def reads(x: Tensor) -> Tensor:
+    if (x > 10).any() or x[0].tolist() != 1.5:
+        return x
+    return x * int(x[1]) + x.max().item()
+
+
+def test_values_that_were_read_are_compared_by_what_is_loaded(tmp_path: Path) -> None:
+    x = torch.tensor([1.5, 2.5])
+    save(calque.record(reads, x), tmp_path)
+    loaded = load(tmp_path)
+    np.testing.assert_allclose(np.asarray(loaded(x.numpy())), reads(x).numpy())
+    with pytest.raises(
+        calque.TraceError, match=r"test_files.py:\d+.*was False, and now it is True"
+    ):
+        loaded(np.float32([1.5, 20.0]))
+    with pytest.raises(calque.TraceError, match=r"(?s)test_files.py:\d+.*outside of jax.jit"):
+        jax.jit(loaded)(x.numpy())
+
+
+def test_a_read_that_json_has_no_form_of_is_refused_at_its_line(tmp_path: Path) -> None:
+    recording = calque.record(lambda x: x * len(repr(x)), torch.ones(2))
+    with pytest.raises(ConversionError, match=r"test_files.py:\d+.*reads a value"):
+        save(recording, tmp_path)
+
+
+def test_a_read_without_its_value_is_refused(tmp_path: Path) -> None:
+    save(calque.record(reads, torch.tensor([1.5, 2.5])), tmp_path)
+    told = json.loads((tmp_path / PROGRAM).read_text())
+    for operator in told["operators"]:
+        operator.pop("gave", None)
+    (tmp_path / PROGRAM).write_text(json.dumps(told))
+    with pytest.raises(ConversionError, match="checks no value of a tensor"):
+        load(tmp_path)

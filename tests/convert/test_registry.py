@@ -256,3 +256,116 @@ def test_a_program_of_which_a_part_is_used_elsewhere_is_opened() -> None:
     nodes = converters.convert(calque.record(Keeps(), torch.ones(1, 2))).nodes
     assert "whole" not in nodes
     assert nodes[0] == "linear"
+
+
+def test_a_value_that_is_read_is_a_call_to_convert() -> None:
+    recording = calque.record(lambda x: x * x.sum().item(), torch.ones(2))
+    converted = Converters().convert(recording)
+    assert "Tensor.item" in [placeholder.call.op for placeholder in converted.placeholders]
+
+
+def test_an_operator_without_an_overload_is_all_of_them() -> None:
+    recording = calque.record(lambda x: (x + x) * 2, torch.ones(2))
+    for target in (torch.ops.aten.add, "aten.add"):
+        converters = Converters(level="aten")
+        converters.operator(target)(lambda call: call.op)
+        assert converters.convert(recording).nodes[0] == "aten.add.Tensor"
+
+
+def test_a_predicate_that_raises_leaves_a_placeholder_with_the_reason() -> None:
+    converters = Converters()
+    converters.when(lambda call: call.arguments["other"] == 2)(lambda call: call.op)
+    recording = calque.record(lambda x: x.relu() * 2, torch.ones(2))
+    relu, times = converters.convert(recording).nodes
+    assert times == "Tensor.mul"
+    assert "raised KeyError: 'other'" in relu.reason
+    assert list(converters.coverage(recording).missing) == ["Tensor.relu"]
+
+
+def test_what_cannot_be_registered_or_converted_is_told() -> None:
+    with pytest.raises(ValueError, match="level is 'module'"):
+        Converters(level="module")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="no class of modules"):
+        Converters().module(nn.ReLU())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"calque\.record\(model"):
+        Converters().convert(nn.ReLU())  # pyright: ignore[reportArgumentType]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x)) + x
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(self.second(self.first(x)).sum(0))
+
+
+def test_a_predicate_claims_a_composite_module_whole() -> None:
+    recording = calque.record(Shared(), torch.ones(2, 3))
+    converters = Converters()
+
+    @converters.when(lambda call: call.kind == "module" and call.path == "first")
+    def first(call: Call) -> Any:
+        return call.path, sorted(call.weights), call.arguments["x"].shape
+
+    weights = ["linear.bias", "linear.weight"]
+    nodes = converters.convert(recording).nodes
+    assert [n for n in nodes if isinstance(n, tuple) and n[0] == "first"] == [
+        ("first", weights, (2, 3)),
+        ("first", weights, (3,)),
+    ]
+    opened = [n.call.op for n in nodes if isinstance(n, Placeholder)]
+    assert opened == ["torch.nn.functional.linear", "torch.relu", "Tensor.add", "Tensor.sum"]
+    assert converters.coverage(recording).claimed == {f"{Block.__module__}.Block": 2}
+
+
+def test_a_predicate_claims_one_call_of_a_module_and_leaves_another() -> None:
+    converters = Converters()
+
+    @converters.when(lambda call: call.kind == "module" and call.inputs[0].shape == (3,))
+    def vector(call: Call) -> Any:
+        return call.inputs[0].name, call.outputs[0].shape
+
+    nodes = converters.convert(calque.record(Shared(), torch.ones(2, 3))).nodes
+    assert nodes[-1] == ("sum_1", (3,))
+    assert len(nodes) == 8
+
+
+def test_the_outermost_module_that_a_predicate_claims_is_one_call() -> None:
+    recording = calque.record(Shared(), torch.ones(2, 3))
+    converters = Converters()
+    converters.when(lambda call: call.kind == "module")(lambda call: call.path)
+    assert converters.convert(recording).nodes == [""]
+    converters.when(lambda call: call.path == "")(lambda call: call.no_such_name)
+    assert converters.convert(recording).placeholders[0].call.kind == "module"
+
+
+class Several(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"sum": x.sum(), "parts": [x + 1, None], "pair": (x, {"twice": x * 2})}
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_results_of_a_module_in_any_containers_have_names_and_shapes(level: Any) -> None:
+    inner = Several()
+    converters = Converters(level)
+    converters.module(Several)(lambda call: [(out.name, out.shape) for out in call.outputs])
+
+    def program(x: Tensor) -> Tensor:
+        found = inner(x.abs())
+        return found["parts"][0] + found["pair"][1]["twice"]
+
+    first, last = converters.convert(calque.record(program, torch.ones(2))).nodes[1:]
+    names = ["sum", "parts.0", "pair.1.twice"]
+    assert [name.partition(".")[2] for name, _ in first if "pair.0" not in name] == names
+    assert [info.shape for info in last.call.inputs] == [(2,), (2,)]
+    assert {info.name for info in last.call.inputs} <= {name for name, _ in first}

@@ -105,6 +105,7 @@ def outcome(case: Case, device: str) -> tuple[Exception | None, list[str]]:
     return None, []
 
 
+@pytest.mark.sampled(400)
 @pytest.mark.parametrize("case", [pytest.param(c, id=n) for n, c in CASES.items()])
 def test_raises_what_the_cpu_raises(case: Case) -> None:
     expected, changed_there = outcome(case, "cpu")

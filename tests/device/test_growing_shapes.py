@@ -61,6 +61,21 @@ def test_parameters_of_different_lengths_are_no_growth():
     assert warned(step) == []
 
 
+def test_depthwise_kernels_of_an_optimizer_are_no_growth():
+    widths = (2, 4, 5, 6, 7, 8)
+    kernels = [nn.Parameter(torch.ones(n, 1, 3, 3).to("jax")) for n in widths]
+    optimizer = torch.optim.SGD(kernels, lr=0.1, momentum=0.9, foreach=False)
+
+    def train():
+        for one in kernels:
+            nn.init.normal_(one)
+            one.grad = torch.empty_like(one)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    assert warned(train) == []
+
+
 def test_a_growing_vector_is_said():
     def grow():
         for length in range(60, 70):

@@ -36,6 +36,7 @@ CALLS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_new_shapes_do_not_pile_up(call, bound) -> None:
     bound(8)
@@ -79,6 +80,8 @@ def test_results_are_the_same_when_everything_is_compiled_again(bound) -> None:
         x[2:] -= 1
     with pytest.raises(ValueError, match="at least one"):
         bound(0)
+    with pytest.raises(TypeError, match="a number of programs, not str 'x'"):
+        bound("x")
 
 
 def test_a_bound_that_is_too_low_is_told(bound, caplog) -> None:
@@ -122,6 +125,7 @@ print(resident() - before, len(jitted.programs))
 """
 
 
+@pytest.mark.conformance
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_shapes() -> None:
     done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, timeout=280)

@@ -164,3 +164,21 @@ def test_an_optimizer_made_before_a_lazy_module_moves_updates_it():
     layer(x).sum().backward()
     sgd.step()
     torch.testing.assert_close(layer.weight.detach(), before - 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_modules_of_torchscript_move_with_their_ties_and_their_optimizer() -> None:
+    plain = tied()
+    model = nn.Sequential(torch.jit.script(plain), nn.Tanh())
+    twin = nn.Sequential(tied(), nn.Tanh())
+    twin[0].load_state_dict(plain.state_dict())
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin)]
+    model.to("jax")
+    assert {value.device.type for value in model.state_dict().values()} == {"jax"}
+    for m, optimizer, device in zip((model, twin), optimizers, ("jax", "cpu"), strict=True):
+        m(torch.ones(2, 3, device=device)).sum().backward()
+        optimizer.step()
+    assert len(list(model.parameters())) == len(list(twin.parameters()))
+    model.to("cpu")
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)

@@ -57,6 +57,7 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert _files(tmp_path) == kept
 
 
+@pytest.mark.conformance
 def test_what_jax_was_told_stays(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     _, place = _run(str(ours), str(theirs))

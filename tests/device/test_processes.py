@@ -236,6 +236,7 @@ def test_calque_leaves_jax_and_torch_alone_and_a_forked_child_does_not_hang() ->
     run(ALONE + FORKED)
 
 
+@pytest.mark.conformance
 def test_compiled_functions_refuse_to_run_in_a_forked_child() -> None:
     run(COMPILED_AND_FORKED)
 
@@ -245,5 +246,6 @@ def test_tensors_travel_between_processes_or_say_why_not(tmp_path: Path) -> None
     run(tmp_path / "program.py")
 
 
+@pytest.mark.conformance
 def test_torch_compile_works_on_the_cpu_and_around_the_device() -> None:
     run(COMPILED)

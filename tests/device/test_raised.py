@@ -38,6 +38,7 @@ def check_every_kind(threads: bool) -> None:
         assert after.grad.tolist() == [2, 2, 2]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [True, False])
 def test_an_exception_in_a_hook_is_raised_by_backward(threads):
     # In a process of its own: what is tested for would end this one.

@@ -195,6 +195,7 @@ thread.join()
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", IMPORTS)
 def test_handlers_from_before_the_import_are_wrapped_and_nothing_else_changes(where):
     program = BEFORE + IMPORTS[where] + AFTER

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import calque  # noqa: F401
+import calque
 from calque.device.memory.cell import cell_of, is_whole
 
 Tensor = torch.Tensor
@@ -355,3 +355,23 @@ def test_resize_keeps_the_elements_in_memory_order() -> None:
         assert x.tolist() == [[0, 1], [2, 3]]
         x.resize_(3, 4)
         assert x.reshape(-1)[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_view_that_nobody_may_differentiate_is_shown():
+    def shown(device):
+        weight = torch.ones((), device=device, requires_grad=True)
+        base = torch.arange(4.0, device=device).reshape(2, 2)
+        view, _ = base.unbind()
+        base.mul_(weight)
+        return repr(view), view
+
+    text, view = shown("jax")
+    with pytest.raises(RuntimeError, match="returns multiple views"):
+        assert view.grad_fn
+    assert text == shown("cpu")[0].replace("grad_fn", "device='jax:0', grad_fn")
+
+    @calque.jit
+    def run():
+        assert isinstance(shown("jax")[0], str)
+
+    run()

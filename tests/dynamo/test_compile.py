@@ -551,6 +551,7 @@ def test_an_array_that_somebody_holds_is_not_taken_away():
     assert x.tolist() == alias.tolist() == [4, 4, 4]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_compiled_optimizer_updates_in_place(kind):
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).to("jax")

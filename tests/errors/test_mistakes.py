@@ -177,6 +177,18 @@ calque.jit(3)  # here
 """,
         "write `calque.jit(fn)`",
     ),
+    "a module of TorchScript": (
+        """
+import warnings
+warnings.simplefilter("ignore")
+scripted = torch.jit.script(nn.Linear(3, 1)).to("jax")
+@calque.jit
+def f(x):
+    return scripted(x)
+f(x)  # here
+""",
+        "Jit the module that it was made from",
+    ),
     "a wrong option": (
         """
 calque.jit(model, max_programs="x")  # here
@@ -284,3 +296,34 @@ def test_errors_that_calque_has_no_part_in_are_printed_as_ever(tmp_path):
     program = tmp_path / "mistake.py"
     program.write_text("import calque, json\njson.loads('{')\n")
     assert any("json/decoder.py" in row for row in _answer(program))
+
+
+WORKER = """
+import torch, calque
+torch.ones(1, device="jax")
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, i): return torch.full((3,), float(i), device="jax")  # here
+
+for batch in torch.utils.data.DataLoader(Rows(), num_workers=1):
+    pass
+"""
+
+
+def test_a_loaders_worker_that_uses_the_device_is_answered_as_briefly(tmp_path):
+    program = tmp_path / "mistake.py"
+    program.write_text(WORKER)
+    said = _answer(program)
+    assert len(said) <= 15, said
+    assert all("mistake.py" in row for row in said if row.lstrip().startswith("File ")), said
+    line = 1 + next(i for i, row in enumerate(WORKER.splitlines()) if row.endswith("# here"))
+    assert any(f'mistake.py", line {line}' in row for row in said), said
+    assert 'move the batch in the training loop: `batch.to("jax")`' in said[-2] + said[-1], said
+
+
+def test_what_goes_wrong_in_a_worker_without_calque_is_printed_as_ever(tmp_path):
+    program = tmp_path / "mistake.py"
+    program.write_text(WORKER.replace('torch.full((3,), float(i), device="jax")', "1 / 0"))
+    said = _answer(program)
+    assert any("fetch.py" in row for row in said), said

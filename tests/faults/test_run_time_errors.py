@@ -82,7 +82,7 @@ def test_no_log_of_what_is_raised(caplog):
     run = calque.jit(small)
     with pytest.raises(Refused):
         run(ones(3) * 5)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @doors()

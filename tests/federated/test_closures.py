@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from calque import federated as fed
 
@@ -98,3 +99,21 @@ def test_a_polymorphic_function_sees_the_container_of_each_call() -> None:
 
     calls = ([1.0, 2.0], (1.0, 2.0), {"x": 1.0}, Point(1.0), [1.0, 2.0])
     assert [int(which(value)) for value in calls] == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_tensor_that_was_written_to_is_an_error_for_other_sizes(device: str) -> None:
+    scale = torch.ones((), device=device)
+    scaled = fed.local("float32[?]")(lambda x: x * scale)
+    assert scaled(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    scale.add_(1)
+    with pytest.raises(fed.FederatedTypeError, match="'scale', whose tensors have been written to"):
+        scaled(np.ones(3, np.float32))
+
+
+def test_a_module_that_was_trained_is_an_error_for_other_sizes() -> None:
+    module = torch.nn.Linear(1, 1)
+    applied = fed.local("float32[?,1]")(lambda x: module(x))
+    module.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
+    with pytest.raises(fed.FederatedTypeError, match="'module', whose tensors"):
+        applied(np.ones((3, 1), np.float32))

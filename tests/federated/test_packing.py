@@ -1,5 +1,6 @@
 """Arguments are bound as Python binds them, and packed into one."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,11 @@ def test_arguments_of_another_type_are_refused_with_both(value: Any, shown: str)
         comp(value)
     assert shown in str(caught.value)
     assert "test_packing.py" in str(caught.value)
+
+
+def test_a_function_of_c_that_tells_no_signature_takes_arguments_by_position() -> None:
+    with pytest.raises(ValueError, match="no signature"):
+        inspect.signature(torch.maximum)
+    greater = fed.local("int32", "int32")(torch.maximum)
+    assert str(greater.type_signature) == "(<int32,int32> -> int32)"
+    assert int(greater(2, 5)) == 5

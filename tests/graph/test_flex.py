@@ -128,13 +128,13 @@ def test_the_gradient_of_a_table_needs_no_table_for_each_score(monkeypatch):
     q = torch.randn(1, 1, length, E, device="jax", requires_grad=True)
     table = torch.zeros(2 * length, device="jax", requires_grad=True)
     sizes = []
-    original = graph.jaxpr_as_fun
+    original = graph.materialized
 
     def watched(closed):
         sizes.extend(v.aval.size for e in closed.jaxpr.eqns for v in e.outvars)
         return original(closed)
 
-    monkeypatch.setattr(graph, "jaxpr_as_fun", watched)
+    monkeypatch.setattr(graph, "materialized", watched)
     torch.compile(flex, backend="calque")(q, table).sum().backward()
     assert table.grad.shape == table.shape
     assert max(sizes) < 4 * length * length

@@ -40,12 +40,14 @@ def same(found, expected, exactly):
             torch.testing.assert_close(one, other, **tolerance)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_is_seen(change):
     found = on_the_short_way([change], momentum=0.5)
     same(found, run("cpu", [change], momentum=0.5), exactly=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_both_ways_agree_after_any_changes(seed):
     """One sequence each: to trace and to compile takes far longer than the calls."""

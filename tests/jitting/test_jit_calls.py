@@ -310,3 +310,11 @@ def test_programs_that_call_back_with_other_values_are_other_programs():
         for kind, y in [("above", 0.5), ("above", 1.5), ("below", 1.5), ("below", 2.5)]:
             assert jitted(x.to("jax"), kind, y).tolist() == f(x, kind, y).tolist()
     assert jitted.compilations == len(jitted.history) == 4
+
+
+def test_iterators_as_arguments_are_read_by_the_function():
+    total = calque.jit(lambda xs, scale: sum(x * scale for x in xs))
+    for i in range(3):
+        xs = [torch.full((2,), float(j + i), device="jax") for j in range(3)]
+        assert total((x for x in xs), 2.0).tolist() == [6.0 * (i + 1)] * 2
+        assert total(scale=2.0, xs=iter(xs)).tolist() == [6.0 * (i + 1)] * 2

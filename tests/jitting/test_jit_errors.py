@@ -1,6 +1,7 @@
 """What cannot be traced is one short error that changes nothing; the user's own errors pass."""
 
 import copy
+import io
 import traceback
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import calque
+from calque import TraceError
 
 
 def ones(*shape):
@@ -82,6 +84,58 @@ def test_a_traced_tensor_is_printed_as_one(capsys):
     assert "tensor(shape=(2,), dtype=torch.float32, device='jax:0'" in shown
     assert f"{ones(1)}" == "tensor([1.], device='jax:0')"
     assert f"{ones(1)[0]}" == "1.0"
+
+
+def test_text_of_a_traced_tensor_that_decides_is_refused():
+    def scale(x):
+        text = f"loss {x} at step 3"
+        return x * 2 if "1.0" in text else x * 3
+
+    with pytest.raises(calque.TraceError, match="in scale: the text of a tensor is read"):
+        calque.jit(scale)(ones(2))
+
+
+def in_a_closure(x):
+    text = f"loss {x} at step 3"
+    return x * (lambda: len(text))()
+
+
+def of_an_exception(x):
+    try:
+        raise ValueError(f"loss {x}")
+    except ValueError as error:
+        return x * len(str(error))
+
+
+def as_keys(x):
+    return x * len({f"loss {x}", f"loss {x * 2}"})
+
+
+def of_a_stream(x):
+    stream = io.StringIO()
+    print("loss", x, file=stream)
+    return x * len(stream.getvalue())
+
+
+@pytest.mark.parametrize("reads", [in_a_closure, of_an_exception, as_keys, of_a_stream])
+def test_text_that_decides_where_no_bytecode_tells_is_refused_at_the_second_call(reads):
+    run = calque.jit(reads)
+    run(ones(2))
+    for _ in range(2):
+        with pytest.raises(calque.TraceError, match="the text of a tensor is read"):
+            run(ones(2))
+
+
+def test_text_that_is_only_shown_leaves_the_program_as_it_is(capsys):
+    @calque.jit
+    def show(x):
+        text = f"loss {x} at step 3"
+        print(text, "-" * len(text) if isinstance(text, str) else "")
+        return x * 2
+
+    assert [show(ones(2)).tolist() for _ in range(3)] == [[2, 2]] * 3
+    assert capsys.readouterr().out.count("traced by calque.jit") == 2
+    assert show.history == ["first call"]
 
 
 REMEDIES = {
@@ -285,3 +339,30 @@ def test_the_loss_of_a_step_says_that_its_graph_is_freed():
     assert repr(loss).endswith("grad_fn=<FreedBackward>)")
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
+
+
+_KEPT: list[str] = []
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * 2 if "1." in repr(x) else x * 3,
+        lambda x: x * len(f"{x}"),
+        lambda x: x * len("x: " + str(x).strip()),
+        lambda x: x if str(x) == "tensor([1., 1.])" else x + 1,
+        lambda x: {repr(x): x}[repr(x)],
+    ],
+)
+def test_text_of_a_traced_tensor_must_not_be_read(fn):
+    with pytest.raises(TraceError, match=r"test_jit_errors.py:\d+ in .*text of a tensor is read"):
+        calque.jit(fn)(ones(2))
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: (x, f"loss {x}"), lambda x: _KEPT.append(f"{x}, {x * 2}"), lambda x: [str(x)]]
+)
+def test_text_of_a_traced_tensor_must_not_outlive_the_trace(fn):
+    with pytest.raises(TraceError, match=r"test_jit_errors.py:\d+ in .*outlives"):
+        calque.jit(fn)(ones(2))
+    assert not _KEPT

@@ -56,6 +56,24 @@ def test_a_cpu_argument_that_is_also_a_variable():
     assert twice(table, torch.ones(2)).tolist() == [21, 21]
 
 
+def test_zeros_of_cpu_tensors_have_signs():
+    table = torch.zeros(2)
+    run = calque.jit(lambda x: x * float(torch.atan2(table, torch.tensor(-1.0))[0]))
+    for zero in (0.0, -0.0, 0.0):
+        table.fill_(zero)
+        expected = torch.atan2(torch.tensor(zero), torch.tensor(-1.0))
+        assert run(ones(1)).tolist() == [expected.item()]
+    assert len(run.history) == 2
+
+
+def test_nan_in_a_cpu_tensor_is_no_change():
+    table = torch.tensor([float("nan"), 2.0])
+    run = calque.jit(lambda x: x * table.nansum().item())
+    for _ in range(4):
+        assert run(ones(1)).tolist() == [2]
+    assert len(run.history) <= 2
+
+
 def test_cpu_arguments_that_the_function_computes_with():
     run = calque.jit(lambda x, t: x * (t + 1).to("jax") if t.sum() > 0 else x)
     assert run(ones(2), torch.ones(2)).tolist() == [2, 2]
@@ -219,3 +237,41 @@ def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
         asked(x * float("nan"))
     with pytest.raises(ValueError, match="invalid values"):
         torch.distributions.Categorical(logits=x * float("nan"))
+
+
+WRITES = {
+    "item": lambda c: c.__setitem__(0, 5.0),
+    "view": lambda c: c[:1].add_(1),
+    "detached": lambda c: c.detach().add_(1),
+    "data": lambda c: c.data.mul_(2),
+    "numpy": lambda c: c.numpy().__setitem__(0, 5.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_a_write_into_a_part_of_a_cpu_tensor_from_outside_is_refused(write):
+    counts = torch.ones(3)
+
+    def step(x):
+        write(counts)
+        return x * 2
+
+    with pytest.raises(calque.TraceError, match=r"test_jit_host.py:\d+ in .*CPU tensor of shape"):
+        calque.jit(step)(torch.ones(2, device="jax"))
+
+
+def test_cpu_memory_made_in_the_call_may_be_written_through_any_tensor():
+    def step(x):
+        weight = torch.nn.Parameter(torch.empty(4))
+        torch.nn.init.ones_(weight)
+        table = torch.zeros(4)
+        table[1:] += 2
+        table.data[0] = 1
+        literal = torch.tensor([1.0, 2, 3, 4])
+        literal[0] = 5
+        return x * (weight.detach() + table + literal).to(x.device)
+
+    run = calque.jit(step)
+    for number in (1.0, 2.0):
+        x = torch.full((4,), number)
+        assert run(x.to("jax")).tolist() == step(x).tolist()

@@ -159,9 +159,9 @@ def test_objects_that_cannot_be_taken_apart_are_warned_of():
 
     for _ in range(6):
         assert call().tolist() == [2, 2]
-    with pytest.warns(calque.RetraceWarning, match="argument 0 is another Owning object"):
+    with pytest.warns(calque.RetraceWarning, match="argument 0 now refers to a different Owning"):
         call()
-    assert double.history[-1] == "argument 0 is another Owning object than it was"
+    assert double.history[-1] == "argument 0 now refers to a different Owning object"
 
 
 def test_objects_made_anew_for_each_call_are_served_by_one_program():

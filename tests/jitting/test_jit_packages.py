@@ -39,9 +39,9 @@ def test_another_entry_of_a_registry_is_called(activations, look):
     activations.ACT2FN["relu"] = Hundredfold
     assert [f(x).tolist() for _ in range(2)] == [[100, 100]] * 2
     assert f.history[1:] == [
-        "ACT2FN['relu'] is another object than it was"
+        "ACT2FN['relu'] now refers to a different object"
         if look is by_a_function_of_the_package
-        else "transformers.activations.ACT2FN['relu'] is another object than it was"
+        else "transformers.activations.ACT2FN['relu'] now refers to a different object"
     ]
 
 

@@ -77,6 +77,7 @@ def close(actual, expected, tolerance=2e-4):
     )
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_as_on_the_cpu(name):
     make = OPTIMIZERS[name]

@@ -256,3 +256,91 @@ def _written_result(device, jit, view, given):
 def test_a_write_with_a_gradient_into_a_returned_view_reaches_its_base(view, given):
     expected = _written_result("cpu", lambda f: f, view, given)
     assert _written_result("jax", calque.jit, view, given) == expected
+
+
+def _two_of_one(x, weight):
+    made = x * 2
+    return made, made[0]
+
+
+def _two_views(x, weight):
+    made = x * 2
+    return made[0], made.t()
+
+
+def _with_a_detached_one(x, weight):
+    made = x * 2
+    return made, made.detach()[0]
+
+
+def _with_graphs(x, weight):
+    made = x * weight
+    return made, made[0]
+
+
+def _without_gradients(x, weight):
+    made = x * weight
+    with torch.no_grad():
+        return made, made[0]
+
+
+def _unbound(x, weight):
+    return (x * 2).unbind(0)
+
+
+def _unbound_with_graph(x, weight):
+    return (x * weight).unbind(0)
+
+
+def _unbound_argument(x, weight):
+    return x.unbind(0)
+
+
+def _after_a_write(dev, wrap, fn, index):
+    """What is told after a write with a gradient into one of two results that share memory."""
+    x, weight = torch.ones(2, 3).to(dev), torch.tensor([2.0, 3.0, 4.0]).to(dev).requires_grad_()
+    rows, fn = [], wrap(fn)
+    for _ in range(3):
+        made = fn(x.clone(), weight)
+        rows.append([t._is_view() for t in made])
+        try:
+            made[index].mul_(weight[0])
+            for tensor in made:
+                rows.append(tensor.tolist())
+                if tensor.requires_grad:
+                    (found,) = torch.autograd.grad(tensor.sum(), weight, retain_graph=True)
+                    rows.append(found.tolist())
+        except RuntimeError as error:
+            rows.append(str(error).split("This view")[-1].split("Given")[0].split(" is a view")[-1])
+    return rows
+
+
+_SHARING = [
+    *(_two_of_one, _two_views, _with_a_detached_one, _with_graphs, _without_gradients),
+    *(_unbound, _unbound_with_graph, _unbound_argument),
+]
+
+
+@pytest.mark.parametrize(
+    ("fn", "index"),
+    [(fn, i) for fn in _SHARING for i in (0, 1) if (fn, i) != (_without_gradients, 0)],
+)
+def test_a_write_with_a_gradient_into_a_result_reaches_others_over_its_memory(fn, index):
+    expected = _after_a_write("cpu", lambda f: f, fn, index)
+    assert _after_a_write("jax", calque.jit, fn, index) == expected
+
+
+@pytest.mark.parametrize("fn", [_two_of_one, _with_a_detached_one, _without_gradients])
+def test_a_write_into_a_result_is_counted_by_others_over_its_memory(fn):
+    weight = torch.ones(3, device="jax", requires_grad=True)
+    first, second = calque.jit(fn)(torch.ones(2, 3, device="jax"), weight)
+    lost = (first * weight).sum()  # its backward needs what is overwritten
+    with torch.no_grad():
+        second.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        lost.backward()
+
+
+def test_a_view_that_is_a_result_has_the_base_that_is_a_result():
+    first, second = calque.jit(_two_of_one)(torch.ones(2, 3, device="jax"), None)
+    assert second._base is first

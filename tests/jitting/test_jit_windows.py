@@ -60,6 +60,7 @@ def outcome(function, view, device):
     return result.tolist(), base.tolist(), argument.tolist()
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.filterwarnings("ignore:The use of `x.T` on tensors of dimension other than 2")
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("view", VIEWS)

@@ -99,6 +99,7 @@ READS = {
 FIRST, SECOND = values(1.0, -1.0, 2.0, 2.0), values(3.0, 2.0, -1.0, 0.0)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", READS)
 def test_a_read_is_right_and_settles_in_a_program(name):
     f = library(f"def f(x):\n    return {READS[name]}")["f"]
@@ -111,6 +112,7 @@ def test_a_read_is_right_and_settles_in_a_program(name):
     assert misses(jitted) <= 4
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted(READS.keys() - {"print"}))  # that shows no values
 def test_the_users_own_code_raises_as_ever(name):
     names: dict = {"torch": torch, "F": F}
@@ -137,9 +139,9 @@ def test_never_specialize():
 
 def test_the_choice_is_kept_by_copies():
     jitted = calque.jit(F.relu, specialize=True)
-    assert copy.deepcopy(jitted)._specialize is True
-    assert pickle.loads(pickle.dumps(jitted))._specialize is True
-    assert calque.jit(specialize=False)(F.relu)._specialize is False
+    assert copy.deepcopy(jitted)._settings.specialize is True
+    assert pickle.loads(pickle.dumps(jitted))._settings.specialize is True
+    assert calque.jit(specialize=False)(F.relu)._settings.specialize is False
 
 
 def test_wrappers_of_pytorch_are_the_users():

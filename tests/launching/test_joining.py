@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.devices import devices
+
 STEPS = """
     import os, signal, sys
     import numpy as np
@@ -39,13 +41,12 @@ def run(tmp_path: Path, *command: str, **environment: str) -> subprocess.Complet
 
 
 def test_torchrun_starts_processes_that_need_not_read_a_value(tmp_path: Path) -> None:
-    flags = "--xla_force_host_platform_device_count=2"
     done = run(
         tmp_path,
         "torch.distributed.run",
         "--nproc-per-node=2",
         "",
-        XLA_FLAGS=flags,
+        **devices(2),
         OMP_NUM_THREADS="1",
     )
     assert done.returncode == 0, done.stderr

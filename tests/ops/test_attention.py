@@ -39,6 +39,7 @@ def attend(device, operands, mask, **settings):
     return F.scaled_dot_product_attention(*(x.to(device) for x in operands), mask, **settings)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shapes", OPERANDS)
 def test_results_are_those_of_the_cpu(shapes, mask):

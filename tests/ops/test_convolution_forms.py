@@ -18,6 +18,20 @@ DEPTHWISE = [
     (2, 4, (9, 8), 8, (3, 2), (3, 2), (0, 1), (2, 1), 4),
     (2, 4, (9,), 4, (4,), 1, 3, 1, 4),
     (2, 4, (3, 4, 5), 4, (2, 2, 3), (1, 2, 1), 1, 1, 4),
+    (2, 4, (9, 8), 4, (3, 3), 2, 1, 1, 4),
+    (2, 4, (7, 6), 4, (1, 3), (3, 2), (2, 4), 1, 4),  # positions that no result reads
+    (
+        2,
+        4,
+        (8, 9),
+        4,
+        (3, 2),
+        (2, 3),
+        3,
+        (2, 3),
+        4,
+    ),  # phases that nothing reaches
+    (3, 4, (5,), 8, (1,), 2, 0, 1, 4),
 ]
 SMALL = [
     (2, 64, (2, 2), 5, (3, 3), 1, 1, 1, 1),
@@ -61,6 +75,7 @@ def _results(case: tuple, device: str, dtype: torch.dtype) -> list[torch.Tensor]
     return [one.detach().cpu() for one in (y, *first, *second)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", [*CASES, *TRANSPOSED], ids=str)
 def test_results_and_two_gradients_are_those_of_the_cpu(case: tuple) -> None:
     for got, want in zip(
@@ -79,6 +94,7 @@ def test_half_precision_is_summed_in_float32(case: tuple) -> None:
 
 
 def test_the_forms_are_chosen_by_shape() -> None:
+    import jax
     import jax.numpy as jnp
 
     def chosen(case: tuple) -> tuple[bool, bool, bool]:
@@ -89,12 +105,13 @@ def test_the_forms_are_chosen_by_shape() -> None:
         x, weight = jnp.ones((batch, channels, *size)), jnp.ones((out, channels // groups, *kernel))
         y = jnp.ones((batch, out, *how.out(size, kernel)))
         assert forms.applies(x, weight)
-        made = forms.forward(x, weight, how)
-        gradients = (
-            forms.input_gradient(y, x, weight, how),
-            forms.weight_gradient(y, x, weight, how),
+        ways = (
+            lambda: forms.forward(x, weight, how),
+            lambda: forms.input_gradient(y, x, weight, how),
+            lambda: forms.weight_gradient(y, x, weight, how),
         )
-        return made is not None, gradients[0] is not None, gradients[1] is not None
+        forward, of_input, of_weight = (jax.eval_shape(way) is not None for way in ways)
+        return forward, of_input, of_weight
 
     for case in [*POINTWISE, *DEPTHWISE, *SMALL]:
         assert chosen(case) == (True, True, True), case
@@ -128,3 +145,36 @@ def test_they_can_be_batched(case: tuple) -> None:
     want = mapped(x, weight)
     got = mapped(x.to("jax"), weight.to("jax")).cpu()
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_what_is_not_finite_reaches_the_gradients_that_it_reaches_on_the_cpu(stride: int) -> None:
+    x, weight = torch.randn(2, 4, 7, 6), torch.randn(4, 1, 3, 3)
+    x[0, 1, 3, 3] = torch.nan
+    weight[2, 0, 1, 1] = torch.inf
+    seed = torch.randn(F.conv2d(x, weight, None, stride, 1, 1, 4).shape)
+    seed[1, 3, 1, 1] = torch.nan
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        image, kernel = (one.to(device).requires_grad_() for one in (x, weight))
+        y = F.conv2d(image, kernel, None, stride, 1, 1, 4)
+        return [one.detach().cpu() for one in (y, *grad(y, (image, kernel), seed.to(device)))]
+
+    for got, want in zip(gradients("jax"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_infinite_weights_at_the_border_leave_gradients_of_images_finite(stride: int) -> None:
+    x, weight = torch.randn(2, 4, 7, 6), torch.randn(4, 1, 3, 3)
+    weight[2, 0, 0, 0] = weight[1, 0, 2, 1] = torch.inf
+    seed = torch.randn(F.conv2d(x, weight, None, stride, 1, 1, 4).shape)
+
+    def gradient(device: str) -> torch.Tensor:
+        image = x.to(device).requires_grad_()
+        y = F.conv2d(image, weight.to(device), None, stride, 1, 1, 4)
+        return grad(y, image, seed.to(device))[0].cpu()
+
+    got, want = gradient("jax"), gradient("cpu")
+    assert not want.isnan().any()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -24,7 +24,11 @@ OTHERS = {
     "view/palette.py": "colours",
     "view/readers/fx.py": "checks that are no nodes to look at",
     "view/served.py": "four that move nothing",
-    "convert/onnx_operators.py": "the operators of ONNX, and how each is written with PyTorch's",
+    "convert/onnx_indexing.py": "PyTorch's operators, and how each is written with ONNX's",
+    "convert/onnx_layers.py": "PyTorch's operators, and how each is written with ONNX's",
+    "convert/onnx_pointwise.py": "PyTorch's operators, and how each is written with ONNX's",
+    "convert/onnx_reductions.py": "PyTorch's operators, and how each is written with ONNX's",
+    "errors/placeholder_text.py": "methods of strings",
     "device/kernels/attention_backend.py": "kernels written by hand",
     "device/kernels/copies.py": "kernels written by hand",
     "device/kernels/indices.py": "kernels written by hand",
@@ -47,6 +51,8 @@ OTHERS = {
     "device/validation/factorizations.py": "kernels written by hand",
     "program/view_arguments.py": "arguments of an operator",
     "device/kernels/storage.py": "methods of a storage",
+    "convert/reading.py": "what a program may ask of a tensor",
+    "errors/text_use.py": "methods of text",
 }
 """Files that list names which are operators' too, and what they are there."""
 

@@ -114,6 +114,7 @@ OPERANDS = st.one_of(
 )
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)
@@ -301,3 +302,7 @@ def test_booleans_are_limited_by_one_tensor_only() -> None:
         assert x.clamp(min=x).tolist() == torch.clamp_max(x, x).tolist() == [True, False]
         with pytest.raises(NotImplementedError, match="clamp_cpu.*Bool"):
             x.clamp(x, x)
+        for bounds in ({"min": True}, {"max": False}, {"min": False, "max": True}):
+            with pytest.raises(NotImplementedError, match="clamp_.*scalar_cpu.*Bool"):
+                x.clamp(**bounds)
+        assert x.clamp(min=0, max=1).dtype == torch.int64

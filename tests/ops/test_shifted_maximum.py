@@ -12,6 +12,9 @@ CASES = [
     ((9, 8), (3, 3), 1, 1, 2, False),
     ((9,), (3,), 2, 1, 1, True),
     ((5, 4, 6), (2, 3, 1), 2, (1, 1, 0), 1, True),
+    ((11, 12), (2, 2), 3, 1, 1, False),
+    ((13, 11), (3, 2), (2, 3), 1, (2, 3), False),
+    ((20, 20), (2, 3), 8, 0, 1, False),  # too large a stride for the gradient
     ((16, 16), (8, 8), 1, 0, 1, False),  # too many positions: XLA's own
 ]
 

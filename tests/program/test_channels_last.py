@@ -61,6 +61,7 @@ def _traced(function: Callable[..., object], *arrays: np.ndarray) -> tuple[objec
     return flat, jaxpr_as_fun(flat)(*arrays)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(
     ("name", "gradient"),
     [

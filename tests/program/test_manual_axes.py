@@ -35,6 +35,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("model", "gradient", "checked"),
     [("layers", "torch", True), ("layers", "jax", True), ("layers", "torch", False)]

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.devices import devices
+
+# Each of the tests has the limit that every test has.
+pytestmark = pytest.mark.timeout(1800)
+
 TESTS = Path(__file__).parent.parent
 HERE = [str(TESTS / part / "on_devices") for part in ("sharding", "distributed")]
-EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 
 @pytest.mark.skipif("device_count=8" in os.environ.get("XLA_FLAGS", ""), reason="they run here")
@@ -19,5 +23,5 @@ EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 def test_they_pass(marked: str) -> None:
     options = ["-n", "0", "-q", "--no-header", "-m", marked]
     command = [sys.executable, "-m", "pytest", *options, *HERE]
-    done = subprocess.run(command, env=os.environ | EIGHT, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | devices(8), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

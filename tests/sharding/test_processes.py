@@ -11,10 +11,12 @@ CHECKS = (
     "disagreement",
     "disagreement_in_programs",
     "bad_labels",
+    "state_that_joins",
     "flood",
     "training",
     "collectives",
     "checkpoints",
+    "state_dicts",
     "names",
 )
 

@@ -12,6 +12,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -116,6 +121,13 @@ def bad_labels() -> None:
     refused(lambda: F.cross_entropy(logits, labels), "9", kind=IndexError)
 
 
+def state_that_joins() -> None:
+    weights = [torch.ones(i + 1).to("jax") for i in range(12)]
+    x = sharding.shard(torch.ones(8), P("dp"))
+    total = calque.jit(lambda: sum((weight.sum() for weight in weights), x.sum()))
+    assert total().item() == 8 + 78  # every process moves them in the same order
+
+
 def flood() -> None:
     step = calque.jit(lambda x: (x + x.sum()) / 9)
     x = sharding.shard(torch.arange(8.0), P("dp"))
@@ -184,6 +196,23 @@ def checkpoints() -> None:
         assert torch.equal(whole, plain[name])
 
 
+def state_dicts() -> None:
+    torch.manual_seed(1)
+    model = fully_shard(Net().to("jax"), mesh=init_device_mesh("jax", (8,)))
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    found = get_model_state_dict(model, options=options)
+    torch.manual_seed(1)
+    first = Net().state_dict() if RANK == 0 else {}
+    assert found.keys() == first.keys()
+    assert all(torch.equal(found[name], first[name]) for name in found)
+    changed = {name: value + 1 for name, value in first.items()}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, changed, options=options)
+    now = sharding.gather(model.up.weight).cpu()
+    assert RANK or torch.equal(now, first["up.weight"] + 1)
+    assert sharding.placement(model.up.weight).is_split
+
+
 def names() -> None:
     torch.manual_seed(1)
     mesh = init_device_mesh("jax", (2, 4), mesh_dim_names=("dp", "tp"))
@@ -205,10 +234,12 @@ def main() -> None:
         disagreement,
         disagreement_in_programs,
         bad_labels,
+        state_that_joins,
         flood,
         training,
         collectives,
         checkpoints,
+        state_dicts,
         names,
     ):
         if sys.argv[1:] and check.__name__ not in sys.argv[1:]:

@@ -7,7 +7,8 @@ import math
 import operator
 import pickle
 from collections import namedtuple
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -318,3 +319,22 @@ def test_a_parameter_whose_name_is_code_is_refused() -> None:
     graph.output(graph.placeholder("x=SEEN.append(1)"))
     with pytest.raises(TraceError, match="no name in Python"):
         graph.python_code("self")
+
+
+def _of_functions(x: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Any:
+    return x * 2 if fn is None else fn(x)
+
+
+def _of_lists(x: Annotated[torch.Tensor, ["any", "metadata"]]) -> Any:
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [_of_functions, _of_lists])
+def test_annotations_that_hold_lists(program: Any) -> None:
+    for graph in (
+        calque.symbolic_trace(program),
+        calque.trace(program, X),
+        calque.record(program, X).graph("function"),
+        calque.record(program, X).graph("aten"),
+    ):
+        assert torch.equal(graph(X), X * 2)

@@ -137,3 +137,65 @@ def test_other_threads_and_later_calls_see_nothing() -> None:
     after = torch._VF.dropout, torch._VF.lstm, torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
     assert before == after
     assert not {"dropout", "lstm"} & vars(torch._VF).keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_has_no_writes(dtype: torch.dtype) -> None:
+    norm = nn.RMSNorm(4, dtype=dtype)
+    graph = calque.lower(calque.trace(norm, torch.ones(2, 4, dtype=dtype)))
+    assert not any(str(node.target).split(".")[1:2] == ["add_"] for node in graph.graph.nodes)
+    x = torch.randn(2, 4).to(dtype)
+    torch.testing.assert_close(graph(x), norm(x), rtol=0, atol=0)
+
+
+CELLS = {
+    "gru": (nn.GRUCell(4, 4), 1),
+    "lstm": (nn.LSTMCell(4, 4), 2),
+    "rnn": (nn.RNNCell(4, 4), 1),
+}
+
+
+class _Steps(nn.Module):
+    last: Tensor
+
+    def __init__(self, cell: nn.Module, states: int) -> None:
+        super().__init__()
+        self.cell, self.states = cell, states
+        self.register_buffer("last", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = tuple(torch.ones(2, 4) for _ in range(self.states))
+        for step in x:
+            found = self.cell(step, state if self.states > 1 else state[0])
+            state = found if self.states > 1 else (found,)
+        self.last.copy_(state[0].detach())
+        return state[0] * 2
+
+
+def _written(graph: torch.fx.GraphModule) -> list[str]:
+    """What operators write to, by name."""
+    schemas = {node: node.target._schema for node in graph.graph.nodes if _is_operator(node)}
+    return [str(node.args[0]) for node, schema in schemas.items() if schema.is_mutable]
+
+
+def _is_operator(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_pytorchs_own_operators_write_to_is_no_write(name: str, grad: bool) -> None:
+    model = _Steps(*CELLS[name])
+    x, other = torch.randn(3, 2, 4), torch.randn(3, 2, 4)
+    with torch.set_grad_enabled(grad):
+        graph = calque.lower(calque.record(model, x).graph("function"))
+        assert _written(graph) == ["last"]
+        places = {node.meta["origin"].line for node in graph.graph.nodes if _is_operator(node)}
+        assert len(places) > 2
+        (copied,) = [n for n in graph.graph.nodes if n.target is torch.ops.aten.copy_.default]
+        assert "self.last.copy_" in copied.meta["origin"].text
+        expected = model(other)
+        kept = model.last.clone()
+        model.last.zero_()
+        torch.testing.assert_close(graph(other), expected)
+        torch.testing.assert_close(model.last, kept)

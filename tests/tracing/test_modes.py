@@ -100,3 +100,17 @@ def test_differences_are_found_with_blocks_left_too() -> None:
     with pytest.raises(RuntimeError):
         calque.diff(make_symbolic(), make_symbolic(), X, BAD)
     assert modes() == before
+
+
+def test_autocast_is_as_it_was_where_lowering_raises() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return (x @ x).nonzero()
+
+    recording = calque.record(program, torch.ones(2, 2))
+    try:
+        with pytest.raises(calque.TraceError, match="nonzero"):
+            calque.lower(recording.graph())
+        assert not torch.is_autocast_enabled("cpu")
+    finally:
+        torch.set_autocast_enabled("cpu", False)

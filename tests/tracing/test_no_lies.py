@@ -443,6 +443,41 @@ def test_an_assertion_on_a_tensor_is_checked_when_the_graph_runs() -> None:
         graph(-X)
 
 
+def _identities(x: torch.Tensor) -> torch.Tensor:
+    y = x.contiguous()
+    first = y is x
+    changed = x.add_(1) is x
+    others = [x.float() is y, x.clone() is x, x.detach() is x, x.view(2, 2) is x, x.t() is x]
+    return torch.tensor([first, changed, *others]) * x.sum().bool()
+
+
+def test_is_tells_operators_that_give_back_their_tensor() -> None:
+    graph = calque.trace(_identities, torch.ones(2, 2))
+    assert graph(torch.ones(2, 2)).tolist() == _identities(torch.ones(2, 2)).tolist()
+    with pytest.raises(calque.TraceError, match="stride"):
+        graph(torch.ones(2, 2).expand(2, 2).t())
+
+
+def test_a_result_that_is_its_operand_is_computed_for_other_strides_too() -> None:
+    def program(x: torch.Tensor, y: Any) -> torch.Tensor:
+        z = x.t().contiguous()
+        return z.view(-1) if z is not y else z
+
+    graph = calque.trace(program, torch.ones(2, 3), None)
+    assert graph(torch.arange(6.0).view(2, 3), None).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_the_text_of_a_proxy_can_be_looked_at_but_not_read(capsys: Any) -> None:
+    def shows(x: torch.Tensor) -> torch.Tensor:
+        print(repr(x))
+        return x
+
+    calque.symbolic_trace(shows)
+    assert capsys.readouterr().out == "TensorProxy(x)\n"
+    with pytest.raises(calque.TraceError, match=r"test_no_lies.py:\d+ in .*text read"):
+        calque.symbolic_trace(lambda x: x * 2 if "1." in repr(x) else x)
+
+
 def test_nothing_of_a_trace_is_left_behind() -> None:
     program = """
 import math, torch, calque

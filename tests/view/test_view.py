@@ -91,6 +91,7 @@ def test_probing_changes_nothing() -> None:
     assert shapes == [node.meta["val"].shape for node in graph.graph.nodes if "val" in node.meta]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "args", "attention"),
     [

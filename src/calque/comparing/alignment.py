@@ -45,12 +45,12 @@ class Stretch(NamedTuple):
 
     @property
     def calls(self) -> list[str]:
-        """What its nodes call."""
+        """The names of what its nodes call."""
         return [called(node) for node in self.nodes if not is_part(node)]
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is one call of a module, which another graph may have opened."""
+        """Returns True if it is one call of a module, which another graph may have opened."""
         return any(node.op == "call_module" for node in self.nodes)
 
 
@@ -94,7 +94,7 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
 
 
 def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
-    """As `aligned`, of one place."""
+    """Like `aligned`, within one place of the program."""
     if [*map(called, a.nodes)] == [*map(called, b.nodes)]:
         yield from map(Pair, a.nodes, b.nodes)
         return

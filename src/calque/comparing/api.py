@@ -30,9 +30,9 @@ def diff(
     atol: float | None = None,
     **kwargs: Any,
 ) -> Differences:
-    """Where two graphs of one program disagree: the first node, and the line of the program.
+    """Finds where two graphs of one program disagree: the first node, and the line of the program.
 
-    As `torch.testing.assert_close` of their results, but it says where the disagreement began.
+    Like `torch.testing.assert_close` of their results, but it says where the disagreement began.
     Each is run by itself, on copies of the arguments and of the state, with the same random
     numbers. Nodes are compared one by one where both graphs call the same; where one calls layers
     and the other functions or operators, what leaves each line of each call of a module is.
@@ -53,6 +53,7 @@ def diff(
 
     Raises:
         TraceError: a module or function cannot be recorded.
+        ValueError: `devices` are not two.
         Exception: what both raise.
 
     >>> import calque, torch
@@ -67,28 +68,31 @@ def diff(
     False
     """
     runs = bool(args or kwargs)
+    if devices is not None and (isinstance(devices, str) or len(devices) != 2):
+        raise ValueError(f"devices are one for each graph, ('cpu', 'jax'), and not {devices!r}")
     first, second = _graphs(a, b, args, kwargs)
     rows = list(aligned(first, second))
     found = Differences()
     if vocabulary(first) == vocabulary(second):
         found.found += structural(first, second, rows, not runs)
     if runs:
-        on = (None, None) if devices is None else devices
+        on = devices or (None, None)
         where = Side(first, on[0], args, kwargs), Side(second, on[1], args, kwargs)
         pairs = [row for row in rows if isinstance(row, Pair)]
         tolerances = {"rtol": rtol, "atol": atol}
         found.compared = len(pairs)
         found.found += differing(*where, pairs, tolerances)
     order = positions(rows)
-    last = len(rows)  # results as a whole
-    found.found.sort(key=lambda each: order.get(each.a or each.b, last))
+    found.found.sort(key=lambda each: order.get(each.a or each.b, len(rows)))  # results come last
     return found
 
 
 # Graphs of what is given
 
 
-def _graphs(a: Any, b: Any, args: tuple, kwargs: dict) -> tuple[GraphModule, GraphModule]:
+def _graphs(
+    a: Any, b: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[GraphModule, GraphModule]:
     """Both as graphs; what is none is recorded at the level of the other."""
     made = [_graph_of(each) for each in (a, b)]
     for i, given in enumerate((a, b)):
@@ -111,7 +115,9 @@ def _graph_of(given: Any) -> GraphModule | None:
     return None
 
 
-def _recorded(program: Any, other: GraphModule | None, args: tuple, kwargs: dict) -> GraphModule:
+def _recorded(
+    program: Any, other: GraphModule | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> GraphModule:
     """The graph of a copy of a program, as deep as another graph."""
     if not (args or kwargs):
         raise TypeError("a program is recorded to be compared: give the arguments of a call")

@@ -1,8 +1,8 @@
-"""What a comparison finds: `Differences`, of which the first is what one looks for."""
+"""`Differences`: the findings of a comparison, sorted so that the first is where it went wrong."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, overload
 
 from torch.fx.node import Node
 
@@ -62,18 +62,24 @@ class Differences(Sequence[Difference]):
 
     @property
     def first(self) -> Difference | None:
-        """Where they disagree first; None where they agree."""
+        """The first place where they disagree; None where they agree."""
         return self.found[0] if self.found else None
 
     def of(self, *kinds: Kind) -> list[Difference]:
-        """Those of some kinds.
+        """Returns the differences of some kinds.
 
         >>> Differences(0, [Difference("shape", "(2,) and (3,)")]).of("values", "dtype")
         []
         """
         return [difference for difference in self.found if difference.kind in kinds]
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, index: int) -> Difference: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Difference]: ...
+
+    def __getitem__(self, index: int | slice) -> Difference | Sequence[Difference]:
         return self.found[index]
 
     def __len__(self) -> int:

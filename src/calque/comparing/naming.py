@@ -1,4 +1,4 @@
-"""What a node calls, and with what, whoever wrote it and however."""
+"""Names for what a node calls and with what, independent of the tracer that wrote the graph."""
 
 import inspect
 from typing import Any
@@ -10,6 +10,7 @@ from torch.fx.node import Node
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS, in_place
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OperatorBase, OpOverload
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
 
@@ -20,7 +21,7 @@ def nodes_of(graph: GraphModule) -> list[Node]:
 
 
 def counts(node: Node) -> bool:
-    """Whether a node computes, and neither checks something nor reads what is checked."""
+    """Returns True if a node computes, and neither checks something nor reads what is checked."""
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
     return not (node.users and all(user.target in _GUARDS for user in node.users))
@@ -45,7 +46,7 @@ def called(node: Node) -> str:
         return _spelled(str(node.args[0]), True)
     if target is getattr:
         return str(node.args[1])
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return target._schema.name.rpartition("::")[2]
     name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
     is_dunder = name.startswith("__") and name.endswith("__")
@@ -88,20 +89,20 @@ def _module(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Whether a node only takes a tensor out of a container that another has given."""
+    """Returns True if a node only takes a tensor out of a container that another has given."""
     if called(node) != "getitem" or not isinstance(node.args[0], Node):
         return False
     return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
 
 
 def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
-    """Whether two graphs give values that may be the same, in containers that are."""
+    """Returns True if two graphs give values that may be the same, in containers that are."""
     (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
     return _same(first.args[0], second.args[0], twins)
 
 
 def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Whether two nodes that call the same are given the same, as far as that can be told.
+    """Returns True if two nodes that call the same are given the same, as far as that can be told.
 
     Args:
         twins: which node of the second graph stands for one of the first.
@@ -113,7 +114,7 @@ def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
 
 
 def _arguments(node: Node) -> dict[str, Any] | None:
-    if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+    if node.op == "call_function" and not isinstance(node.target, OpOverload):
         try:
             bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -125,7 +126,7 @@ def _arguments(node: Node) -> dict[str, Any] | None:
 
 
 def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Whether two nodes may stand for one value, as far as their graphs tell.
+    """Returns True if two nodes may stand for one value, as far as their graphs tell.
 
     >>> first, second = torch.fx.Graph(), torch.fx.Graph()
     >>> x, y = first.placeholder("x"), second.placeholder("y")
@@ -142,7 +143,7 @@ def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
 
 
 def _same_inputs(a: Node, b: Node) -> bool:
-    """Whether two inputs have one name, or else, in graphs with as many, one position."""
+    """Returns True if two inputs have one name, or else, in graphs with as many, one position."""
     first, second = ([*node.graph.find_nodes(op="placeholder")] for node in (a, b))
     names = [[str(node.target).strip("*_") for node in nodes] for nodes in (first, second)]
     if {*names[0]} == {*names[1]}:
@@ -158,7 +159,9 @@ def _member(node: Node) -> Any:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two members of other names may be one; a tracer chooses the names of constants."""
+    """Returns True if two members of other names may be one; a tracer chooses the names of
+    constants.
+    """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return type(a) is type(b)
     if a is b:
@@ -185,16 +188,16 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
 
 
 def vocabulary(graph: GraphModule) -> str:
-    """What the nodes of a graph are: `"calls"`, `"operators"`, or operators not yet decomposed."""
+    """Returns the kind of a graph's nodes: `"calls"`, `"operators"`, or composite operators."""
     nodes = [node for node in nodes_of(graph) if called(node) != "getitem"]
-    if not all(isinstance(node.target, torch._ops.OperatorBase) for node in nodes):
+    if not all(isinstance(node.target, OperatorBase) for node in nodes):
         return "calls"
     targets = {node.target for node in nodes}
     return "composite operators" if any(map(_is_composite, targets)) else "operators"
 
 
 def _is_composite(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     key = "CompositeImplicitAutograd"
     return torch_c.dispatch_has_kernel_for_dispatch_key(target.name(), key)

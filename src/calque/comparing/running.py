@@ -9,11 +9,11 @@ import torch
 from torch.fx.graph import CodeGen
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import pytree
 
 
 class Run(torch.fx.Interpreter):
@@ -34,8 +34,8 @@ class Run(torch.fx.Interpreter):
         self._see = see
         self._given: dict[Any, Any] = {}
 
-    def result(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What the graph gives for a call; None where it raises."""
+    def result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the graph's result for a call; None where it raises."""
         module: Any = self.module
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -46,18 +46,16 @@ class Run(torch.fx.Interpreter):
             given = list(module.graph.process_inputs(*bound.args))
         self._given = dict(zip((node.target for node in placeholders), given, strict=True))
         try:
-            with _grad_mode_put_back():
+            with _grad_mode_put_back(), modes.left_on_error(self):
                 result = self.run(enable_io_processing=False)
         except Exception:
             if self.failed is None:
                 raise
-            blocks = [node.name for node in modes.beginnings(list(module.graph.nodes))]
-            modes.leave({node.name: value for node, value in self.env.items()}, blocks)
             return None
         return module.graph.process_outputs(result)
 
     def run_node(self, n: Node) -> Any:
-        """As `Interpreter.run_node`; what it gives is handed on."""
+        """Like `Interpreter.run_node`; its result is also reported."""
         try:
             value = super().run_node(n)
         except Exception as error:
@@ -66,8 +64,8 @@ class Run(torch.fx.Interpreter):
         self._see(n, value)
         return value
 
-    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
-        """As the generated code: a list is a new one, which the function may change."""
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
+        """Copies lists, as the generated code does: the function may change them."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), _new(kwargs)
 
@@ -95,7 +93,9 @@ def _grad_mode_put_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers(device: str) -> Iterator[None]:
-    """Within, random numbers are drawn that are drawn again the next time, and then forgotten."""
+    """Inside this context, random numbers are drawn that are drawn again the next time, and then
+    forgotten.
+    """
     kind = torch.device(device).type
     if kind == "cpu":
         with torch.random.fork_rng(devices=()):

@@ -20,19 +20,22 @@ from calque.tracing.core.origins import origin_of
 class Side:
     """One of the two: a copy of a graph, on its device, and what it is called with."""
 
-    def __init__(self, graph: GraphModule, device: str | None, args: tuple, kwargs: dict) -> None:
+    def __init__(
+        self, graph: GraphModule, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own tree specs
-            self.graph = copy.deepcopy(graph)
+            self.graph: GraphModule = copy.deepcopy(graph)
         if device is not None:
             self.graph.to(device)
-        self.device = device or "cpu"
-        self.args, self.kwargs = moved(args, device), moved(kwargs, device)
+        self.device: str = device or "cpu"
+        self.args: Any = moved(args, device)
+        self.kwargs: Any = moved(kwargs, device)
         self._there = device
         self.failed: tuple[Node, Exception] | None = None
 
     def run(self, see: Any) -> list[Any]:
-        """What the graph gives, and what it has made of its arguments and buffers."""
+        """Returns the graph's result, and what it has made of its arguments and buffers."""
         run = Run(self.graph, see)
         with same_random_numbers(self.device), _on(self._there):
             result = run.result(self.args, self.kwargs)
@@ -45,7 +48,7 @@ def _on(device: str | None) -> Any:
 
 
 def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[Difference]:
-    """Where the values of two graphs differ, or only one of them raises.
+    """Yields where the values of two graphs differ, or only one of them raises.
 
     Raises:
         Exception: what both raise.
@@ -97,10 +100,10 @@ def _of_ends(name: str, a: Any, b: Any, tolerances: Any) -> Iterator[Difference]
     first, second = parts_of(a), parts_of(b)
     other = other_structure(first.structure, second.structure)
     if other is not None:
-        yield Difference("structure", f"{name} differs: {other}", None, None, None)
+        yield Difference("structure", f"{name}: {other}", None, None, None)
     if other is not None and len(first.leaves) != len(second.leaves):
         return
     unlike = compared(first.leaves, second.leaves, tolerances)
     if unlike is not None:
         kind, what, *errors = unlike
-        yield Difference(kind, f"{name} differs: {what}", None, None, None, *errors)
+        yield Difference(kind, f"{name}: {what}", None, None, None, *errors)

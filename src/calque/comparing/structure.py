@@ -13,7 +13,7 @@ from calque.tracing.core.origins import origin_of
 
 
 def positions(rows: list[Pair | Odd]) -> dict[Any, int]:
-    """Where each node of either graph stands among the rows."""
+    """Returns where each node of either graph stands among the rows."""
     found: dict[Any, int] = {}
     for i, row in enumerate(rows):
         parts = [
@@ -26,7 +26,7 @@ def positions(rows: list[Pair | Odd]) -> dict[Any, int]:
 def structural(
     a: GraphModule, b: GraphModule, rows: list[Pair | Odd], results: bool
 ) -> Iterator[Difference]:
-    """Where two graphs call something else, or give the same call other arguments.
+    """Yields where two graphs make different calls, or pass different arguments to the same one.
 
     Args:
         rows: their nodes.

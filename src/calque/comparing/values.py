@@ -1,16 +1,16 @@
-"""What two nodes give, compared as `torch.testing.assert_close` compares tensors."""
+"""The values of two nodes, compared as `torch.testing.assert_close` compares tensors."""
 
 import dataclasses
 import enum
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from calque.comparing.differences import Kind
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import class_name
 from calque.tracing.graph.templates import take_apart
+from calque.upstream.torch_internals import tree_leaves
 
 _CONSTANTS = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, enum.Enum)
 
@@ -20,7 +20,7 @@ Found = tuple[Kind, str, float | None, float | None]
 
 def kept(value: Any) -> list[Any]:
     """The tensors and numbers in what a node gives, as they are now, where nothing changes them."""
-    return [_copied(leaf) for leaf in pytree.tree_leaves(value) if _is_compared(leaf)]
+    return [_copied(leaf) for leaf in tree_leaves(value) if _is_compared(leaf)]
 
 
 def _is_compared(leaf: Any) -> bool:
@@ -73,7 +73,7 @@ def parts_of(value: Any) -> Parts:
 
 
 def other_structure(a: Any, b: Any, where: str = "") -> str | None:
-    """Where the structures of two results differ, in words; None where they do not.
+    """Returns where the structures of two results differ, in words; None where they do not.
 
     >>> other_structure(parts_of([1, "x"]).structure, parts_of([1, "y"]).structure)
     "at [1], 'x' against 'y'"
@@ -95,7 +95,7 @@ def _spoken(part: Any) -> str:
 
 
 def compared(a: list[Any], b: list[Any], tolerances: dict[str, Any]) -> Found | None:
-    """How two values differ, of which `kept` has made a copy; None where they agree.
+    """Returns how two values differ, of which `kept` has made a copy; None where they agree.
 
     Args:
         tolerances: `rtol` and `atol`, either numbers or None for those of the dtype.

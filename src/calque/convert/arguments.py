@@ -18,7 +18,7 @@ _DEPTH = 50
 
 
 def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | None:
-    """What a file says of the arguments; None where they hold what no file can.
+    """Returns a file's form of the arguments; None where no file can hold them.
 
     Starred parameters are left out where nothing was given for them.
 
@@ -72,7 +72,7 @@ class Arguments:
         if len(self._parameters) != len(told) or found != names:
             raise ConversionError("arguments are not made of the inputs, in their order")
 
-    def arrays(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays, in the order of the inputs.
 
         Raises:

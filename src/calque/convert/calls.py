@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import torch
-from torch._jit_internal import boolean_dispatched
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.convert.names import name_of
 from calque.tracing.core.origins import NodeOrigin, origin_of
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OpOverload, boolean_dispatched
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
 
@@ -54,7 +55,7 @@ class Call:
     Attributes:
         name: its own, which no other call of the graph has.
         op: what is called: `"torch.nn.functional.relu"`, `"Tensor.view"`, `"torch.nn.Linear"` or
-            `"aten.relu.default"`.
+            `"aten.relu.default"`; `"Tensor.T"` where a property is read.
         kind: `"function"`, `"method"`, `"module"` or `"operator"`.
         target: the function, the name of the method, the module, or the operator itself.
         arguments: by name, defaults included; tensors are `TensorInfo` or `WeightInfo`.
@@ -85,12 +86,13 @@ class Calls:
             `meta` have tensors of unknown shape.
 
     Attributes:
+        graph: that the calls are of.
         inputs: the tensors that the graph takes.
         outputs: what it gives, in its containers, with `TensorInfo` in the place of tensors.
     """
 
     def __init__(self, graph: GraphModule) -> None:
-        self._graph = graph
+        self.graph = graph
         self._infos: dict[Node, Any] = {}
         self.inputs: list[TensorInfo] = []
         self.outputs: Any = None
@@ -103,7 +105,7 @@ class Calls:
         return len(self._calls)
 
     def _read(self) -> Iterator[Call]:
-        for node in self._graph.graph.nodes:
+        for node in self.graph.graph.nodes:
             if node.op == "placeholder":
                 self._infos[node] = self._info(str(node.target), node.meta.get("val"))
                 found = [i for i in leaves(self._infos[node]) if isinstance(i, TensorInfo)]
@@ -120,7 +122,11 @@ class Calls:
                 yield self._call(node)
 
     def _only_for_guards(self, node: Node) -> bool:
-        return bool(node.users) and all(user.target in _GUARDS for user in node.users)
+        """Returns True if a node is part of a check of inputs; a value that is read is the
+        program's.
+        """
+        users = {user.target for user in node.users}
+        return bool(users) and users <= _GUARDS and expect_answer not in users
 
     def _is_part(self, node: Node) -> bool:
         whole: Any = node.args[0]
@@ -143,13 +149,14 @@ class Calls:
             parts = enumerate(value)
             return tuple(None if p is None else self._info(f"{name}.{i}", p) for i, p in parts)
         if isinstance(value, dict):
-            return {key: self._info(f"{name}.{key}", part) for key, part in value.items()}
+            found = value.items()
+            return {k: None if p is None else self._info(f"{name}.{k}", p) for k, p in found}
         if isinstance(value, torch.Tensor):
             return TensorInfo(name, tuple(value.shape), _dtype(value))
         return TensorInfo(name, None, None)
 
     def _weight(self, target: str) -> Any:
-        value: Any = self._graph
+        value: Any = self.graph
         for part in target.split("."):
             value = getattr(value, part)
         if isinstance(value, torch.Tensor):
@@ -174,7 +181,10 @@ class Calls:
         args = tuple(self._plain(part) for part in node.args)
         kwargs = {key: self._plain(part) for key, part in node.kwargs.items()}
         kind, op, target = self._named(node)
-        arguments = named_arguments(kind, target, args, kwargs)
+        if kind == "method" and node.op == "call_function":
+            arguments = {"self": args[0]}  # a property
+        else:
+            arguments = named_arguments(kind, target, args, kwargs)
         info = self._infos[node] = self._info(node.name, node.meta.get("val"))
         stack = list(node.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0] if stack else ""
@@ -191,50 +201,31 @@ class Calls:
         return Call(node.name, op, kind, target, arguments, inputs, outputs, weights, source, path)
 
     def _tensor(self, target: str) -> torch.Tensor:
-        value: Any = self._graph
+        value: Any = self.graph
         for part in target.split("."):
             value = getattr(value, part)
         return value
 
+    def _is_tensor(self, argument: Any) -> bool:
+        info = self._plain(argument)
+        return isinstance(info, WeightInfo) or getattr(info, "shape", None) is not None
+
     def _named(self, node: Node) -> tuple[str, str, Any]:
         target: Any = node.target
         if node.op == "call_module":
-            module = self._graph.get_submodule(target)
+            module = self.graph.get_submodule(target)
             return "module", name_of(type(module)), module
         if node.op == "call_method":
             return "method", f"Tensor.{target}", target
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, OpOverload):
             return "operator", str(target), target
+        if target is getattr and len(node.args) == 2 and self._is_tensor(node.args[0]):
+            return "method", f"Tensor.{node.args[1]}", node.args[1]
         return "function", name_of(target), target
 
 
-def name_of(target: Any) -> str:
-    """The name by which a class or a function is known.
-
-    >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
-    ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
-    >>> name_of(torch.einsum), name_of(torch.Tensor.new_zeros)
-    ('torch.einsum', 'Tensor.new_zeros')
-    """
-    name = getattr(target, "__name__", type(target).__name__)
-    home = getattr(target, "__module__", None) or ""
-    if getattr(torch.Tensor, name, None) is target:
-        home = "Tensor"
-    elif home == "torch.functional" and getattr(torch, name, None) is target:
-        home = "torch"
-    elif getattr(torch.nn.functional, name, None) is target:
-        home = "torch.nn.functional"
-    elif home.startswith("torch.nn.modules"):
-        home = "torch.nn"
-    elif home.startswith("torch._C") or (not home and hasattr(torch, name)):
-        home = "torch"
-    elif home == "_operator":
-        home = "operator"
-    return f"{home}.{name}" if home else name
-
-
 def leaves(value: Any) -> Iterator[Any]:
-    """What is inside of containers, tensors among it."""
+    """Yields the leaves of nested containers, tensors among them."""
     if isinstance(value, (TensorInfo, WeightInfo)):
         yield value
     elif isinstance(value, dict):
@@ -264,7 +255,9 @@ def _dtype(tensor: torch.Tensor) -> str:
 # Arguments by their names
 
 
-def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def named_arguments(
+    kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The arguments of a call by name, with defaults filled in.
 
     Where the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
@@ -279,12 +272,7 @@ def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any])
     else:
         signature = None if kind == "method" else _signature(target)
     if signature is not None:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return _numbered(args, kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
+        return _bound(signature, args, kwargs)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     for numbers in (False, True):  # torch.max(x, 1) has no tensor 1, torch.where(mask, x, 1) has
@@ -293,23 +281,47 @@ def named_arguments(kind: str, target: Any, args: tuple, kwargs: dict[str, Any])
                 found = _by_schema(schema, args, kwargs, numbers)
                 if found is not None:
                     return found
+    method = getattr(torch.Tensor, name, None) if kind == "method" else None
+    if inspect.isfunction(method):  # written in Python, as `__rsub__` is
+        return _bound(inspect.signature(method), args, kwargs)
     return _numbered(args, kwargs)
+
+
+def _bound(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return _numbered(args, kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
+        if hasattr(function, "differentiates"):
+            return _of_forward(function.differentiates)
         either = boolean_dispatched.get(function)
         return inspect.signature(function if either is None else either["if_false"])
     except (TypeError, ValueError):
         return None
 
 
-def _numbered(args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _of_forward(kind: type[torch.autograd.Function]) -> inspect.Signature:
+    """What `kind.apply` takes."""
+    signature = inspect.signature(kind.forward)
+    if kind.setup_context is not torch.autograd.Function.setup_context:
+        return signature
+    return signature.replace(parameters=[*signature.parameters.values()][1:])  # without `ctx`
+
+
+def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
 
 
 def _by_schema(
-    schema: Any, args: tuple, kwargs: dict[str, Any], numbers: bool = True
+    schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: bool = True
 ) -> dict[str, Any] | None:
     """The arguments by the names of a schema; None where they do not fit.
 
@@ -347,7 +359,7 @@ def _by_schema(
 
 
 def _is_one(kind: str, value: Any) -> bool:
-    """Whether one number stands for a list of them, as in `x.sum(-1)`."""
+    """Returns True if one number stands for a list of them, as in `x.sum(-1)`."""
     return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
 
 

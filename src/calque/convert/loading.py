@@ -9,6 +9,7 @@ import hashlib
 import json
 import operator
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +23,14 @@ from torch.fx.node import Node
 
 from calque.convert.arguments import Arguments
 from calque.convert.errors import ConversionError
-from calque.convert.saving import FORMAT, PROGRAM, VERSION, WEIGHTS, dtype_name
+from calque.convert.reading import SPEC
+from calque.convert.saving import FORMAT, PROGRAM, READ, VERSION, WEIGHTS, dtype_name
+from calque.device.memory.cell import read
 from calque.device.runtime.dtypes import to_numpy
+from calque.errors import TraceError
 from calque.graph.interpreter import JaxInterpreter
+from calque.tracing.graph.answers import same_answer, spoken
+from calque.upstream.torch_internals import OpOverload
 
 _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,7 +54,7 @@ class Input(NamedTuple):
 class Loaded:
     """A program from files; called with arrays, it gives arrays, in the containers of the program.
 
-    It can be given to `jax.jit`, `jax.vmap` and `jax.grad`.
+    It can be given to `jax.jit`, `jax.vmap` and `jax.grad`, unless it checks values that were read.
 
     Attributes:
         inputs: the tensors it takes, in order.
@@ -62,7 +68,7 @@ class Loaded:
         self._arguments = arguments
 
     def __call__(self, *given: Any, rng: jax.Array | None = None, **named: Any) -> Any:
-        """What the program computes.
+        """Runs the program.
 
         Args:
             *given: an array of JAX or numpy for each input; or the arguments of the program, with
@@ -71,6 +77,7 @@ class Loaded:
             **named: arguments of the program by name.
 
         Raises:
+            TraceError: the program has read a value, and it is another one now.
             TypeError: a wrong number of arrays, one of another shape or dtype, or arguments in
                 other containers.
         """
@@ -84,6 +91,11 @@ class Loaded:
             with jax.enable_x64(True):
                 arrays = tuple(map(jnp.asarray, arrays))
         for array, expected in zip(arrays, self.inputs):
+            if not isinstance(array, (np.ndarray, jax.Array)):
+                raise TypeError(
+                    f"{expected.name} is an array of JAX or NumPy, and was given a "
+                    f"{type(array).__name__}; of a tensor x, x.numpy() is one"
+                )
             dtype = to_numpy(expected.dtype)
             if tuple(array.shape) != expected.shape or array.dtype != dtype:
                 raise TypeError(
@@ -210,6 +222,16 @@ class _Reader:
         args, kwargs = entry.get("args"), entry.get("kwargs", {})
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise ConversionError(f"{where} has no arguments")
+        if entry.get("op") == READ:
+            given = [self._value(part, where) for part in args]
+            if len(given) != 1 or not isinstance(given[0], Node) or "gave" not in entry:
+                raise ConversionError(f"{where} checks no value of a tensor")
+            spec = entry.get("format")
+            if spec is not None and not (isinstance(spec, str) and SPEC.fullmatch(spec)):
+                raise ConversionError(f"{where} has a format that is none of a number")
+            told = self._value(entry["gave"], where), str(entry.get("source", where)), spec
+            self._graph.call_function(_expect, (given[0], *told))
+            return
         target = self._target(entry.get("op"), where)
         values = tuple(self._value(part, where) for part in args)
         named = {key: self._value(part, where) for key, part in kwargs.items()}
@@ -229,7 +251,7 @@ class _Reader:
             raise ConversionError(f"{where} has no operator: {op!r}")
         space, packet, overload = found.groups()
         target = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             raise ConversionError(f"{where}: PyTorch has no operator {op}")
         if target._schema.is_mutable:
             raise ConversionError(f"{where}: {op} writes, which no operator here may do")
@@ -297,12 +319,56 @@ def _arrays(result: Any) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
 
+_trial = threading.local()
+
+
+def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = None) -> None:
+    """The value that the program has read is what it was when the program was recorded."""
+    array = read(tensor)
+    if isinstance(array, jax.core.Tracer):
+        if getattr(_trial, "runs", False):
+            return
+        raise TraceError(
+            f"{source}: the program has read a value here, which is compared when it runs.\n"
+            "Call what was loaded outside of jax.jit and its relatives."
+        )
+    found = np.asarray(array).tolist()
+    if spec is not None and isinstance(found, (bool, int, float, complex)):
+        found = _formatted(found, spec)
+    given = list(gave) if isinstance(gave, (list, tuple)) else gave
+    if not same_answer(_number(found, given), given):
+        raise TraceError(
+            f"{source}: when this was recorded, a value was {spoken(given)}, and now it is "
+            f"{spoken(found)}; a recording follows the values that it has seen.\n"
+            "Record and save again with these inputs, or keep the value a tensor."
+        )
+
+
+def _formatted(number: Any, spec: str) -> Any:
+    try:
+        return format(number, spec)
+    except ValueError:  # which is none of a number of this dtype
+        return number
+
+
+def _number(found: Any, gave: Any) -> Any:
+    """The value as Python has converted it: `int(x)`, `bool(x)`."""
+    plain = isinstance(found, (bool, int, float)) and isinstance(gave, (bool, int, float))
+    try:
+        return type(gave)(found) if plain else found
+    except (ValueError, OverflowError):  # int(nan)
+        return found
+
+
 def _try(loaded: Loaded) -> None:
     """Run the program without data, so that what it cannot do is found now."""
     specs = [jax.ShapeDtypeStruct(i.shape, to_numpy(i.dtype)) for i in loaded.inputs]
+    _trial.runs = True
     try:
         with jax.enable_x64(True):
             jax.eval_shape(lambda *arrays: _arrays(loaded(*arrays, rng=jax.random.key(0))), *specs)
     except Exception as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"the program cannot be run: {first[0]}") from error
+    finally:
+        _trial.runs = False

@@ -8,26 +8,51 @@ import numpy as np
 from calque.convert.calls import Call, TensorInfo, WeightInfo
 from calque.convert.errors import ConversionError
 
+_OF_THE_RESULT = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
+"""Arguments that show in the dtype of the result, or have no meaning in ONNX."""
+
 
 class OnnxCall:
     """A call that is converted: its arguments by name, as names of ONNX values or as numbers."""
 
     def __init__(self, call: Call, graph: Any) -> None:
-        self.call, self.graph = call, graph
-        self.out = call.outputs[0]
+        self.call: Call = call
+        self.graph: Any = graph
+        self.out: TensorInfo = call.outputs[0]
         self.shape: tuple[int, ...] = self.out.shape or ()
         self._given = call.arguments
+        self._asked: set[str] = set(_OF_THE_RESULT)
 
     def __getitem__(self, name: str) -> Any:
+        self._asked.add(name)
         return self._given[name]
 
     def get(self, name: str) -> Any:
         """An argument that this overload may not have."""
+        self._asked.add(name)
         return self._given.get(name)
 
     def name(self, argument: str, dtype: str | None = None) -> str:
         """The ONNX value of an argument; of another dtype, where that is given."""
-        return self.named(self._given[argument], dtype)
+        return self.named(self[argument], dtype)
+
+    def shown(self, *names: str) -> None:
+        """Say of arguments that the shape of the result shows them, or that they change nothing."""
+        self._asked.update(names)
+
+    def refuse_unasked(self) -> None:
+        """Refuse a call with an argument that its converter has not looked at.
+
+        Raises:
+            ConversionError: it is given, and is not its default.
+        """
+        for parameter in self.call.target._schema.arguments:
+            name = parameter.name
+            if name in self._asked or name not in self._given:
+                continue
+            default = parameter.default_value if parameter.has_default_value() else None
+            if _listed(self._given[name]) != _listed(default):
+                self.refuse(f"the argument {name}={self._given[name]!r} has no form in ONNX here")
 
     def named(self, value: Any, dtype: str | None = None) -> str:
         """The ONNX value of a tensor or a number."""
@@ -48,12 +73,33 @@ class OnnxCall:
         names = [out.name for out in self.call.outputs]
         self.graph.add(kind, inputs, names if kind == "Split" else names[:1], **attributes)
 
+    def add_choice(self, condition: str, yes: str, no: str) -> None:
+        """The result: one value where the condition holds, and the other elsewhere."""
+        if self.out.dtype != "bool":
+            self.add("Where", [condition, yes, no])
+            return
+        one = self.graph.value("And", [condition, yes])
+        other = self.graph.value("And", [self.graph.value("Not", [condition]), no])
+        self.add("Or", [one, other])
+
+    def is_floating(self) -> bool:
+        """Returns True if the result has a dtype of floating point numbers."""
+        return "float" in str(self.out.dtype)
+
+    def size(self) -> int:
+        """Returns how many elements the result has."""
+        return int(np.prod(self.shape))
+
     def rank(self, argument: str = "self") -> int:
-        """How many dimensions a tensor has."""
-        return len(self._given[argument].shape)
+        """Returns how many dimensions a tensor has."""
+        return len(self[argument].shape)
 
     def refuse(self, why: str) -> None:
         raise ConversionError(why)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) and not hasattr(value, "dtype") else value
 
 
 def library() -> Any:

@@ -8,7 +8,8 @@ import numpy as np
 from calque.convert.calls import Calls, TensorInfo, leaves
 from calque.convert.errors import ConversionError
 from calque.convert.onnx_calls import library
-from calque.convert.onnx_operators import converters_for
+from calque.convert.onnx_opening import opened
+from calque.convert.onnx_operators import converters_for, table
 from calque.tracing.record import Recording
 
 OPSET = 20
@@ -18,8 +19,8 @@ def to_onnx(recording: Recording) -> Any:
     """The program as an `onnx.ModelProto`, with its weights inside.
 
     The operators are those of convolutional networks and transformers
-    (`calque.convert.onnx_operators`); sizes are those of the recorded inputs. A result in nested
-    containers becomes a flat list of outputs.
+    (`calque.convert.onnx_operators`), and what PyTorch decomposes into these; sizes are those of
+    the recorded inputs. A result in nested containers becomes a flat list of outputs.
 
     Raises:
         ConversionError: an operator has no form in ONNX here; all of them are listed, with lines.
@@ -27,7 +28,7 @@ def to_onnx(recording: Recording) -> Any:
         ImportError: onnx is not installed.
     """
     onnx = library()
-    program = recording.graph("aten")
+    program = opened(recording.graph("aten"), table())
     calls = Calls(program)
     graph = OnnxGraph(
         {info.name for info in (*calls.inputs, *(o for c in calls for o in c.outputs))}

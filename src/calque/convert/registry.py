@@ -8,8 +8,11 @@ from typing import Any, Literal
 import torch
 from torch.fx.graph_module import GraphModule
 
-from calque.convert.calls import Call, Calls, TensorInfo, name_of
+from calque.convert.calls import Call, Calls, TensorInfo
+from calque.convert.names import function_names, is_operator, operator_names
+from calque.convert.opening import opened
 from calque.tracing.record import Recording
+from calque.tracing.record.events import ModuleCall
 
 Converter = Callable[[Call], Any]
 
@@ -49,7 +52,7 @@ class Converted:
 
 @dataclass
 class Coverage:
-    """What of a program can be converted, found out before it is.
+    """A report, made before converting, of which parts of a program can be converted.
 
     Attributes:
         claimed: how often each operation occurs that has a converter.
@@ -61,7 +64,7 @@ class Coverage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every call has a converter."""
+        """Returns True if every call has a converter."""
         return not self.missing
 
     def __str__(self) -> str:
@@ -81,11 +84,13 @@ class Converters:
     """A registry of converters, each a function from a `Call` to anything.
 
     A call belongs to the last predicate that claims it, else to the converter of its function,
-    method, module class or operator. A module whose class (or a class that it derives from) has a
-    converter is one call; any other is opened.
+    method, module class or operator. A call of a module that a predicate claims, or whose class (or
+    a class that it derives from) has a converter, is one call; any other is opened. So is a call of
+    a function that nobody claims, if there are converters of all the operators that it runs.
 
     Args:
-        level: how deep a recording is opened: `"function"` or `"aten"`.
+        level: how deep a recording is opened that nobody claims: `"function"`, or `"aten"` for
+            operators throughout. In the latter, predicates are not asked of modules.
 
     >>> import calque, torch
     >>> converters = Converters()
@@ -98,21 +103,41 @@ class Converters:
     """
 
     def __init__(self, level: Literal["function", "aten"] = "function") -> None:
+        if level not in ("function", "aten"):
+            raise ValueError(f"level is {level!r}, and neither 'function' nor 'aten'")
         self.level = level
         self._by_name: dict[str, Converter] = {}
+        self._operators: set[str] = set()
         self._by_class: dict[type, Converter] = {}
         self._predicates: list[tuple[Callable[[Call], bool], Converter]] = []
 
     def function(self, *targets: Callable[..., Any] | str) -> Callable[[Converter], Converter]:
-        """For functions of PyTorch, and for methods by their name, such as `"Tensor.view"`."""
-        return self._named([t if isinstance(t, str) else _name(t) for t in targets])
+        """For functions of PyTorch, and for methods by their name, such as `"Tensor.view"`.
+
+        An `autograd.Function` is one, by its class or its `apply`; `operator.add` is `x + y`.
+
+        Raises:
+            ValueError: no function has such a name.
+            TypeError: a module, or what cannot be called.
+        """
+        return self._named([name for target in targets for name in function_names(target)])
 
     def operator(self, *targets: Any) -> Callable[[Converter], Converter]:
-        """For operators, `torch.ops.aten.relu.default` or `"aten.relu.default"`."""
-        return self._named([str(target) for target in targets])
+        """For operators, `torch.ops.aten.relu.default` or `"aten.relu.default"`.
+
+        Without an overload, `torch.ops.aten.add` or `"aten.add"`, for all that there are.
+
+        Raises:
+            ValueError: no operator has such a name.
+            TypeError: a function or a module.
+        """
+        return self._named([name for target in targets for name in operator_names(target)])
 
     def module(self, *classes: type[torch.nn.Module]) -> Callable[[Converter], Converter]:
         """For modules of these classes, as a whole."""
+        for each in classes:
+            if not (isinstance(each, type) and issubclass(each, torch.nn.Module)):
+                raise TypeError(f"{each!r} is no class of modules")
 
         def enter(converter: Converter) -> Converter:
             self._by_class.update(dict.fromkeys(classes, converter))
@@ -121,7 +146,12 @@ class Converters:
         return enter
 
     def when(self, predicate: Callable[[Call], bool]) -> Callable[[Converter], Converter]:
-        """For calls of which `predicate` is true."""
+        """For calls of which `predicate` is true, calls of modules among them.
+
+        Of modules it is asked from outside in, the program itself first: what is claimed whole is
+        not opened. `call.kind` tells modules from what is called in them. With `level="aten"` it
+        is asked of operators, and of what a module's or function's converter claims.
+        """
 
         def enter(converter: Converter) -> Converter:
             self._predicates.append((predicate, converter))
@@ -132,18 +162,28 @@ class Converters:
     def _named(self, names: list[str]) -> Callable[[Converter], Converter]:
         def enter(converter: Converter) -> Converter:
             self._by_name.update(dict.fromkeys(names, converter))
+            self._operators.update(filter(is_operator, names))
             return converter
 
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """The converter of a call; None where nobody claims it."""
+        """The converter of a call; None where nobody claims it, or a predicate has raised."""
+        return self._found(call)[0]
+
+    def _found(self, call: Call) -> tuple[Converter | None, str]:
+        """The converter of a call, or None and the reason."""
         for predicate, converter in reversed(self._predicates):
-            if predicate(call):
-                return converter
+            try:
+                claims = predicate(call)
+            except Exception as error:
+                name = getattr(predicate, "__qualname__", repr(predicate))
+                return None, f"the predicate {name} raised {type(error).__name__}: {error}"
+            if claims:
+                return converter, ""
         if call.kind == "module":
-            return self._of_class(type(call.target))
-        return self._by_name.get(call.op)
+            return self._of_class(type(call.target)), _UNCLAIMED
+        return self._by_name.get(call.op), _UNCLAIMED
 
     def _of_class(self, kind: type) -> Converter | None:
         return next((self._by_class[k] for k in kind.__mro__ if k in self._by_class), None)
@@ -151,18 +191,59 @@ class Converters:
     def calls(self, program: Recording | GraphModule) -> Calls:
         """The calls that are to be converted; modules without a converter are opened."""
         if isinstance(program, GraphModule):
-            return Calls(program)
-        if self.level == "aten":
-            return Calls(program.graph("aten"))
-        claimed = self._of_class
+            return self._opened(Calls(program)) if self.level == "function" else Calls(program)
+        if not isinstance(program, Recording):
+            raise TypeError(
+                f"a recording or a graph is converted, and this is a {type(program).__name__}: "
+                "calque.record(model, *args)"
+            )
+        if self.level == "function":
+            return self._opened(self._with_modules(program))
+        if self._by_class or self._by_name.keys() > self._operators:
+            calls = self._with_modules(program)
+            if any(self.find(call) is not None for call in calls):
+                return self._opened(calls)
+        return Calls(program.graph("aten"))
 
-        def is_claimed(module: torch.nn.Module, path: str) -> bool:
-            return claimed(type(module)) is not None
+    def _with_modules(self, program: Recording) -> Calls:
+        """The calls of modules that are claimed, and those of functions outside of them."""
+        asks = bool(self._predicates) and self.level == "function"
+        entered: set[ModuleCall] = set()
 
-        return Calls(program.graph(leaf=is_claimed, whole=True))
+        def is_leaf(call: ModuleCall) -> bool:
+            to_be_asked = asks and call not in entered
+            return to_be_asked or self._of_class(type(call.module)) is not None
+
+        while True:
+            graph, modules = program.graph_of_calls(is_leaf)
+            calls = Calls(graph)
+            unclaimed = {modules[call.name] for call in calls if self._is_unclaimed(call)}
+            if unclaimed <= entered:
+                return calls
+            entered |= unclaimed
+
+    def _opened(self, calls: Calls) -> Calls:
+        """The calls, with the operators of those that nobody claims in their place.
+
+        At the level of functions, where all of its operators are claimed.
+        """
+        unclaimed = {call.name for call in calls if self.find(call) is None}
+        if not unclaimed or (self.level == "function" and not self._operators):
+            return calls
+
+        def wants(operators: GraphModule) -> bool:
+            if self.level == "aten":
+                return True
+            parts = [call for call in Calls(operators) if call.kind == "operator"]
+            return all(self.find(part) is not None for part in parts)
+
+        return Calls(opened(calls.graph, lambda node: node.name in unclaimed, wants))
+
+    def _is_unclaimed(self, call: Call) -> bool:
+        return call.kind == "module" and self.find(call) is None
 
     def coverage(self, program: Recording | GraphModule) -> Coverage:
-        """What can be converted and what cannot, where and how often."""
+        """Reports which nodes can be converted and which cannot, where and how often."""
         found = Coverage()
         for call in self.calls(program):
             if self.find(call) is not None:
@@ -181,16 +262,13 @@ class Converters:
         return Converted(calls.inputs, [self._converted(call) for call in calls], calls.outputs)
 
     def _converted(self, call: Call) -> Any:
-        converter = self.find(call)
+        converter, reason = self._found(call)
         if converter is None:
-            return Placeholder(call, "no converter claims it")
+            return Placeholder(call, reason)
         try:
             return converter(call)
         except Exception as error:
             return Placeholder(call, f"{type(error).__name__}: {error}")
 
 
-def _name(target: Callable[..., Any]) -> str:
-    if torch.overrides.is_tensor_method_or_property(target):
-        return f"Tensor.{target.__name__}"
-    return name_of(target)
+_UNCLAIMED = "no converter claims it"

@@ -8,6 +8,9 @@ the tensors. What an operator is given is one of
     {"weight": "head.bias"}                a tensor of the second file
     {"dtype": "float32"}                   and `layout`, `memory_format`, `device`, in the same way
     {"number": "inf"}                      `-inf`, `nan`, and complex numbers, as Python writes them
+
+The operator `read` is a check: the tensor has the value that it `gave` when the program was
+recorded, or gives this text in the `format`.
 """
 
 import hashlib
@@ -23,14 +26,19 @@ from torch.fx.node import Node
 
 from calque.convert.arguments import written
 from calque.convert.errors import ConversionError
+from calque.convert.reading import is_read, read_of, with_single_reads
 from calque.tracing.core.origins import origin_of
+from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.record import Recording
+from calque.upstream.torch_internals import OpOverload
 
 FORMAT, VERSION = "calque", 1
+_NO_OPERATORS = CHECKS | {rebuilt, expect_answer}
+READ = "read"
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
-ATTRIBUTES = {
+ATTRIBUTES: dict[type, str] = {
     torch.dtype: "dtype",
     torch.layout: "layout",
     torch.memory_format: "memory_format",
@@ -57,6 +65,7 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
     from safetensors.torch import save_file  # pyright: ignore[reportMissingImports]
 
     graph = program if isinstance(program, GraphModule) else program.graph("aten")
+    graph = with_single_reads(graph)
     written = _Writer(graph).written()
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -98,17 +107,19 @@ class _Writer:
         self._inputs: dict[Node, str] = {}
 
     def written(self) -> dict[str, Any]:
-        """What `program.json` holds; `arguments` says how the inputs are handed over."""
+        """Returns the content of `program.json`; `arguments` says how the inputs are passed."""
         inputs, operators, outputs = [], [], None
         for node in self._graph.graph.nodes:
             if node.op == "output":
                 outputs = self._value(node.args[0])
-            elif node.target in CHECKS or node.target is rebuilt or node.op == "get_attr":
+            elif node.target in _NO_OPERATORS or node.op == "get_attr":
                 continue
             elif node.op == "placeholder" or self._is_part_of_input(node):
                 self._inputs[node] = node.name
                 if isinstance(node.meta.get("val"), torch.Tensor):
                     inputs.append({"name": node.name, **_looks(node)})
+            elif is_read(node):
+                operators += self._reads(node)
             elif node.target is operator.getitem:
                 operators.append(self._operator(node, "getitem"))
             else:
@@ -130,8 +141,13 @@ class _Writer:
 
     def _name(self, node: Node) -> str:
         target: Any = node.target
-        if not isinstance(target, torch._ops.OpOverload):
-            raise ConversionError(f"{node.name} calls {target}, which is no operator of PyTorch's")
+        if not isinstance(target, OpOverload):
+            place = f"{origin_of(node)}: " if origin_of(node) else ""
+            name = getattr(target, "__name__", target)
+            raise ConversionError(
+                f"{place}{node.name} calls {name}, which is no operator of PyTorch's.\n"
+                "Nothing in this format assigns attributes or runs code of the program's."
+            )
         if target._schema.is_mutable:
             place = f"{origin_of(node)}: " if origin_of(node) else ""
             raise ConversionError(
@@ -140,6 +156,20 @@ class _Writer:
                 "value instead."
             )
         return str(target)
+
+    def _reads(self, node: Node) -> list[dict[str, Any]]:
+        """The checks of a value that the program has read, which it is to be again."""
+        read = read_of(self._graph, node)
+        made = {"op": READ, "args": [self._value(read.tensor)], "source": str(origin_of(node))}
+        if read.spec is not None:
+            made["format"] = read.spec
+        names = [
+            f"{node.name}_{number}" if number else node.name for number in range(len(read.answers))
+        ]
+        return [
+            {"name": name, **made, "gave": self._value(gave)}
+            for name, gave in zip(names, read.answers)
+        ]
 
     def _operator(self, node: Node, name: str) -> dict[str, Any]:
         made: dict[str, Any] = {"name": node.name, "op": name}

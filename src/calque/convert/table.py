@@ -47,7 +47,7 @@ class LayerTable:
     """The rows, as data, as text (`str`) and as CSV."""
 
     def __init__(self, rows: Iterable[Layer]) -> None:
-        self.rows = list(rows)
+        self.rows: list[Layer] = list(rows)
 
     def __str__(self) -> str:
         names = [f.name for f in fields(Layer)][:-1]

@@ -13,40 +13,32 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from calque.device.memory.cell import active, read
 from calque.device.runtime.placement import placement_of
-from calque.distributed.layouts import FREE, is_tensor
+from calque.distributed.layouts import is_tensor
+from calque.distributed.pins import Pin, split
 from calque.distributed.tensors import placement_spec
-from calque.sharding import P, constrain, mesh, shard
+from calque.sharding import P, mesh, shard
 from calque.sharding.placement import placement
+from calque.upstream.torch_internals import tree_map
 
 
 class JaxDistributedDataParallel(DistributedDataParallel):
-    """What `DistributedDataParallel` makes of a module of the device "jax"."""
+    """The class of `DistributedDataParallel(module)` for a module of the device "jax"."""
 
     module: nn.Module
+    _pin: Pin
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's result for a global batch, split over all devices in dimension 0."""
-        inputs, kwargs = pytree.tree_map(self._split, (inputs, kwargs))
+        inputs, kwargs = tree_map(self._split, (inputs, kwargs))
         return self.module(*inputs, **kwargs)
 
-    @torch.compiler.disable
     def _split(self, value: Any) -> Any:
-        if not is_tensor(value) or not value.ndim:
-            return value
-        if active.trace is None and jax.process_count() > 1 and _is_own(value):
-            raise RuntimeError(
-                "DistributedDataParallel got a batch that each process has its own of. A batch is "
-                "global here: take batches from calque.sharding.loader(data_loader, "
-                "P('data')), which joins those of the processes, labels too"
-            )
-        if value.shape[0] % self._mesh.size:
-            return value
-        entries = [self._axes, *[FREE] * (value.ndim - 1)]
-        return constrain(value, P(*entries), mesh=self._mesh)
+        if is_tensor(value) and value.ndim and not torch.compiler.is_dynamo_compiling():
+            _check_is_global(value)
+        return self._pin(value)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -62,8 +54,15 @@ class JaxDistributedDataParallel(DistributedDataParallel):
         raise NotImplementedError("the gradient of a global loss is not communicated by hooks")
 
 
-def _is_own(tensor: Any) -> bool:
-    return placement_of(read(tensor.detach())) is None
+def _check_is_global(value: torch.Tensor) -> None:
+    if active.trace is not None or jax.process_count() == 1:
+        return
+    if placement_of(read(value.detach())) is None:
+        raise RuntimeError(
+            "DistributedDataParallel got a batch that each process has its own of. A batch is "
+            "global here: take batches from calque.sharding.loader(data_loader, "
+            "P('data')), which joins those of the processes, labels too"
+        )
 
 
 def install() -> None:
@@ -99,8 +98,7 @@ def _init(self: Any, module: nn.Module) -> None:
     placed = [p for p in map(placement, module.parameters()) if p is not None and p.mesh]
     on: Any = placed[0].mesh if placed else mesh(data=-1)
     self._mesh = on
-    names = on.axis_names
-    self._axes = names[0] if len(names) == 1 else tuple(names)
+    self._pin = split(on, tuple(on.axis_names), 0)
     for tensor in [*module.parameters(), *module.buffers()]:
         if is_tensor(tensor) and placement_spec(tensor) is None:
             shard(tensor, P(), self._mesh)

@@ -10,11 +10,11 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_module, distribute_tensor
-from torch.distributed.tensor._api import _dtensor_init_helper
 
-from calque.distributed import creating, data_parallel, fsdp, meshes, styles, tensors
+from calque.distributed import creating, data_parallel, fsdp, meshes, state_dicts, styles, tensors
 from calque.distributed.groups import ProcessGroupCalque
 from calque.launching.joining import join
+from calque.upstream.torch_distributed import dtensor_init_helper
 
 _installed: list[bool] = []
 routes: dict[str, Callable[..., Any]] = {}
@@ -51,9 +51,10 @@ def install() -> None:
     _installed.append(True)
     styles.install()
     data_parallel.install()
+    state_dicts.install()
     _replace(distribute_tensor, tensors.distribute_tensor, 1)
     _replace(distribute_module, tensors.distribute_module, 1)
-    _replace(_dtensor_init_helper, creating.created, 2)
+    _replace(dtensor_init_helper, creating.created, 2)
     _replace(fully_shard, fsdp.fully_shard, None)
     for name, attribute in tensors.ATTRIBUTES.items():
         if not hasattr(torch.Tensor, name):

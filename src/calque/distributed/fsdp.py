@@ -5,22 +5,25 @@ gathers a parameter where it is used. The batch at the module's inputs and outpu
 same axes: without that XLA may gather activations instead.
 """
 
+import functools
 from typing import Any
 
 import jax
 import torch
+import torch.distributed as dist
 from jax.sharding import PartitionSpec
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
-from torch.distributed.fsdp._fully_shard._fully_shard import UnshardHandle
-from torch.utils import _pytree as pytree
 
-from calque.distributed.layouts import FREE, divides, is_tensor, with_axes
+from calque.distributed.layouts import with_axes
 from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
+from calque.distributed.pins import Pin, split
 from calque.distributed.tensors import place, placement_spec
 from calque.errors.warning import warn
-from calque.sharding import P, constrain
 from calque.sharding.mesh import axes_of
+from calque.upstream import torch_internals
+from calque.upstream.torch_distributed import UnshardHandle
+from calque.upstream.torch_internals import tree_map
 
 _warned: list[bool] = []
 
@@ -31,13 +34,13 @@ class _Handle(UnshardHandle):
 
 
 class JaxFSDPModule(FSDPModule):
-    """What `fully_shard` makes of a module: when parameters are gathered is XLA's business."""
+    """The class of a module after `fully_shard`; XLA decides when parameters are gathered."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return object.__new__(cls)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        return nn.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
+        return torch_internals.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Nothing to do: a parameter is gathered where it is used."""
@@ -88,11 +91,19 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
 
 
 def goes_without(args: tuple[Any, ...], given: Any) -> bool:
-    """Whether a call of `fully_shard` without a mesh is about tensors of the device."""
+    """Returns True if a call of `fully_shard` without a mesh is about tensors of the device.
+
+    Those on "meta" will be, unless the processes talk by another backend.
+    """
     if given is not None or not args:
         return False
     modules = args[0] if isinstance(args[0], list | tuple) else [args[0]]
-    return any(p.device.type == "jax" for module in modules for p in module.parameters())
+    types = {p.device.type for module in modules for p in module.parameters()}
+    return "jax" in types or ("meta" in types and not _talks_otherwise())
+
+
+def _talks_otherwise() -> bool:
+    return dist.is_initialized() and dist.get_backend() != "calque"
 
 
 def fully_shard(
@@ -106,7 +117,7 @@ def fully_shard(
     ignored_params: set[nn.Parameter] | None = None,
     **others: Any,
 ) -> Any:
-    """As PyTorch's, on a mesh of type "jax": of one dimension, or two of which the second splits.
+    """Like PyTorch's, on a mesh of type "jax": one dimension, or two of which the second splits.
 
     Args:
         module: a module, or a list of them; its parameters are split, those that are split along
@@ -174,30 +185,46 @@ def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...])
 
 
 def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any]) -> None:
-    split = on._axes[-1]
+    axes = on._axes[-1]
     for name, parameter in list(module.named_parameters()):
         if any(parameter is one for one in ignored):
             continue
-        spec = with_axes(placement_spec(parameter), parameter.shape, on, split)
+        spec = with_axes(placement_spec(parameter), parameter.shape, on, axes)
         wanted = chosen(parameter) if chosen is not None else None
         if wanted is not None:
             entries: list[Any] = [None] * parameter.ndim
-            entries[wanted.dim] = split[0] if len(split) == 1 else split
+            entries[wanted.dim] = axes[0] if len(axes) == 1 else axes
             spec = PartitionSpec(*entries)
         place(module, name, spec, on)
-    _warn_of_whole(module, ignored, split)
-    batch = tuple(axis for axes in on._axes for axis in axes)
+    _warn_of_whole(module, ignored, axes)
+    batch = tuple(axis for one in on._axes for axis in one)
 
-    @torch.compiler.disable  # dynamo cannot look into meshes
-    def pinned(value: Any) -> Any:
-        if not is_tensor(value) or not value.ndim or not divides(value, 0, on, batch):
-            return value
-        entries = [batch[0] if len(batch) == 1 else batch, *[FREE] * (value.ndim - 1)]
-        return constrain(value, P(*entries), mesh=on._jax_mesh)
-
-    module.register_forward_pre_hook(
-        lambda _, args, kwargs: pytree.tree_map(pinned, (args, kwargs)), with_kwargs=True
-    )
-    module.register_forward_hook(lambda _, inputs, output: pytree.tree_map(pinned, output))
+    pin = split(on._jax_mesh, batch, 0)
     kind = type(module)
-    module.__class__ = type(f"FSDP{kind.__name__}", (JaxFSDPModule, kind), {})
+    own: dict[str, Any] = {}
+    if "forward" in vars(module):
+        _hook(module, pin)
+    else:
+        own["forward"] = _pinned(kind.forward, pin)
+    module.__class__ = type(f"FSDP{kind.__name__}", (JaxFSDPModule, kind), own)
+
+
+def _hook(module: nn.Module, pin: Pin) -> None:
+    module.register_forward_pre_hook(
+        lambda _, args, kwargs: tree_map(pin, (args, kwargs)), with_kwargs=True
+    )
+    module.register_forward_hook(lambda _, inputs, output: tree_map(pin, output))
+
+
+def _pinned(theirs: Any, pin: Pin) -> Any:
+    """A class's `forward` that pins what goes in and out.
+
+    Dynamo takes the hooks of the outermost module for other graphs than its `forward`.
+    """
+
+    @functools.wraps(theirs)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(pin, (args, kwargs))
+        return tree_map(pin, theirs(self, *args, **kwargs))
+
+    return forward

@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from calque.device.memory.cell import active, read, wrap, x64
+from calque.device.memory.cell import active, read, x64
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.addressable import is_here
 from calque.errors import TraceError
+from calque.upstream import torch_distributed
 
 Reduction = dist.ReduceOp.RedOpType
 _REDUCTIONS: dict[Any, Callable[..., Any]] = {
@@ -47,8 +49,15 @@ class ProcessGroupCalque(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "calque"
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("jax")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._host if device.type == "cpu" else self
+
     def _everyone(self, tensor: torch.Tensor) -> Any:
-        """What each process has: an array whose first axis counts the processes, on this device."""
+        """Returns an array whose first axis counts the processes: what each has, on this device."""
         if active.trace is not None:
             raise TraceError(
                 "a collective of torch.distributed in a traced function: a tensor is global there, "
@@ -173,7 +182,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return self._host.recv(tensors, rank, tag)
 
 
-class _Done(dist._Work):
+class _Done(torch_distributed.Work):
     """The handle of a collective that has ended."""
 
     def __init__(self, result: Any) -> None:

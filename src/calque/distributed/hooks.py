@@ -1,4 +1,4 @@
-"""What is in place from `import calque` on: a mesh of type "jax" brings the rest.
+"""Hooks in place from `import calque` on; a mesh of type "jax" brings the rest.
 
 Nothing is loaded for that. `torch.distributed` is as it was until such a mesh, or a process group
 with the backend "calque", is asked for.
@@ -6,9 +6,12 @@ with the backend "calque", is asked for.
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from calque.device.runtime.imports import when_imported
 
 
 def install() -> None:
@@ -29,6 +32,40 @@ def install() -> None:
     torch.distributed.Backend.register_backend(
         "calque", _group, extended_api=True, devices=["cpu", "jax"]
     )
+
+    for name, act in _TRANSFORMERS.items():
+        when_imported(name, act)
+
+
+def _plans(mixin: Any) -> None:
+    """Have plans of transformers' models serve the device, too."""
+    ours, kind = _hugging_face(), mixin.DistributedMixin
+    _wrap(mixin.DistributedConfig, "_resolve_parallelism", ours.sizes)
+    _wrap(mixin, "initialize_distributed_mesh", ours.meshes(mixin.TransformersDeviceMesh))
+    _wrap(mixin, "apply_tensor_parallelism", ours.tensor_parallel)
+    _wrap(mixin, "apply_fully_sharded_data_parallelism", ours.fully_sharded)
+    _wrap(kind, "gather_sharded_state_dict_for_save", ours.gathering)
+
+
+_TRANSFORMERS: dict[str, Callable[[Any], None]] = {
+    "transformers.distributed.mixin": _plans,
+    "transformers.core_model_loading": lambda module: _wrap(
+        module, "set_param_for_module", _hugging_face().loading
+    ),
+    "transformers.modeling_utils": lambda module: _wrap(
+        module, "_load_parameter_into_model", _hugging_face().loading
+    ),
+}
+
+
+def _wrap(holder: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """Put a wrapper around a function; an older transformers that has none stays as it is."""
+    if hasattr(holder, name):
+        setattr(holder, name, wrapper(getattr(holder, name)))
+
+
+def _hugging_face() -> Any:
+    return importlib.import_module("calque.distributed.hugging_face")
 
 
 def _front() -> Any:

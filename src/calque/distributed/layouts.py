@@ -78,7 +78,7 @@ def with_axes(
 
 
 def divides(tensor: torch.Tensor, dim: int, mesh: JaxDeviceMesh, axes: Sequence[str]) -> bool:
-    """Whether a dimension of a tensor can be split over some axes evenly."""
+    """Returns True if a dimension of a tensor can be split over some axes evenly."""
     count = 1
     for name in axes:
         count *= axis_size(mesh._jax_mesh, name)
@@ -86,5 +86,5 @@ def divides(tensor: torch.Tensor, dim: int, mesh: JaxDeviceMesh, axes: Sequence[
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of the device, which may be spread."""
+    """Returns True if a value is a tensor of the device, which may be spread."""
     return isinstance(value, torch.Tensor) and value.device.type == "jax"

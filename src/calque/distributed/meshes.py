@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from calque.errors.warning import warn
 from calque.sharding.mesh import mesh as make_mesh
+from calque.upstream import torch_distributed
 
 _torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
 
@@ -39,7 +40,7 @@ class _NoGroups(list[str]):
 
 
 class JaxDeviceMesh(DeviceMesh):
-    """What `init_device_mesh("jax", ...)` gives; slices of it, too."""
+    """The mesh of `init_device_mesh("jax", ...)`, and slices of it."""
 
     _jax_mesh: Mesh
     _axes: tuple[tuple[str, ...], ...]
@@ -72,7 +73,7 @@ class JaxDeviceMesh(DeviceMesh):
         return first_device()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Where along a dimension the first device of this process is.
+        """Returns where along a dimension the first device of this process is.
 
         Warns if the process has devices at other places, too: a batch is a global one then.
         """
@@ -98,7 +99,7 @@ def first_device() -> int:
 
 
 def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
-    """Where along some axes each device of this process is, each place once per device."""
+    """Returns where along some axes each device of this process is, each place once per device."""
     index = np.moveaxis(
         mesh.devices, [mesh.axis_names.index(name) for name in names], range(len(names))
     )
@@ -141,9 +142,9 @@ def torch_mesh(mesh: Mesh) -> DeviceMesh | None:
 
 
 def is_ours(mesh: Any) -> bool:
-    """Whether a mesh is one of JAX's devices; None stands for the one in use."""
+    """Returns True if a mesh is one of JAX's devices; None stands for the one in use."""
     if mesh is None:
-        stack = torch.distributed.device_mesh._mesh_resources.mesh_stack
+        stack = torch_distributed.mesh_resources.mesh_stack
         mesh = stack[-1] if stack else None
     return isinstance(mesh, JaxDeviceMesh)
 
@@ -151,5 +152,5 @@ def is_ours(mesh: Any) -> bool:
 def in_use(mesh: Any) -> JaxDeviceMesh:
     """A mesh, or the one of the context around."""
     if mesh is None:
-        mesh = torch.distributed.device_mesh._mesh_resources.get_current_mesh()
+        mesh = torch_distributed.mesh_resources.get_current_mesh()
     return mesh

@@ -14,7 +14,8 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from calque.distributed.layouts import spec_of
 from calque.distributed.meshes import JaxDeviceMesh
-from calque.distributed.tensors import constrained, place
+from calque.distributed.pins import laid
+from calque.distributed.tensors import place
 
 Placed = Callable[[str], Placement]
 
@@ -24,7 +25,7 @@ def _colwise(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     dim = 0 if isinstance(module, nn.Linear) else 1
     _place(module, mesh, lambda name: Shard(dim))
     _pin_first_input(module, mesh, style.desired_input_layouts[0])
-    return _pin_output(module, mesh, style.output_layouts[0])
+    return pin_output(module, mesh, style.output_layouts[0])
 
 
 def _rowwise(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
@@ -33,37 +34,39 @@ def _rowwise(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     split = Shard(1) if linear else Shard(0)
     _place(module, mesh, lambda name: split if name == "weight" else Replicate())
     _pin_first_input(module, mesh, Shard(-1) if linear else Replicate())
-    return _pin_output(module, mesh, style.output_layouts[0])
+    return pin_output(module, mesh, style.output_layouts[0])
 
 
 def _sequence(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     (layout,) = style.sequence_sharding
     _place(module, mesh, lambda name: Replicate())
     _pin_first_input(module, mesh, layout)
-    return _pin_output(module, mesh, layout)
+    return pin_output(module, mesh, layout)
 
 
 def _input(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     wanted = style.desired_input_layouts
-    named = style.desired_input_kwarg_layouts
+    pins = None if wanted is None else [laid(one, mesh) for one in wanted]
+    named = {n: laid(one, mesh) for n, one in style.desired_input_kwarg_layouts.items()}
 
     def prepare(_: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if wanted is not None:
+        if pins is not None:
             _check_count(inputs, style.input_layouts, "inputs and input_layouts")
-            inputs = tuple(constrained(i, w, mesh) for i, w in zip(inputs, wanted, strict=True))
-        kwargs = {name: constrained(v, named.get(name), mesh) for name, v in kwargs.items()}
-        return inputs, kwargs
+            inputs = tuple(pin(value) for pin, value in zip(pins, inputs, strict=True))
+        return inputs, {n: named[n](v) if n in named else v for n, v in kwargs.items()}
 
     module.register_forward_pre_hook(prepare, with_kwargs=True)
     return module
 
 
 def _output(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
+    layouts = zip(style.output_layouts, style.desired_output_layouts, strict=True)
+    pins = [laid(None if has is None else wanted, mesh) for has, wanted in layouts]
+
     def prepare(_: nn.Module, inputs: Any, outputs: Any) -> Any:
         found = outputs if isinstance(outputs, tuple) else (outputs,)
-        _check_count(found, style.output_layouts, "outputs and output_layouts")
-        wanted = zip(found, style.output_layouts, style.desired_output_layouts, strict=True)
-        made = tuple(o if has is None else constrained(o, w, mesh) for o, has, w in wanted)
+        _check_count(found, pins, "outputs and output_layouts")
+        made = tuple(pin(value) for pin, value in zip(pins, found, strict=True))
         return made if isinstance(outputs, tuple) else made[0]
 
     module.register_forward_hook(prepare)
@@ -93,14 +96,18 @@ def _place(module: nn.Module, mesh: JaxDeviceMesh, layout: Placed) -> None:
 
 
 def _pin_first_input(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> None:
+    pin = laid(layout, mesh)
+
     def prepare(_: nn.Module, inputs: tuple[Any, ...]) -> Any:
-        return (constrained(inputs[0], layout, mesh), *inputs[1:]) if inputs else inputs
+        return (pin(inputs[0]), *inputs[1:]) if inputs else inputs
 
     module.register_forward_pre_hook(prepare)
 
 
-def _pin_output(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> nn.Module:
-    module.register_forward_hook(lambda _, inputs, output: constrained(output, layout, mesh))
+def pin_output(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> nn.Module:
+    """Have what a module gives be split, or whole, over a mesh of one dimension."""
+    pin = laid(layout, mesh)
+    module.register_forward_hook(lambda _, inputs, output: pin(output))
     return module
 
 

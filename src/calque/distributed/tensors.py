@@ -5,13 +5,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor.placement_types import Placement, Shard
+from torch.distributed.tensor.placement_types import Placement
 
 from calque.device.runtime.agreement import naming
-from calque.distributed.layouts import FREE, divides, is_tensor, placements_of, spec_of
+from calque.device.runtime.promised import promise, promised
+from calque.distributed.layouts import is_tensor, placements_of, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, in_use, torch_mesh
 from calque.sharding import P, constrain, gather, placement, shard
 from calque.sharding.attributes import OfPlaced
+from calque.sharding.mesh import sharding_of
 
 
 def distribute_tensor(
@@ -21,10 +23,11 @@ def distribute_tensor(
     *,
     src_data_rank: int | None = 0,
 ) -> torch.Tensor:
-    """As PyTorch's, but the result is a plain tensor of the device "jax" of the global shape.
+    """Like PyTorch's, but the result is a plain tensor of the device "jax" with the global shape.
 
     Args:
-        tensor: the whole tensor, the same in every process.
+        tensor: the whole tensor, the same in every process; one on "meta" gets the placement with
+            its memory.
         device_mesh: of type "jax".
         placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
         src_data_rank: without meaning: every process has the whole tensor.
@@ -37,16 +40,17 @@ def distribute_tensor(
             not divide evenly are refused, too.
     """
     mesh = in_use(device_mesh)
-    spec = spec_of(placements, mesh, tensor.ndim)
-    if tensor.device.type == "meta":
-        raise NotImplementedError(
-            "a tensor on 'meta' has no storage to place: make the model by "
-            "calque.sharding.materialize, which is never whole on one device"
-        )
-    plain = tensor.detach()
-    made = shard(plain.clone() if is_tensor(plain) else plain, spec, mesh._jax_mesh)
+    shape = tuple(tensor.shape)
+    sharding = sharding_of(spec_of(placements, mesh, tensor.ndim), shape, mesh._jax_mesh)
+    made = tensor.detach()
+    if tensor.is_meta or is_tensor(tensor):
+        made = made.clone()
+    if not tensor.is_meta:
+        made = shard(made, sharding)
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+        made = nn.Parameter(made)
+    if tensor.is_meta:
+        promise(made, sharding)
     return made.requires_grad_(tensor.requires_grad)
 
 
@@ -57,7 +61,7 @@ def distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """As PyTorch's: parameters that `partition_fn` leaves as they are become replicated."""
+    """Like PyTorch's: parameters that `partition_fn` leaves as they are become replicated."""
     mesh = in_use(device_mesh)
     for name, part in module.named_modules():
         if partition_fn is not None:
@@ -75,12 +79,16 @@ def distribute_module(
 def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
     """Give a parameter of a module a placement; one of the CPU moves to the device.
 
-    It stays the same object, so that weights that are shared and optimizers keep it.
+    It stays the same object, so that weights that are shared and optimizers keep it. One on "meta"
+    gets the placement with its memory (`to_empty`, `materialize`).
     """
     owner, _, last = name.rpartition(".")
     parent = module.get_submodule(owner)
     parameter = parent.get_parameter(last)
     with naming(name):
+        if parameter.is_meta:
+            promise(parameter, sharding_of(spec, tuple(parameter.shape), mesh._jax_mesh))
+            return
         if parameter.device.type == "jax":
             shard(parameter, spec, mesh._jax_mesh)
             return
@@ -90,36 +98,9 @@ def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
-    """The spec of a tensor; None if it has no placement."""
-    found = placement(tensor)
+    """The spec of a tensor, or that which one on "meta" will have; None if it has none."""
+    found = promised(tensor) if tensor.is_meta else placement(tensor)
     return None if found is None else found.spec
-
-
-def _constrained(value: Any, layout: Placement | None, mesh: JaxDeviceMesh) -> Any:
-    """A value on its way, split or whole over a mesh of one dimension; other axes stay free.
-
-    Dynamo, which cannot look into meshes, leaves its graph here.
-
-    Args:
-        value: a tensor of the device; anything else is given back.
-        layout: how it is to lie; None for as it is.
-        mesh: of one dimension.
-    """
-    if layout is None or not is_tensor(value) or not value.ndim:
-        return value
-    axes = mesh._axes[0]
-    # Batches lie along other axes in dimension 0: whole along this one is no word about those.
-    entries: list[Any] = [FREE, *[None] * (value.ndim - 1)]
-    if isinstance(layout, Shard):
-        if not divides(value, layout.dim, mesh, axes):
-            return value
-        entries = [FREE] * value.ndim
-        entries[layout.dim] = axes[0] if len(axes) == 1 else axes
-    return constrain(value, P(*entries), mesh=mesh._jax_mesh)
-
-
-constrained: Callable[[Any, Placement | None, JaxDeviceMesh], Any]
-constrained = torch.compiler.disable(_constrained)  # type: ignore[assignment]
 
 
 def _of_placed(name: str, get: Callable[[torch.Tensor, JaxDeviceMesh], Any]) -> OfPlaced:

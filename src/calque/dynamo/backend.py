@@ -11,9 +11,6 @@ from typing import Any, Literal
 
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch import config
-from torch._guards import TracingContext
 
 import calque  # noqa: F401  (registers the device)
 from calque.dynamo.buckets.bucketed_graph import BucketedGraph
@@ -21,6 +18,8 @@ from calque.dynamo.buckets.options import Buckets
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph, boxed
 from calque.dynamo.graphs.overlapping import Writes, may_overlap
+from calque.upstream.torch_compile import aot_autograd, functorch_config
+from calque.upstream.torch_internals import TracingContext
 
 _OPTIONS = {"max_programs": 64, "buckets": None, "checks": False}
 
@@ -46,20 +45,9 @@ def backend(
     Raises:
         ValueError: a mode or an option that this backend does not have.
     """
-    if mode not in (None, "default"):
-        raise ValueError(f"backend 'calque' has no mode {mode!r}: XLA optimizes in one way")
-    unknown = set(options or {}) - set(_OPTIONS)
-    if unknown:
-        raise ValueError(
-            f"backend 'calque' has no option {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(_OPTIONS)}"
-        )
-    chosen = {**_OPTIONS, **(options or {})}
+    chosen = _settings(mode, options)
     most, checks = chosen["max_programs"], chosen["checks"]
-    if checks and chosen["buckets"] is not None:
-        raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
     buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
-
     writes = Writes()
 
     def compile_graph(
@@ -83,13 +71,29 @@ def backend(
     )
     # The operators of a view of one of several arguments with one memory would be repeated on the
     # memory, not on the argument.
-    repeated = config.view_replay_for_aliased_outputs and not may_overlap(example_inputs)
-    with config.patch(view_replay_for_aliased_outputs=repeated):
+    repeated = functorch_config.view_replay_for_aliased_outputs and not may_overlap(example_inputs)
+    with functorch_config.patch(view_replay_for_aliased_outputs=repeated):
         run = compiler(graph, example_inputs)
     return writes.guarded(graph, example_inputs, run)
 
 
+def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the options with the defaults of those left out, checked."""
+    if mode not in (None, "default"):
+        raise ValueError(f"backend 'calque' has no mode {mode!r}: XLA optimizes in one way")
+    unknown = set(options or {}) - set(_OPTIONS)
+    if unknown:
+        raise ValueError(
+            f"backend 'calque' has no option {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(_OPTIONS)}"
+        )
+    settings = {**_OPTIONS, **(options or {})}
+    if settings["checks"] and settings["buckets"] is not None:
+        raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
+    return settings
+
+
 def _returned() -> int | None:
-    """How many results of a forward the user gets, before those that its backward takes."""
+    """Returns how many results of a forward the user gets, before those its backward takes."""
     context = TracingContext.try_get()
     return None if context is None else getattr(context.fw_metadata, "num_forward_returns", None)

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
-logger = logging.getLogger("calque.compile")
+from calque.upstream.torch_internals import InductorWrapper, tree_leaves
+
+logger: logging.Logger = logging.getLogger("calque.compile")
 
 
 def install() -> None:
     """Stand in front of inductor."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
+    wrapper: Any = InductorWrapper
     theirs = wrapper.__call__
 
     @functools.wraps(theirs)

@@ -52,7 +52,7 @@ def line_of(frame: FrameType) -> str:
 
 
 def is_subscript(frame: FrameType) -> bool:
-    """Whether a frame reads or writes items now: `x[i]`, `x[i] = y`, `x[i:j]`."""
+    """Returns True if a frame reads or writes items now: `x[i]`, `x[i] = y`, `x[i:j]`."""
     return _is_subscript(frame.f_code, frame.f_lasti)
 
 
@@ -90,7 +90,7 @@ def _answer(code: CodeType, at: int) -> bool | None:
 
 
 def _raises(instructions: list[dis.Instruction], said: frozenset[str]) -> bool:
-    """Whether straight code raises something else than what says that there is nothing."""
+    """Returns True if straight code raises something else than what says that there is nothing."""
     for one in instructions[:_LONGEST]:
         if one.opname == "RAISE_VARARGS":
             return True
@@ -107,7 +107,9 @@ def _is_caught(code: CodeType, offset: int) -> bool:
 
 
 def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
-    """Whether code that is not a library's has called for this within a `try` with an `except`."""
+    """Returns True if code that is not a library's has called for this within a `try` with an
+    `except`.
+    """
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_CALQUE):
@@ -120,7 +122,7 @@ def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _has_except(code: CodeType, offset: int) -> bool:
-    """Whether an `except` of a code object catches what is raised at an instruction."""
+    """Returns True if an `except` of a code object catches what is raised at an instruction."""
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     targets = [entry.target for entry in entries if entry.start <= offset < entry.end]
     if not targets:

@@ -39,7 +39,7 @@ class TraceError(CalqueError, RuntimeError):
 
 @contextmanager
 def preparing_errors() -> Iterator[None]:
-    """Within, errors are made that may never be raised: they are not noted."""
+    """Inside this context, errors are made that may never be raised: they are not noted."""
     before = getattr(_noted, "refusals", None)
     _noted.refusals = None
     try:
@@ -57,7 +57,9 @@ def note_refusal(error: BaseException) -> None:
 
 @contextmanager
 def noting_refusals() -> Iterator[list[TraceError]]:
-    """Within, every `TraceError` of this thread is noted, also one that somebody catches."""
+    """Inside this context, every `TraceError` of this thread is noted, also one that somebody
+    catches.
+    """
     before = getattr(_noted, "refusals", None)
     refusals: list[TraceError] = []
     _noted.refusals = refusals
@@ -76,7 +78,13 @@ class FederatedTypeError(CalqueError, TypeError):
 
 
 class ClientError(CalqueError, RuntimeError):
-    """What one client holds or computes cannot be used; the message names the client."""
+    """A value that one client holds or computes cannot be used; the message names the client.
+
+    Attributes:
+        position: the client's place among those of the call, if one was found after the call.
+    """
+
+    position: int | None = None
 
 
 class InternalError(CalqueError, RuntimeError):

@@ -52,7 +52,9 @@ class Origin:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file is of calque, torch, jax, the standard library or an installed package."""
+    """Returns True if a file is of calque, torch, jax, the standard library or an installed
+    package.
+    """
     return (
         filename.startswith(_LIBRARIES)
         or filename.startswith("<frozen")
@@ -61,12 +63,13 @@ def is_library(filename: str) -> bool:
 
 
 def is_standard(filename: str) -> bool:
-    """Whether a file is of Python's standard library."""
+    """Returns True if a file is of Python's standard library."""
     return filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
 
 
 def is_librarys(frame: FrameType) -> bool:
-    """Whether a frame runs code of a library, or code that Python has made for calque's classes.
+    """Returns True if a frame runs code of a library, or code that Python has made for calque's
+    classes.
 
     What `dataclasses` makes has no file of its own.
     """
@@ -95,7 +98,7 @@ def raising_file(error: BaseException) -> str:
 
 
 def is_packages(frame: FrameType | None) -> bool:
-    """Whether the innermost frame beyond PyTorch's code is of another installed package."""
+    """Returns True if the innermost frame beyond PyTorch's code is of another installed package."""
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
     return frame is not None and is_library(frame.f_code.co_filename)
@@ -110,7 +113,7 @@ def user_frame() -> FrameType | None:
 
 
 def user_origin() -> Origin | None:
-    """Where in the user's program the running operation was called; None if nowhere."""
+    """Returns where in the user's program the running operation was called; None if nowhere."""
     frame = user_frame()
     if frame is None:
         return None

@@ -6,7 +6,9 @@ from typing import Any
 
 from torch.nn import Module
 
-_CALL = Module._call_impl.__code__
+from calque.upstream import torch_internals
+
+_CALL = torch_internals.Module._call_impl.__code__
 
 
 def layer_of(traceback: TracebackType | None) -> str | None:

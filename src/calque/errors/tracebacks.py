@@ -18,7 +18,7 @@ _LAYER = "in layer "
 
 
 def is_full() -> bool:
-    """Whether tracebacks are to be left as they are: `CALQUE_TRACEBACK=full`."""
+    """Returns True if tracebacks are to be left as they are: `CALQUE_TRACEBACK=full`."""
     return os.environ.get("CALQUE_TRACEBACK") == "full"
 
 
@@ -99,7 +99,7 @@ def _leave_out_internal(error: BaseException) -> None:
 
 
 def _is_internal(error: BaseException) -> bool:
-    """Whether the frame that caught an exception, the outermost of it, is of a library."""
+    """Returns True if the frame that caught an exception, the outermost of it, is of a library."""
     return error.__traceback__ is None or is_librarys(error.__traceback__.tb_frame)
 
 

@@ -1,19 +1,26 @@
-"""What Python prints of an exception that nobody caught: the user's frames, where calque ran.
+"""The traceback of an exception that nobody caught: the user's frames only, where calque ran.
 
 An eager operator raises in the middle of PyTorch's and calque's frames, and more of PyTorch's lie
 around it, which no library can take away on the way out. So they are left out where the traceback
 is printed. Exceptions that did not pass through calque's code are printed as ever.
+
+A worker of a `DataLoader`, and a thread of `DataParallel`, send the traceback as the text of an
+exception, which is raised again beside the user's loop: it is read as the traceback is.
 """
 
 import os
+import re
 import sys
 from types import TracebackType
 
 from calque.errors.exceptions import CalqueError
-from calque.errors.frames import is_librarys
+from calque.errors.frames import is_library, is_librarys
 from calque.errors.tracebacks import is_full, with_user_frames_only
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SENT = "\nOriginal Traceback (most recent call last):\n"  # torch._utils.ExceptionWrapper
+# A frame as Python prints it: its file, and the lines of the program below, further indented.
+_FRAME = re.compile(r'  File "(?P<file>[^"\n]*)", line \d+.*\n(?:    .*\n)*')
 
 
 def install() -> None:
@@ -23,6 +30,7 @@ def install() -> None:
     def show(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
         if isinstance(error, Exception) and not is_full() and _is_ours(error, tb):
             with_user_frames_only(error)
+            _shorten_sent(error)
             tb = error.__traceback__
         theirs(kind, error, tb)
 
@@ -30,10 +38,30 @@ def install() -> None:
 
 
 def _is_ours(error: Exception, tb: TracebackType | None) -> bool:
-    """Whether an exception passed through calque, and through code of the user's."""
-    ours, users = isinstance(error, CalqueError), False
+    """Returns True if an exception passed through calque, and through code of the user's."""
+    ours, users = isinstance(error, CalqueError) or _is_sent_by_ours(error), False
     while tb is not None:
         ours = ours or tb.tb_frame.f_code.co_filename.startswith(_CALQUE)
         users = users or not is_librarys(tb.tb_frame)
         tb = tb.tb_next
     return ours and users
+
+
+def _is_sent_by_ours(error: Exception) -> bool:
+    """Returns True if an exception has the text of one that passed through calque elsewhere."""
+    _, mark, after = _text(error).partition(_SENT)
+    return bool(mark) and any(frame["file"].startswith(_CALQUE) for frame in _FRAME.finditer(after))
+
+
+def _shorten_sent(error: Exception) -> None:
+    """Leave the frames of libraries out of a traceback that an exception has as its text."""
+    before, mark, after = _text(error).partition(_SENT)
+    if mark:
+        kept = _FRAME.sub(lambda frame: "" if is_library(frame["file"]) else frame[0], after)
+        error.args = (before + mark + kept,)
+
+
+def _text(error: Exception) -> str:
+    """Returns the text that an exception was made with; nothing if it was no single text."""
+    only = error.args[0] if len(error.args) == 1 else ""
+    return only if isinstance(only, str) else ""

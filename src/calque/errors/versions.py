@@ -16,7 +16,7 @@ TESTED: dict[str, dict[Release, str]] = {
     "torch": {(2, 13): "all tests", (2, 15): "a sample"},
     "jax": {(0, 10): "all tests", (0, 12): "a sample"},
 }
-"""What runs with which release."""
+"""How much of the tests ran with each release."""
 
 
 class UntestedVersionWarning(UserWarning):
@@ -24,7 +24,7 @@ class UntestedVersionWarning(UserWarning):
 
 
 def untested(installed: Mapping[str, str]) -> list[str]:
-    """What is to be said of releases that no test has run with.
+    """Returns a warning about releases that no test has run with.
 
     >>> from calque.errors.versions import untested
     >>> untested({"torch": "2.13.1+cpu", "jax": "0.31.0"})

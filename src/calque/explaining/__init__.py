@@ -1,4 +1,4 @@
-"""What becomes of a program: `calque.explain`."""
+"""`calque.explain`: how a program reaches XLA, or why it does not."""
 
 from calque.explaining.api import explain
 from calque.explaining.report import Door, Operator, Report

@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.utils import _pytree as pytree
 
 from calque.explaining import doors
 from calque.explaining.inspecting import Inspection
 from calque.explaining.report import Report
 from calque.jitting.jitted import Jitted
 from calque.jitting.module import JittedModule
+from calque.upstream.torch_internals import tree_map
 
 
 def explain(
     fn: Module | Callable[..., Any], /, *args: Any, compare: bool = True, **kwargs: Any
 ) -> Report:
-    """What becomes of a program on XLA, and if it does not get there, why and what to do.
+    """Explains how a program reaches XLA, and if it does not, why and what to do.
 
     As `torch._dynamo.explain`, but nothing of the program changes: it is traced, and what has to
     run runs on a copy of a module, or on a graph.
@@ -84,7 +84,7 @@ def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         elsewhere = isinstance(value, torch.Tensor) and value.device.type == "cpu"
         return value.detach().to("jax") if elsewhere else value
 
-    args, kwargs = pytree.tree_map(moved, (args, kwargs))
+    args, kwargs = tree_map(moved, (args, kwargs))
     return fn, args, kwargs
 
 

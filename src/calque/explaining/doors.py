@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.utils import _pytree as pytree
 
 from calque.comparing import diff
 from calque.device.memory.host_reads import Asked
@@ -16,6 +15,7 @@ from calque.errors.frames import is_library
 from calque.explaining.report import Door
 from calque.jitting.assumed_values import Observer
 from calque.tracing import trace
+from calque.upstream.torch_internals import tree_map
 
 _WORDS = 600
 
@@ -48,16 +48,16 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     """`torch.compile`: how many graphs dynamo makes of a copy of a module."""
     if not isinstance(fn, Module):
         return Door("torch.compile", None, "dynamo runs what it compiles: tried for modules only")
-    import torch._dynamo  # slow to import
+    from calque.upstream import torch_compile  # loads dynamo
 
     module, args, kwargs = copied(fn, args, kwargs)
-    torch._dynamo.reset()
+    torch_compile.dynamo.reset()
     try:
-        found = torch._dynamo.explain(module)(*args, **kwargs)
+        found = torch_compile.dynamo.explain(module)(*args, **kwargs)
     except Exception as error:
         return Door("torch.compile", False, _spoken(error))
     finally:
-        torch._dynamo.reset()
+        torch_compile.dynamo.reset()
     if found.graph_break_count == 0:
         return Door("torch.compile", True, "one graph")
     reason = str(found.break_reasons[0].reason).strip().splitlines()[0]
@@ -65,7 +65,7 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 
 
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
-    """Where a copy of a module asks for values, as it runs."""
+    """Returns where a copy of a module asks for values, as it runs."""
     module, args, kwargs = copied(module, args, kwargs)
     observer = Observer()
     with observer.watching():
@@ -74,13 +74,13 @@ def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
 
 
 def disagreements(module: Module, args: Any, kwargs: Any) -> list[str]:
-    """Where a module computes something else on the device than on the CPU."""
+    """Returns where a module computes something else on the device than on the CPU."""
     found = diff(module, module, *args, devices=("cpu", "jax"), **kwargs)
     return [str(difference) for difference in found]
 
 
 def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Where a function does; by the graphs of its traces on each, for it may change its state.
+    """Like `disagreements`, for a function, by the graphs of its traces: it may change its state.
 
     Raises:
         TraceError: it cannot be traced on both.
@@ -94,7 +94,7 @@ def _on(device: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     def moved(value: Any) -> Any:
         return value.detach().to(device) if isinstance(value, torch.Tensor) else value
 
-    return pytree.tree_map(moved, (args, kwargs))
+    return tree_map(moved, (args, kwargs))
 
 
 def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
@@ -103,7 +103,7 @@ def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
     def moved(value: Any) -> Any:
         return value.detach().clone().to("jax") if isinstance(value, torch.Tensor) else value
 
-    args, kwargs = pytree.tree_map(moved, (args, kwargs))
+    args, kwargs = tree_map(moved, (args, kwargs))
     return copy.deepcopy(module).to("jax"), args, kwargs
 
 

@@ -1,15 +1,16 @@
-"""What a trace of `calque.jit` sees of a program, and what XLA makes of it; nothing runs."""
+"""A program as a trace of `calque.jit` sees it, and as XLA compiles it; nothing runs."""
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.explaining.report import Operator
 from calque.jitting.jitted import Jitted
+from calque.jitting.settings import Settings
 from calque.program import signature
+from calque.upstream.torch_internals import OpOverload, TorchDispatchMode
 from calque.view.served import served_by
 
 _NO_WORK = frozenset(("prim", "prims", "profiler"))
@@ -20,15 +21,15 @@ class _Seen(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: Counter[torch._ops.OpOverload] = Counter()
+        self.counts: Counter[OpOverload] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, torch._ops.OpOverload) and func.namespace not in _NO_WORK:
+        if isinstance(func, OpOverload) and func.namespace not in _NO_WORK:
             self.counts[func] += 1
         return func(*args, **(kwargs or {}))
 
     def operators(self) -> list[Operator]:
-        """What was seen, the most frequent first."""
+        """The operators seen, the most frequent first."""
         return [
             Operator(op.name(), count, served_by(op))  # type: ignore[arg-type]
             for op, count in self.counts.most_common()
@@ -50,7 +51,7 @@ class Inspection:
         self.error: Exception | None = None
         self.described: dict[str, Any] = {}
         self.lowered: Any = None
-        jitted = Jitted(fn, verify=False)
+        jitted = Jitted(fn, Settings(verify=False))
         leaves, spec = signature.flatten_call(args, kwargs)
         with _Seen() as seen:
             try:
@@ -58,8 +59,10 @@ class Inspection:
                 self.described = program.describe()
             except Exception as error:
                 self.error = error
-        self.operators = seen.operators()
-        self.is_random = any(torch.Tag.nondeterministic_seeded in op.tags for op in seen.counts)
+        self.operators: list[Operator] = seen.operators()
+        self.is_random: bool = any(
+            torch.Tag.nondeterministic_seeded in op.tags for op in seen.counts
+        )
 
     def costs(self) -> tuple[float | None, dict[str, int]]:
         """The floating-point operations of a run, and the bytes that it takes; compiles it."""

@@ -41,7 +41,7 @@ class Operator:
 
 @dataclass
 class Report:
-    """What becomes of a program; `print` it, show it in a notebook, or take `to_dict()`.
+    """How a program reaches XLA; `print` it, show it in a notebook, or take `to_dict()`.
 
     Attributes:
         name: the program's.
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def captured(self) -> bool:
-        """Whether a door takes the program."""
+        """Returns True if a door takes the program."""
         return any(door.captured for door in self.doors)
 
     def to_dict(self) -> dict[str, Any]:

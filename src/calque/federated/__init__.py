@@ -9,7 +9,7 @@ Array(23., dtype=float32)
 """
 
 from calque.errors import ClientError, FederatedTypeError
-from calque.federated import intrinsics, learning
+from calque.federated import building_blocks, intrinsics, learning, transformations, types
 from calque.federated.computation import (
     Computation,
     PolymorphicComputation,
@@ -17,13 +17,16 @@ from calque.federated.computation import (
     local,
 )
 from calque.federated.intrinsics import *  # noqa: F403  (the operators are named there)
+from calque.federated.ragged import Ragged
 from calque.federated.representation import Sequence
 from calque.federated.tracing import Value, type_of
 from calque.federated.types import (
     CLIENTS,
     SERVER,
+    AbstractType,
     FederatedType,
     FunctionType,
+    PlacementType,
     SequenceType,
     Struct,
     StructType,
@@ -31,18 +34,24 @@ from calque.federated.types import (
     Type,
     at_clients,
     at_server,
+    is_assignable,
+    parse_type,
     to_type,
+    unify,
 )
 
 __all__ = [
     "CLIENTS",
     "SERVER",
+    "AbstractType",
     "ClientError",
     "Computation",
     "FederatedType",
     "FederatedTypeError",
     "FunctionType",
+    "PlacementType",
     "PolymorphicComputation",
+    "Ragged",
     "Sequence",
     "SequenceType",
     "Struct",
@@ -52,10 +61,16 @@ __all__ = [
     "Value",
     "at_clients",
     "at_server",
+    "building_blocks",
     "computation",
+    "is_assignable",
     "learning",
     "local",
+    "parse_type",
     "to_type",
+    "transformations",
     "type_of",
+    "types",
+    "unify",
 ]
 __all__ += intrinsics.__all__

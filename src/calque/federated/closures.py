@@ -1,9 +1,11 @@
-"""What a function closes over, so that a change behind its back is an error and no other result."""
+"""Variables that a function closes over: changing one later is an error, not another result."""
 
 import dis
 import inspect
 from types import CodeType
 from typing import Any
+
+import torch
 
 from calque.federated.errors import type_error
 
@@ -24,6 +26,7 @@ class Closure:
         function = inspect.unwrap(getattr(function, "__func__", function))
         self._function = function if inspect.isfunction(function) else None
         self._values = self._now()
+        self._versions = {name: _versions(value) for name, value in self._values.items()}
 
     def require_same(self) -> None:
         """Raise unless all variables are what they were.
@@ -35,13 +38,19 @@ class Closure:
         for name, before in self._values.items():
             after = now.get(name, before)
             same = type(after) is type(before) and type(after) in _COMPARED and after == before
+            name_of = getattr(self._function, "__name__", "")
             if after is not before and not same:
-                name_of = getattr(self._function, "__name__", "")
                 raise type_error(
                     f"the local function {name_of!r} reads {name!r}, which was {before!r} when it "
                     f"was defined, and is {after!r} now",
                     "Pass it as an argument, or as a default that is fixed where the function is "
                     f"defined: {name}={name}.",
+                )
+            if _versions(after) != self._versions[name]:
+                raise type_error(
+                    f"the local function {name_of!r} reads {name!r}, whose tensors have been "
+                    "written to since it was defined",
+                    "Pass them as arguments, or define the function anew.",
                 )
 
     def _now(self) -> dict[str, Any]:
@@ -58,6 +67,15 @@ class Closure:
         scope = self._function.__globals__
         found |= {name: scope[name] for name in read if name in scope and name not in found}
         return {name: value for name, value in found.items() if name not in assigned}
+
+
+def _versions(value: Any) -> list[tuple[int, int]]:
+    """Which tensors a tensor or a module has, and how often they have been written to."""
+    if isinstance(value, torch.nn.Module):
+        tensors = [*value.parameters(), *value.buffers()]
+    else:
+        tensors = [value] if isinstance(value, torch.Tensor) else []
+    return [(id(tensor), tensor._version) for tensor in tensors]
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:

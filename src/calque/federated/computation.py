@@ -3,6 +3,7 @@
 import functools
 import inspect
 import numbers
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,7 +49,7 @@ class Computation:
         assert isinstance(block.type, FunctionType)
         self.__name__ = name
         self.building_block = block
-        self.type_signature = block.type
+        self.type_signature: FunctionType = block.type
         self._packing = packing
         self._options = options or Options()
 
@@ -69,7 +70,7 @@ class Computation:
 
     @with_user_frames
     def for_clients(self, numbers: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As a call with arrays, but errors name clients by these numbers, not by their places."""
+        """Like a call with arrays, but errors name clients by these numbers, not positions."""
         return self._program(self._packing.pack(args, kwargs), numbers)
 
     @with_user_frames
@@ -136,6 +137,12 @@ class Computation:
     def __building_block__(self, parameter: Type | None) -> BuildingBlock:
         return self.building_block
 
+    def __deepcopy__(self, memo: Any) -> "Computation":
+        return self  # as of a function
+
+    def __reduce__(self) -> str:
+        return _reference(self)
+
     def __str__(self) -> str:
         return formatted(self.building_block)
 
@@ -176,6 +183,12 @@ class PolymorphicComputation:
         if parameter is None:
             return self.of().building_block
         return self.of(parameter).building_block
+
+    def __deepcopy__(self, memo: Any) -> "PolymorphicComputation":
+        return self
+
+    def __reduce__(self) -> str:
+        return _reference(self)
 
     def __repr__(self) -> str:
         return f"<PolymorphicComputation {self.__name__}>"
@@ -303,6 +316,25 @@ def _compile(framework: Framework, function: Any, packing: Packing) -> Computati
 
 def _is_whole(number: Any) -> bool:
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+
+def _reference(made: Computation | PolymorphicComputation) -> str:
+    """The name by which a computation is pickled, as Python's functions are.
+
+    Raises:
+        TypeError: it is not found by a name in its module.
+    """
+    name = getattr(made, "__qualname__", made.__name__)
+    found: Any = sys.modules.get(made.__module__)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not made:
+        raise TypeError(
+            f"the computation {made.__name__!r} is pickled by its name, and is not "
+            f"{made.__module__}.{name}.\nDefine it at the top of a module, and configure it where "
+            "it is used."
+        )
+    return name
 
 
 def _known(kind: Type | None) -> Type:

@@ -1,6 +1,6 @@
 """How federated errors are worded: the user's line, what does not fit, and a remedy."""
 
-from calque.errors import FederatedTypeError, user_origin
+from calque.errors import FederatedTypeError, Origin, user_origin
 
 
 class FederatedFieldError(FederatedTypeError, AttributeError):
@@ -8,7 +8,10 @@ class FederatedFieldError(FederatedTypeError, AttributeError):
 
 
 def type_error(
-    what: str, remedy: str, kind: type[FederatedTypeError] = FederatedTypeError
+    what: str,
+    remedy: str,
+    kind: type[FederatedTypeError] = FederatedTypeError,
+    origin: Origin | None = None,
 ) -> FederatedTypeError:
     """The error for types that do not fit, at the user's line.
 
@@ -16,8 +19,9 @@ def type_error(
         what: what does not fit, with both types, without a full stop.
         remedy: what to do instead, as a sentence.
         kind: the class of the error.
+        origin: the user's line; the one that runs now by default.
     """
-    origin = user_origin()
+    origin = origin or user_origin()
     place = f"{origin}: " if origin else ""
     stop = "" if what.endswith("^") else "."
     return kind(f"{place}{what}{stop}\n{remedy}")

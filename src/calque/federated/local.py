@@ -13,6 +13,8 @@ from jax.extend.core import jaxpr_as_fun
 from calque.errors import TraceError
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.closures import Closure
+from calque.federated.dataclass_trees import as_records, from_records
+from calque.federated.devices import moved, on_jax
 from calque.federated.errors import type_error
 from calque.federated.packing import Packing
 from calque.federated.representation import (
@@ -31,7 +33,7 @@ SIZES = (5, 7)
 
 
 def wide(kind: Type) -> bool:
-    """Whether a type has tensors of 64 bits, which need JAX's 64-bit mode."""
+    """Returns True if a type has tensors of 64 bits, which need JAX's 64-bit mode."""
     parts = (part for part in walk(kind) if isinstance(part, TensorType))
     return any(part.dtype.itemsize == 8 and part.dtype != np.dtype("complex64") for part in parts)
 
@@ -57,13 +59,19 @@ class LocalFunction:
 
     def __init__(self, function: Any, packing: Packing, framework: Framework) -> None:
         self.packing = packing
-        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name: str = getattr(function, "__name__", type(function).__name__)
         self._call: Callable[..., Any] = function
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
-            self._call = lambda *args, **kwargs: apply(params, *args, **kwargs)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                args, kwargs = as_records((args, kwargs))
+                with on_jax():
+                    return from_records(apply(params, *args, **kwargs))
+
+            self._call = call
 
     def __call__(self, *held: Any) -> Any:
         """The held result for the held argument, if there is one."""
@@ -107,11 +115,6 @@ class LocalFunction:
             with precision(self.packing.type):
                 jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
         except RuntimeError as error:
-            if "on the same device" in str(error):
-                error.add_note(
-                    "The arguments of a local function are on the device 'jax'; a tensor that it "
-                    "closes over has to be there, too: .to('jax')."
-                )
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
             raise type_error(
@@ -149,14 +152,14 @@ def _with_own_arguments(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(copied, (args, kwargs))
-        return function(*args, **kwargs)
+        args, kwargs = from_records(jax.tree.map(copied, (args, kwargs)))
+        return moved(as_records(function(*args, **kwargs)))
 
     return call
 
 
 def is_open(kind: Type | None) -> bool:
-    """Whether a type has sizes, or lengths, that are not known."""
+    """Returns True if a type has sizes, or lengths, that are not known."""
     if kind is None:
         return False
     return any(

@@ -76,7 +76,7 @@ class Packing:
 def packing_of(
     function: Callable[..., Any], types: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Packing:
-    """How a function's arguments are packed, if they have these types.
+    """Returns how a function's arguments are packed, if they have these types.
 
     Parameters with a default and no type keep their default.
 
@@ -88,7 +88,7 @@ def packing_of(
     Raises:
         FederatedTypeError: the types do not fit the parameters.
     """
-    signature = inspect.signature(getattr(function, "forward", function))
+    signature = _signature(getattr(function, "forward", function))
     specs = [to_type(spec) for spec in types]
     keywords = {name: to_type(spec) for name, spec in named.items()}
     if len(specs) == 1 and not keywords and isinstance(specs[0], StructType):
@@ -100,8 +100,17 @@ def packing_of(
     return _packing(signature, bound.arguments, len(specs) == 1 and not keywords)
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature; that of any arguments by position if it tells none, as in C."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        anything = inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)
+        return inspect.Signature([anything])
+
+
 def annotated_packing(function: Callable[..., Any]) -> Packing | None:
-    """How arguments are packed by the types of a function's annotations.
+    """Returns how arguments are packed by the types of a function's annotations.
 
     Returns None if a parameter without a default has no annotation, or one of any array
     (`torch.Tensor`): the types are open.
@@ -109,7 +118,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     Raises:
         FederatedTypeError: an annotation describes no type.
     """
-    signature = inspect.signature(function)
+    signature = _signature(function)
     names = getattr(inspect.unwrap(function), "__globals__", {})
     types: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
@@ -124,7 +133,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
 
 
 def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
-    """Whether an annotation says no type: there is none, or one of any array."""
+    """Returns True if an annotation says no type: there is none, or one of any array."""
     if isinstance(annotation, str):
         found: Any = names
         for part in annotation.split("."):

@@ -62,7 +62,7 @@ class Sequence:
 
     @property
     def capacity(self) -> int:
-        """How many elements there is room for."""
+        """The number of elements that there is room for."""
         return jax.tree.leaves(self.elements)[0].shape[0]
 
     @property
@@ -162,7 +162,7 @@ def type_of_held(value: Any) -> Type:
     if isinstance(value, Sequence):
         return SequenceType(_without_leading_axis(type_of_value(value.elements)))
     if isinstance(value, Mapping):
-        return StructType(tuple((str(n), type_of_held(v)) for n, v in value.items()), dict)
+        return StructType(tuple((n, type_of_held(v)) for n, v in value.items()), dict)
     if isinstance(value, list | tuple):
         names = getattr(value, "_fields", getattr(value, "names", [None] * len(value)))
         pairs = tuple((n, type_of_held(v)) for n, v in zip(names, value, strict=True))
@@ -171,7 +171,7 @@ def type_of_held(value: Any) -> Type:
 
 
 def shapes_of(kind: Type, unknown: int, leading: tuple[int, ...] = ()) -> Any:
-    """What a value of a type is held as, as shapes; sizes that are not known are `unknown`."""
+    """Returns the shapes in which a value of a type is held; unknown sizes are `unknown`."""
     match kind:
         case TensorType():
             sizes = tuple(unknown if size is None else size for size in kind.shape)

@@ -15,13 +15,13 @@ import torch
 from jax import Array
 from jax.errors import ConcretizationTypeError
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels.applying import UNUSED, apply
 from calque.device.kernels.binding import is_written, overload_of, traced_parameters
 from calque.device.kernels.meta_check import Outline
 from calque.device.memory import rng
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
 from calque.errors import TraceError, UnsupportedOpError
 from calque.graph.interpreter import Nodes, on_device
@@ -35,6 +35,7 @@ from calque.upstream.jax_internals import (
     max_dim,
     min_dim,
 )
+from calque.upstream.torch_internals import OpOverload, pytree, tree_leaves
 
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +85,7 @@ class ArrayNodes(Nodes):
         return read(value) if isinstance(value, torch.Tensor) else value
 
     def run_node(self, n: fx.Node) -> Any:
-        """As the base class does; a result of another dtype than the graph says is an error."""
+        """Like the base class's; a result of another dtype than the graph says is an error."""
         result = super().run_node(n)
         if n.op == "call_function":
             _verify(n, result)
@@ -92,13 +93,13 @@ class ArrayNodes(Nodes):
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One operator, or one function of sizes."""
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             function = _SYMBOLIC.get(target) or target
             return function(*args, **kwargs)
         try:
             return call(target, args, kwargs)
         except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:
-            if not any(map(_is_dynamic, pytree.tree_leaves((tuple(args), kwargs)))):
+            if not any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
                 raise
             first = str(error).strip().partition("\n")[0]
             raise TraceError(
@@ -108,7 +109,7 @@ class ArrayNodes(Nodes):
             ) from None
 
 
-def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """One ATen operator on arrays: by its rule, or on the device where all sizes are numbers."""
     name = op.name()
     drawn = _of_shapes().get(name)
@@ -143,18 +144,18 @@ def call(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 @cache
-def _of_shapes() -> dict[str, torch._ops.OpOverload]:
+def _of_shapes() -> dict[str, OpOverload]:
     """Random operators that the device makes of others before a rule is met."""
     return {canonical(like): overload_of(name) for name, like in told("like").items()}
 
 
 def _is_plain(rule: Rule) -> bool:
-    """Whether arguments and a key are all that a rule takes (see `Rule`)."""
+    """Returns True if arguments and a key are all that a rule takes (see `Rule`)."""
     return not (callable(rule.random) or callable(rule.data_dependent) or rule.data_dependent)
 
 
 @cache
-def _outline(op: torch._ops.OpOverload) -> Outline:
+def _outline(op: OpOverload) -> Outline:
     return Outline(op)
 
 
@@ -174,9 +175,9 @@ def _argument(value: Any, is_traced: bool) -> Any:
     return value
 
 
-def _on_device(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _on_device(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """An operator without a plain rule, on tensors of the device."""
-    if any(map(_is_dynamic, pytree.tree_leaves((tuple(args), kwargs)))):
+    if any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
         raise UnsupportedOpError(
             f"{op.name()} has no rule for dynamic sizes: leave the dimension out of dynamic_shapes"
         )

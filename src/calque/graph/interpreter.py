@@ -12,19 +12,21 @@ from jax import Array, lax
 from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels import foreign
-from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
+from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_array
+from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.errors import TraceError, UnsupportedOpError
 from calque.graph.higher_order import HIGHER_ORDER
 from calque.graph.node_location import located, origin_of
+from calque.graph.node_scopes import scopes_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
-from calque.tracing.graph.checks import assign, expect_container
+from calque.tracing.graph.checks import assign, expect_container, expect_tensor
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import eval_context
+from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, pytree, tree_leaves
 
 _CAPTURED = (
     "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
@@ -80,7 +82,7 @@ class JaxInterpreter:
         program = self._program
         if program is None:
             return list(args)
-        given = iter(pytree.tree_leaves((tuple(args), kwargs)))
+        given = iter(tree_leaves((tuple(args), kwargs)))
         leaves: list[Any] = []
         for spec in program.graph_signature.input_specs:
             if spec.kind.name == "USER_INPUT":
@@ -114,7 +116,7 @@ class Nodes(fx.Interpreter):
         super().__init__(module, garbage_collect_values=True)
         self.extra_traceback = False
         (output,) = (n for n in module.graph.nodes if n.op == "output")
-        self.single = not isinstance(output.args[0], tuple | list)
+        self.single: bool = not isinstance(output.args[0], tuple | list)
         self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
@@ -134,11 +136,12 @@ class Nodes(fx.Interpreter):
         return active.trace
 
     def run_node(self, n: fx.Node) -> Any:
-        """As the base class does; an error names the line of the user's that the node is from."""
+        """Like the base class's; an error names the user's line that the node is from."""
         failures = self.lifting.failures
         known = len(failures or ())
         try:
-            found = super().run_node(n)
+            with scopes_of(n):
+                found = super().run_node(n)
         except Exception as error:
             if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
                 error = TraceError(_CAPTURED.format(n.target))
@@ -146,7 +149,7 @@ class Nodes(fx.Interpreter):
         for index in range(known, len(failures or ())):
             assert failures is not None
             failures[index] = replace(failures[index], origin=origin_of(n))
-        if isinstance(n.target, torch._ops.HigherOrderOperator):
+        if isinstance(n.target, HigherOrderOperator):
             return _as_foretold(found, n.meta.get("val"))
         return found
 
@@ -164,7 +167,9 @@ class Nodes(fx.Interpreter):
         if target is expect_container and isinstance(args[0], dict):
             args = (dict(sorted(args[0].items())), *args[1:])  # JAX does not keep their order
             args = (*args[:2], sorted(args[2]) if isinstance(args[2], list) else args[2], args[3])
-        if not isinstance(target, torch._ops.HigherOrderOperator):
+        if target is expect_tensor:  # an array has the gradients that JAX is asked for
+            args = (*args[:2], {what: args[2][what] for what in args[2] if what != "requires_grad"})
+        if not isinstance(target, HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
         if target.name() in CALLING:
             return CALLING[target.name()](self, *args, **kwargs)
@@ -208,7 +213,7 @@ class Nodes(fx.Interpreter):
 def _as_foretold(found: Any, foretold: Any) -> Any:
     """Results with the strides that they have in the graph: those of control flow are row-major."""
     values, spec = pytree.tree_flatten(found)
-    likes = pytree.tree_leaves(foretold)
+    likes = tree_leaves(foretold)
     if len(likes) == len(values):
         values = [_restrided(*pair) for pair in zip(values, likes, strict=True)]
     return pytree.tree_unflatten(values, spec)
@@ -224,7 +229,7 @@ def _restrided(value: Any, like: Any) -> Any:
 
 
 def on_device(device: torch.device) -> torch.device:
-    """Where an operator is to make its result, whatever device its graph was traced for."""
+    """Returns where an operator is to make its result, whatever device its graph was traced for."""
     return device if device.type == "meta" else torch.device("jax")
 
 
@@ -253,12 +258,12 @@ def _plain(value: Any) -> Any:
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether a node writes to a tensor that another one may read afterwards.
+    """Returns True if a node writes to a tensor that another one may read afterwards.
 
     What is copied to an input or a member at the end is not read again.
     """
     target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
         return False
     first = node.args[0] if node.args else None
     ends = isinstance(first, fx.Node) and first.op in ("placeholder", "get_attr")

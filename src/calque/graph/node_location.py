@@ -22,7 +22,7 @@ def origin_of(node: fx.Node) -> Origin | None:
 
 
 def line_of(node: fx.Node) -> str:
-    """As `origin_of`, in words; empty if the graph does not say."""
+    """Returns `origin_of` as text; empty if the graph does not say."""
     return str(origin_of(node) or "")
 
 

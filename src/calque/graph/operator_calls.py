@@ -4,20 +4,22 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch._higher_order_ops.auto_functionalize import (
-    get_mutable_args,
-    read_view_information_from_args,
-)
-from torch._prims_common import clone_preserve_strides
-from torch.utils import _pytree as pytree
 
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.errors import UnsupportedOpError
 from calque.program.lifting import Lifting
+from calque.upstream.torch_internals import (
+    OpOverload,
+    clone_preserve_strides,
+    get_mutable_args,
+    read_view_information_from_args,
+    tree_map,
+)
 
 
 class Caller(Protocol):
-    """What runs the nodes of a graph (see `interpreter.Nodes`)."""
+    """Runs the nodes of a graph (see `interpreter.Nodes`)."""
 
     @property
     def lifting(self) -> Lifting: ...
@@ -44,12 +46,12 @@ def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
 
     It gives the operator's results and the copies.
     """
-    if "_all_bases" not in kwargs or not isinstance(op, torch._ops.OpOverload):
+    if "_all_bases" not in kwargs or not isinstance(op, OpOverload):
         raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
     bases = kwargs.pop("_all_bases")
     copies: list[Any] = [None if base is None else _copied(base) for base in bases]
     views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
-    given = pytree.tree_map(lambda v: v and v.regenerate_view(copies), views)
+    given = tree_map(lambda v: v and v.regenerate_view(copies), views)
     found = nodes.call_operator(op, (), {**kwargs, **given})
     return (*(found if isinstance(found, tuple) else (found,)), *copies)
 

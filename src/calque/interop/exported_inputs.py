@@ -1,4 +1,4 @@
-"""Whether the arguments of a call are those that a program was exported for."""
+"""Checks that the arguments of a call are those that a program was exported for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -10,7 +10,8 @@ import torch
 from jax import Array
 
 from calque.device.backend.interop import to_jax
-from calque.device.memory.cell import wrap
+from calque.device.memory.wrapping import wrap
+from calque.device.runtime.in_flight import settled
 from calque.program import signature
 from calque.upstream.jax_internals import enable_x64
 
@@ -94,17 +95,17 @@ class _Compiled:
     def run(self, arrays: list[Array]) -> list[Array]:
         """The flat results."""
         with _precision(arrays):
-            return self._run(*arrays)
+            return settled(self._run(*arrays))
 
     def forward(self, arrays: list[Array]) -> tuple[list[Array], Any]:
         """The flat results, and the pullback as a pytree."""
         with _precision(arrays):
-            return self._forward(*arrays)
+            return settled(self._forward(*arrays))
 
     def pull(self, pullback: Any, incoming: list[Array], count: int) -> list[Array | None]:
         """The gradient of each tensor argument, None where there is none."""
         with _precision(incoming):
-            found = self._pull(pullback, incoming)
+            found = settled(self._pull(pullback, incoming))
         gradients: list[Array | None] = [None] * count
         for position, gradient in zip(self._wanted, found, strict=True):
             gradients[position] = gradient

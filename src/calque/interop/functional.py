@@ -13,14 +13,16 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from torch.nn import Module
 
 from calque.device.backend.interop import to_jax
-from calque.device.memory.cell import Cell, read, wrap, x64
+from calque.device.memory.cell import Cell, read, x64
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import TO_TORCH
 from calque.errors import TraceError
 from calque.program import signature
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import prune, split
-from calque.program.lifting import Lifting, close
+from calque.program.lifted import lift
+from calque.program.lifting import Lifting
 from calque.program.manual_axes import axes_of, run_varying, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
@@ -171,7 +173,7 @@ class _KeySource(Source):
 
 
 def _place(source: Source, count: int) -> int:
-    """Where the array of an input stands among those that the caller gives."""
+    """Returns where the array of an input stands among those that the caller gives."""
     if isinstance(source, IncomingSource):
         return source.slot
     return source.index if isinstance(source, ArgumentSource) else count - 1
@@ -200,15 +202,13 @@ class _Trace:
         self._arguments_are_leaves = arguments_are_leaves
         self._running = running
         self._lifting = _Pure()
-        with self._lifting.activated(), torch.enable_grad():
-            traced = jax.make_jaxpr(lambda: self._body(leaves, spec))()
+        lifted = lift(self._lifting, lambda: self._body(leaves, spec), torch.enable_grad())
         if self._lifting.written:
             raise TraceError(
                 "a tensor that is no argument is written in a functional module, which has no "
                 "effects: pass it as an argument, or make it a buffer of the module"
             )
-        jaxpr, inputs = close(traced, self._lifting.inputs)
-        jaxpr = with_narrow_indices(jaxpr)
+        jaxpr, inputs = with_narrow_indices(lifted.closed), lifted.inputs
         self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
         count = sum(_is_array(leaf) for leaf in leaves) + self.random
         places = [_place(one.source, count) for one in inputs]
@@ -313,7 +313,7 @@ def _picking(jaxpr: ClosedJaxpr, places: list[int]) -> Callable[..., Any]:
 
 
 def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
-    """What runs a program in the mode it was traced in, which its transformations ask for."""
+    """Returns a function that runs a program in 64 bits, also when it is transformed."""
     function = jaxpr_as_fun(jaxpr)
 
     def run(*arrays: Array) -> list[Array]:

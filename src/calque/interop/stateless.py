@@ -10,7 +10,6 @@ from jax import Array
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils import _pytree as pytree
 
 from calque.device.backend.interop import to_jax
 from calque.device.runtime.dtypes import to_numpy
@@ -21,6 +20,7 @@ from calque.graph.interpreter import constant
 from calque.graph.node_location import line_of
 from calque.program.lifting import Lifting
 from calque.program.plain_containers import plain
+from calque.upstream.torch_internals import OpOverload, pytree
 
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _TENSORS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -74,7 +74,7 @@ class Stateless:
                 self._held[place] = self._hold(program, spec, written)
         self._count = len(placeholders)
         self._arrange(plain(pytree.tree_unflatten(inputs, program.call_spec.in_spec)))
-        self.state_shapes = jax.tree.map(jax.typeof, self.state)
+        self.state_shapes: Any = jax.tree.map(jax.typeof, self.state)
 
     def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
         """A tensor that the program holds: a constant of it, or the name it has in the state."""
@@ -91,8 +91,8 @@ class Stateless:
         """Tell the function's arguments from the Python values in the tree of inputs."""
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree)
         inputs = [one for _, one in leaves]
-        self.inputs = jax.tree.unflatten(spec, [one.shape for one in inputs])
-        self.values = {
+        self.inputs: Any = jax.tree.unflatten(spec, [one.shape for one in inputs])
+        self.values: dict[str, Any] = {
             jax.tree_util.keystr(path): one.value for path, one in leaves if one.shape is None
         }
         self._values = {one.place: one.value for one in inputs if one.shape is None}
@@ -145,8 +145,9 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
         raise TraceError(f"{place}: the program {what}" if place else f"the program {what}")
 
 
-def _only_raises(op: torch._ops.OpOverload) -> bool:
-    """Whether an operator of PyTorch has no results and writes nothing: all it can do is to raise.
+def _only_raises(op: OpOverload) -> bool:
+    """Returns True if an operator of PyTorch has no results and writes nothing: all it can do is to
+    raise.
 
     A StableHLO program cannot; what JAX gives for such values instead is not finite.
     """
@@ -182,7 +183,7 @@ def _effects(graph: fx.Graph) -> str:
 def _drop_assertions(graph: fx.Graph) -> None:
     """Take out what PyTorch checks of sizes: JAX checks them against the bounds it was given."""
     for node in reversed(graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and not node.users:
+        if isinstance(node.target, OpOverload) and not node.users:
             if _only_raises(node.target) or torch.Tag.data_dependent_output in node.target.tags:
                 graph.erase_node(node)
     graph.eliminate_dead_code()

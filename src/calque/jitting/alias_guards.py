@@ -32,7 +32,7 @@ class PinnedGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Whether they still are."""
+        """Returns True if they still are."""
         for index, (cell, offset) in self._pinned.items():
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
@@ -45,7 +45,7 @@ class PinnedGuard:
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return f"argument {self._failed} was part of the function's own state"
 
 
@@ -63,7 +63,7 @@ class StorageGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Whether they lie there."""
+        """Returns True if they lie there."""
         for index, expected in self._forms.items():
             if form(leaves[index]) != expected:
                 self._failed = index
@@ -71,7 +71,7 @@ class StorageGuard:
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return (
             f"argument {self._failed} lies at another place of its storage, or in a storage of "
             "another shape, and the function asks where"
@@ -79,7 +79,7 @@ class StorageGuard:
 
 
 class SharingGuard:
-    """What is handed to the program behind the arguments of a call is there, in the same form.
+    """The storages passed behind a call's arguments are there, in the same form.
 
     Args:
         sources: of the leaves.
@@ -107,7 +107,7 @@ class SharingGuard:
         self._reason = ""
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Whether it is, and what the program writes to is nowhere else."""
+        """Returns True if it is, and what the program writes to is nowhere else."""
         found: list[Any] = []
         for source in self._sources:
             own = source.find(leaves)
@@ -128,7 +128,7 @@ class SharingGuard:
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return self._reason
 
 

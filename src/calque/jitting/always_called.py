@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.nn import Module
-from torch.nn.modules import module as module_of_torch
 
 from calque.errors import CalqueError, TraceError
+from calque.upstream import torch_internals
 
 
 def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | None:
-    """What to raise in the place of an error of the function's; None for the error itself.
+    """Returns the exception to raise in place of the function's; None for that one itself.
 
     Args:
         error: what the function raised.
@@ -39,8 +39,8 @@ def _hooks(modules: Iterable[Module]) -> Iterator[Any]:
     owners = [(m._forward_hooks_always_called, m._forward_hooks) for m in modules]
     owners.append(
         (
-            module_of_torch._global_forward_hooks_always_called,
-            module_of_torch._global_forward_hooks,
+            torch_internals.nn_module._global_forward_hooks_always_called,
+            torch_internals.nn_module._global_forward_hooks,
         )
     )
     for called, hooks in owners:

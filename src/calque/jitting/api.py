@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from torch.nn import Module
 
-from calque.jitting.jitted import MAX_PROGRAMS, Jitted
+from calque.jitting.jitted import Jitted
 from calque.jitting.module import JittedModule
+from calque.jitting.settings import MAX_PROGRAMS, Options, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,35 +17,20 @@ R = TypeVar("R")
 @overload
 def jit(
     fn: Module,
-    *,
-    checks: bool = False,
-    specialize: bool | None = None,
-    verify: bool = True,
-    max_programs: int = MAX_PROGRAMS,
-    scan_layers: bool = False,
+    **options: Unpack[Options],
 ) -> JittedModule: ...
 
 
 @overload
 def jit(
     fn: Callable[P, R],
-    *,
-    checks: bool = False,
-    specialize: bool | None = None,
-    verify: bool = True,
-    max_programs: int = MAX_PROGRAMS,
-    scan_layers: bool = False,
+    **options: Unpack[Options],
 ) -> Jitted[P, R]: ...
 
 
 @overload
 def jit(
-    *,
-    checks: bool = False,
-    specialize: bool | None = None,
-    verify: bool = True,
-    max_programs: int = MAX_PROGRAMS,
-    scan_layers: bool = False,
+    **options: Unpack[Options],
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
@@ -57,7 +43,7 @@ def jit(
     max_programs: int = MAX_PROGRAMS,
     scan_layers: bool = False,
 ) -> Any:
-    """As `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
+    """Like `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
     The function is run once with traced tensors. Tensors it reads that are not arguments
     (parameters, buffers, optimizer state) become inputs; those it writes become outputs, updated
@@ -115,18 +101,20 @@ def jit(
     >>> step(torch.ones(3, device="jax")).item(), w.tolist()
     (6.0, [2.0, 2.0, 2.0])
     """
-    if fn is None:
-        return functools.partial(
-            jit,
-            checks=checks,
-            specialize=specialize,
-            verify=verify,
-            max_programs=max_programs,
-            scan_layers=scan_layers,
-        )
-    chosen = checks, specialize, verify, max_programs, scan_layers
+    settings = Settings(
+        checks=checks,
+        specialize=specialize,
+        verify=verify,
+        max_programs=max_programs,
+        scan_layers=scan_layers,
+    )
+    return functools.partial(_jitted, settings) if fn is None else _jitted(settings, fn)
+
+
+def _jitted(settings: Settings, fn: Any) -> Any:
+    """A function, a module or a class of modules, jitted."""
     if isinstance(fn, type) and issubclass(fn, Module):
-        fn.forward = Jitted(fn.forward, *chosen)
+        fn.forward = Jitted(fn.forward, settings)
         return fn
-    jitted = Jitted(fn, *chosen)
+    jitted = Jitted(fn, settings)
     return JittedModule(jitted) if isinstance(fn, Module) else jitted

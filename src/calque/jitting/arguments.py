@@ -1,4 +1,4 @@
-"""What a traced function is given for the arguments of a call."""
+"""The arguments with which a traced function is called."""
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,11 +34,13 @@ class Arguments:
         self.indexes: dict[Cell, int] = {}
         self.pinned: dict[int, tuple[Cell, int]] = {}
         self.stored: dict[int, Any] = {}
-        self.windows = Windows()
+        self.windows: Windows = Windows()
         self._own = own
         self._with_storage = with_storage
         self._groups: dict[Cell, list[int]] = {}
-        self.stand_ins = [self._stand_in(index, leaf) for index, leaf in enumerate(leaves)]
+        self.stand_ins: list[Any] = [
+            self._stand_in(index, leaf) for index, leaf in enumerate(leaves)
+        ]
         for leaf, stand_in in zip(leaves, self.stand_ins):
             if stand_in is not leaf:
                 vars(stand_in).update(vars(leaf))

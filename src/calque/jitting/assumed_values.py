@@ -43,11 +43,13 @@ class Seen(NamedTuple):
     value: np.ndarray
 
     def agrees(self, value: np.ndarray) -> bool:
-        """Whether another value is the same, bit for bit."""
+        """Returns True if another value is the same, bit for bit."""
         return self.value.tobytes() == value.tobytes()
 
     def is_near(self, value: np.ndarray) -> bool:
-        """Whether it is the same but for rounding, in which programs differ from eager calls."""
+        """Returns True if it is the same but for rounding, in which programs differ from eager
+        calls.
+        """
         if self.agrees(value):
             return True
         if not jnp.issubdtype(value.dtype, jnp.inexact):
@@ -82,7 +84,9 @@ class Observer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, the thread runs eagerly but as in a trace: code takes the same branches."""
+        """Inside this context, the thread runs eagerly but as in a trace: code takes the same
+        branches.
+        """
         before, active.observer, active.inlining = active.observer, self, True
         handles = [
             # In the step of an optimizer a trace lends it numbers: that is no branch of its code.
@@ -103,7 +107,7 @@ class Observer:
 
 
 class Assumptions:
-    """What one trace may assume, and what it does.
+    """The values that one trace may assume, and those that it does assume.
 
     Args:
         everywhere: whether the user's own code may be answered, too.
@@ -122,7 +126,7 @@ class Assumptions:
         for seen in observation or ():
             self._expected[seen.asked].append(seen)
         self.taken: list[tuple[Seen, Array]] = []
-        self.has_answered = False
+        self.has_answered: bool = False
         self.unmet: Unforeseen | None = None
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
@@ -148,18 +152,18 @@ class Assumptions:
         return seen.value.copy()
 
     def allowed(self, file: str) -> bool:
-        """Whether code of a file may be answered."""
+        """Returns True if code of a file may be answered."""
         return self._everywhere or is_library(file)
 
     def shown(self, file: str) -> bool:
-        """Whether a text that code of a file makes of a tensor has its values.
+        """Returns True if a text that code of a file makes of a tensor has its values.
 
         That of debuggers and loggers has not, unless they are to be had everywhere.
         """
         return self.allowed(file) and (self._everywhere or not is_standard(file))
 
     def refused(self, error: Exception) -> BaseException:
-        """What to raise for a step that no program can repeat: in a package's code, a signal."""
+        """Returns the error for a step that no program can repeat; a signal in a package's code."""
         if not is_packages(asking_frame()):
             return error
         self.unmet = NeverServed(str(error))
@@ -217,7 +221,8 @@ class Assumed:
 
     def __init__(self, expected: Observation, outputs: list[int], checks: Checks) -> None:
         self.expected = expected
-        self.hits = self.misses = 0
+        self.hits: int = 0
+        self.misses: int = 0
         self._bytes = [seen.value.tobytes() for seen in expected]
         self._outputs = outputs
         self._checks = checks
@@ -245,12 +250,12 @@ class Assumed:
         self.hits += 1
 
     def failed(self, error: Exception) -> NeedsValue:
-        """What to raise for an error of the program: it may be one of wrong values."""
+        """Returns the error to raise for one of the program's, which may come of wrong values."""
         self.misses += 1
         return NeedsValue(error)
 
     def allows(self, missed: Missed) -> bool:
-        """Whether the values that another program found leave this one possible."""
+        """Returns True if the values that another program found leave this one possible."""
         found = missed.observed[: missed.certain]
         return all(
             mine.asked == other.asked and mine.agrees(other.value)
@@ -258,7 +263,7 @@ class Assumed:
         )
 
     def lines(self) -> list[str]:
-        """What is assumed, each once."""
+        """Lists the assumptions, each once."""
         return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
 
 

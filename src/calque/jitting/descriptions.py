@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import Array
 
+from calque.device.backend.printing import refuse_kept
 from calque.device.memory.cell import cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
@@ -22,12 +23,14 @@ from calque.errors import unrepeatable
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.carrying import Attached, Carried, Carriers
 from calque.program.lifting import Lifting
+from calque.program.result_views import creation_of, has_edge, is_plain_view, source_of
 from calque.program.results import (
     Argument,
     Constant,
     Copied,
     Description,
     Existing,
+    Flow,
     Fresh,
     Handed,
     Leaf,
@@ -37,7 +40,6 @@ from calque.program.results import (
 )
 from calque.program.signature import is_tensor
 from calque.state.template import Template
-from calque.upstream import torch_c
 
 
 class Describer:
@@ -54,6 +56,7 @@ class Describer:
         stored: those that stand in their whole storage.
         count: how many were given by the call; the others are implicit.
         template: how each call makes values anew, given what describes the tensors in them.
+        hooked: whether hooks may have been put on tensors between views and their bases.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -70,12 +73,14 @@ class Describer:
         stored: Collection[int],
         count: int,
         template: Callable[[list[Any], Callable[[Any], Any]], Template],
+        hooked: bool,
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
-        self.carriers = Carriers()
+        self.carriers: Carriers = Carriers()
         self._known: dict[int, tuple[Any, Description]] = {}
         self._outputs: dict[int, int] = {}
+        self._plain: list[tuple[Fresh, torch.Tensor]] = []
         self._arguments = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
         self._cells = {
             cell_of(t): i
@@ -87,6 +92,7 @@ class Describer:
         self._stored = stored
         self._count = count
         self._template = template
+        self._hooked = hooked
 
     def describe(self, value: Any) -> Any:
         """The description of a tensor, or of a leaf of a result.
@@ -112,15 +118,24 @@ class Describer:
                     "and would give its items in one call only",
                     "Return a list of them.",
                 )
+            if isinstance(value, str):
+                refuse_kept(value)
             return Constant(value)
         known = self._known.get(id(value))
         if known is None:
             known = self._known[id(value)] = value, self._described(value)
-            if isinstance(known[1], Made) and isinstance(value, torch.Tensor) and vars(value):
-                self._describe_attributes(known[1], vars(value))
+            if isinstance(known[1], Made) and isinstance(value, torch.Tensor):
+                self._describe_class(known[1], type(value))
+                if vars(value):
+                    self._describe_attributes(known[1], vars(value))
         elif isinstance(known[1], Made):
             known[1].shared = True
         return known[1]
+
+    def _describe_class(self, made: Made, kind: type[torch.Tensor]) -> None:
+        is_plain = kind is torch.Tensor or issubclass(kind, torch.nn.Parameter)
+        if not is_plain and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+            made.subclass, made.shared = kind, True
 
     def _describe_attributes(self, made: Made, held: dict[str, Any]) -> None:
         names, template = list(held), self._template(list(held.values()), self.describe)
@@ -141,15 +156,18 @@ class Describer:
         value = value.resolve_conj().resolve_neg()
         if self.lifting.is_fresh(cell_of(value)):
             if has_graph(value):
+                if (view := self._view_of_leaf(value)) is not None:
+                    return view
                 place = self.carriers.add(value, self._fresh(value))
-                if place.retains and value.grad is not None:
-                    place.gradient = self.describe(value.grad)
+                place.gradient = self._retained(value)
                 return place
-            return self._fresh(value, self._leaf(value))
+            made = self._fresh(value, self._leaf(value))
+            self._plain.append((made, value))
+            return made
         return self._over_outside(value)
 
     def _other(self, value: Any) -> Description:
-        """Of what is no tensor of the device."""
+        """Describes a value that is no tensor of the device."""
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
         if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
@@ -172,13 +190,45 @@ class Describer:
 
     def _leaf(self, value: torch.Tensor) -> Leaf | None:
         is_parameter = isinstance(value, torch.nn.Parameter)
-        if not value.requires_grad and not is_parameter:
+        requires_grad = value.requires_grad and has_edge(value)
+        if not requires_grad and not is_parameter:
             return None
         gradient = None if value.grad is None else self.describe(value.grad)
-        return Leaf(is_parameter, value.requires_grad, gradient)
+        return Leaf(is_parameter, requires_grad, gradient)
+
+    def _view_of_leaf(self, value: torch.Tensor) -> Description | None:
+        """Describes a view of a leaf that was made in the trace; None if it is none."""
+        leaf = source_of(value)
+        if leaf is None or not leaf.is_leaf:
+            return None
+        source = self.describe(leaf)
+        if not isinstance(source, Fresh):
+            return None
+        source.shared = True
+        return self._differentiable(value, source)
+
+    def _differentiable(
+        self, value: torch.Tensor, source: Existing | Argument | Fresh
+    ) -> ViewOf | Attached:
+        """Describes a view with a graph, whose gradients flow to its base or go another way."""
+        view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
+        if self._is_plain(value):
+            flow = Flow(value.retains_grad, gradient)
+            return ViewOf(source, view, value.dtype, flow, creation=creation)
+        target = ViewOf(source, view, value.dtype, creation=creation)
+        return self.carriers.attach(value, target, gradient)
+
+    def _is_plain(self, value: torch.Tensor) -> bool:
+        return not self._hooked and is_plain_view(value)
+
+    def _retained(self, value: torch.Tensor) -> Description | None:
+        """Describes the gradient that a tensor with a graph has."""
+        if not value.retains_grad or value.grad is None:
+            return None
+        return self.describe(value.grad)
 
     def _over_outside(self, value: torch.Tensor) -> Description:
-        """Of a tensor that was made in the trace over the storage of one that was not."""
+        """Describes a tensor made in the trace over the storage of one that was not."""
         base = value._base if value._is_view() else None
         whose = self._arguments.get(id(base))
         seen = whose is not None or id(base) in self._outside
@@ -194,10 +244,10 @@ class Describer:
         if not has_graph(value):
             leaf = self._leaf(value)
             of_source = seen and (whose is not None or index is None)
-            joined = of_source and leaf is None and _is_followed(value, base)
-            return ViewOf(source, view, value.dtype, joined, leaf)
+            creation = creation_of(value) if of_source and leaf is None else None
+            return ViewOf(source, view, value.dtype, leaf=leaf, creation=creation)
         if seen:
-            return ViewOf(source, view, value.dtype, differentiable=True)
+            return self._differentiable(value, source)
         return self.carriers.attach(value, ViewOf(source, view, value.dtype))
 
     def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
@@ -214,7 +264,29 @@ class Describer:
 
     def settle(self) -> None:
         """Nothing more will be described."""
-        self.carriers.settle(self._fresh)
+        self.carriers.settle(self._fresh, self._is_plain)
+        self._relate()
+
+    def _relate(self) -> None:
+        """Tell the views without a graph what else they are related to.
+
+        A tensor is a view of one that outlives the trace, too; or several are views of one that
+        does not: that is made at each call for them.
+        """
+        groups: dict[int, list[tuple[Fresh, torch.Tensor]]] = {}
+        for made, value in self._plain:
+            made.creation, base = creation_of(value), value._base
+            if made.creation is not None and base is not None:
+                made.view = view_of(value)
+                groups.setdefault(id(base), []).append((made, base))
+        for key, group in groups.items():
+            base = self._known[key][1] if key in self._known else None
+            if base is None and len(group) > 1:
+                base = self._fresh(group[0][1])
+            if isinstance(base, Made):
+                base.shared = True
+                for made, _ in group:
+                    made.base = base
 
     def forget(self) -> dict[int, Description]:
         """Let go of the tensors.
@@ -230,6 +302,7 @@ class Describer:
             if isinstance(carrier.bare, Fresh):
                 made[carrier.bare.output] = Carried(slot)
         self.carriers.found.clear()
+        self._plain.clear()
         self._known.clear()
         return made
 
@@ -237,11 +310,3 @@ class Describer:
         """Make an array an output of the program; gives its index."""
         self.arrays.append(array)
         return len(self.arrays) - 1
-
-
-def _is_followed(view: torch.Tensor, base: Any) -> bool:
-    """Whether a write into a view that records a gradient makes its base record it, too."""
-    made = torch_c.autograd
-    if not view._is_view() or base.requires_grad or view.dtype != base.dtype:
-        return False
-    return made._get_creation_meta(view) == made.CreationMeta.DEFAULT  # not under no_grad

@@ -11,7 +11,7 @@ from calque.program.compiler_options import Options
 from calque.program.direct_call import compile_checked
 from calque.program.slow_log import announced
 
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 
 
 class Executables:
@@ -27,7 +27,7 @@ class Executables:
     """
 
     def __init__(self, name: str, kept: int) -> None:
-        self.compilations = 0
+        self.compilations: int = 0
         self._name = name
         self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._recent: deque[Any] = deque(maxlen=kept)

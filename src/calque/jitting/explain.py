@@ -8,7 +8,7 @@ _SHOWN = 8
 
 @dataclass
 class Explanation:
-    """What a jitted function was compiled to.
+    """The program that a jitted function was compiled to.
 
     Attributes:
         name: the function.

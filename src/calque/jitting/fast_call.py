@@ -21,7 +21,7 @@ from calque.program import turns
 from calque.state import StateGuard
 
 if TYPE_CHECKING:
-    from calque.jitting.program import Program
+    from calque.jitting.program import JittedProgram
 
 _Tensor = torch.Tensor
 Call = Callable[[tuple[Any, ...]], Any]
@@ -51,7 +51,7 @@ class FastCalls:
             shares memory with its `state_written`.
     """
 
-    def __init__(self, program: "Program") -> None:
+    def __init__(self, program: "JittedProgram") -> None:
         self._program = program
         self._made: FastCall | None = None
         self._made_for: Any = None
@@ -76,7 +76,7 @@ class FastCalls:
         return self._made
 
 
-def _made(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | None:
+def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCall | None:
     _, (_, inference, autocast, _, modes), sharing, *_ = key
     if kwargs or inference or autocast or modes or sharing or not is_known():
         return None
@@ -88,7 +88,7 @@ def _made(program: "Program", args: Any, kwargs: Any, key: Any) -> FastCall | No
     return FastCall(alone, _function(program, args, key, False))
 
 
-def _function(program: "Program", args: Any, key: Any, alone: bool) -> Call:
+def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
     _, (grad, _, _, dtype, _), *_ = key
     source = Source("args")
     if not alone:

@@ -120,7 +120,7 @@ class ImplicitFinder:
         ]
 
     def _is_replaceable(self, tensor: Tensor) -> bool:
-        """Whether another tensor may stand in its place in the next call."""
+        """Returns True if another tensor may stand in its place in the next call."""
         if not tensor.is_leaf:
             return True
         before = self._known.before.get(id(tensor))

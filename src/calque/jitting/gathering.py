@@ -1,6 +1,6 @@
 """The arrays that a program of `calque.jit` takes in a call, and the cells that it changes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -38,10 +38,12 @@ class Gathering:
         self._arguments = [memory for memory in memories if isinstance(memory, int)]
         others = [(i, s) for i, s in enumerate(sources) if not isinstance(s.memory, Cell)]
         self._late = [(i, s.array) for i, s in others if s.is_late]
-        self.early = [(i, s.array) for i, s in others if not s.is_late]
+        self.early: list[tuple[int, Callable[[Sequence[Any]], Any]]] = [
+            (i, s.array) for i, s in others if not s.is_late
+        ]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
-        """What comes from elsewhere than the device; finding it may run the user's code."""
+        """Gathers the inputs that are not on the device; finding them may run the user's code."""
         return [(place, source(leaves)) for place, source in self.early]
 
     def arrays(self, call: Call) -> list[Any]:
@@ -73,19 +75,20 @@ class Changing:
 
     def __init__(self, recording: Any) -> None:
         targets = [target for target, _ in recording.gradients]
-        cells = [one for one in recording.written if isinstance(one, Cell)]
+        written = [sink.memory for sink in recording.sinks]
+        cells = [one for one in written if isinstance(one, Cell)]
         cells += [cell for cell, _ in recording.survivors]
         cells += [_cell_of(one.tensor) for one in targets if isinstance(one, Existing)]
         python = (recording.effects, recording.rebound, recording.flags, recording.modes)
         if any(python) or recording.rewritten or recording.passed:
             cells.append(PYTHON)
         self._cells = list(dict.fromkeys(cells))
-        self._arguments = [one for one in recording.written if not isinstance(one, Cell)]
+        self._arguments = [one for one in written if isinstance(one, int)]
         self._arguments += [one.index for one in targets if not isinstance(one, Existing)]
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no call changes anything."""
+        """Returns True if no call changes anything."""
         return not (self._cells or self._arguments)
 
     def cells(self, leaves: list[Any]) -> list[Cell]:

@@ -4,7 +4,7 @@ A program serves a call only if every guard holds; one that fails names itself, 
 `explain()` can say why a function was traced again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
@@ -13,15 +13,16 @@ from typing import Any, Protocol
 import torch
 from torch.optim import Optimizer
 
-from calque.device.memory.cell import Cell, regeometries, view_of
+from calque.device.memory.cell import Cell, regeometries
 from calque.device.memory.geometry import View
-from calque.jitting.optimizers import settings_of
+from calque.jitting.host_tensors import has_same_bits
+from calque.jitting.optimizers import Group, settings_of
 from calque.program.traced_numbers import Watch
 from calque.state.versions import version_of
 
 
 class Guard(Protocol):
-    """What must hold of the function's state for a program to serve a call.
+    """A condition on the function's state for a program to serve a call.
 
     Attributes:
         guarded: what is compared, for `describe`.
@@ -30,16 +31,16 @@ class Guard(Protocol):
     guarded: str
 
     def holds(self) -> bool:
-        """Whether it does."""
+        """Returns True if it does."""
         ...
 
     def why(self) -> str:
-        """What differed when it was last asked and did not."""
+        """Returns what differed when it was last asked and did not hold."""
         ...
 
 
 class CallGuard(Protocol):
-    """What must hold of a call, or of a call and the state together.
+    """A condition on a call, or on a call and the state together.
 
     Attributes:
         guarded: what is compared, for `describe`.
@@ -48,24 +49,30 @@ class CallGuard(Protocol):
     guarded: str
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Whether it does for a call's leaves and its (args, kwargs)."""
+        """Returns True if it does for a call's leaves and its (args, kwargs)."""
         ...
 
     def why(self) -> str:
-        """What differed when it was last asked and did not."""
+        """Returns what differed when it was last asked and did not hold."""
         ...
 
 
 # These loops run over every tensor of the state at every call: they are kept in C.
 _storage_of = torch.Tensor.untyped_storage
 _dtype = attrgetter("dtype")
+_GEOMETRY: tuple[tuple[str, Any], ...] = (
+    ("size", torch.Tensor.size),
+    ("stride", torch.Tensor.stride),
+    ("offset", torch.Tensor.storage_offset),
+)
+"""What a `View` has, and what tells it of a tensor: each in C, as a guard is asked at each call."""
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 _param_groups = attrgetter("param_groups")
 
 
 class CellGuard:
-    """That tensors of the state see the storages that they saw, and through the same geometry.
+    """Tensors of the state are over the same storages, and have the same geometry.
 
     `p.data = x` changes that, and no operator tells of it.
     """
@@ -74,26 +81,32 @@ class CellGuard:
 
     def __init__(self, rows: Iterable[tuple[torch.Tensor, Cell, View]]) -> None:
         rows = list(rows)
-        self.tensors = [tensor for tensor, _, _ in rows]
-        self.cells = [cell for _, cell, _ in rows]
-        self.storages = [tensor.untyped_storage() for tensor in self.tensors]
-        self.views = [view for _, _, view in rows]
-        self.dtypes = [tensor.dtype for tensor in self.tensors]
-        self.shapes = [cell.array.shape for cell in self.cells]
-        self.looked_at = -1
+        self.tensors: list[torch.Tensor] = [tensor for tensor, _, _ in rows]
+        self.cells: list[Cell] = [cell for _, cell, _ in rows]
+        self.storages: list[torch.UntypedStorage] = [
+            tensor.untyped_storage() for tensor in self.tensors
+        ]
+        views = [view for _, _, view in rows]
+        self.geometries: list[tuple[Callable[[torch.Tensor], Any], list[Any]]] = [
+            (read, [getattr(v, name) for v in views]) for name, read in _GEOMETRY
+        ]
+        self.dtypes: list[torch.dtype] = [tensor.dtype for tensor in self.tensors]
+        self.shapes: list[tuple[int, ...]] = [cell.array.shape for cell in self.cells]
+        self.looked_at: int = -1
 
     def holds(self) -> bool:
-        """Whether every tensor stands where it stood, in the same geometry."""
+        """Returns True if every tensor stands where it stood, in the same geometry."""
         if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
             return False
         if list(map(_dtype, self.tensors)) != self.dtypes:
             return False
-        if list(map(view_of, self.tensors)) != self.views:
-            return False
+        for read, known in self.geometries:
+            if list(map(read, self.tensors)) != known:
+                return False
         return self.have_shapes()
 
     def have_shapes(self) -> bool:
-        """Whether the arrays have the shapes that they had, which operators tell of."""
+        """Returns True if the arrays have the shapes that they had, which operators tell of."""
         count = regeometries.count
         if count != self.looked_at:
             if [cell.array.shape for cell in self.cells] != self.shapes:
@@ -102,7 +115,7 @@ class CellGuard:
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return "a tensor was given other data or another geometry (`.data = `, `set_`, `resize_`)"
 
 
@@ -119,13 +132,13 @@ class GradientGuard:
     ) -> None:
         self.fixed = fixed
         self.leaves = leaves
-        self.flags = [leaf.requires_grad for leaf in leaves]
+        self.flags: list[bool] = [leaf.requires_grad for leaf in leaves]
         rows = [r for r in zip(leaves, has_gradient, strict=True) if r[0].requires_grad]
-        self.with_gradient = [leaf for leaf, has in rows if has]
-        self.without = [leaf for leaf, has in rows if not has]
+        self.with_gradient: list[torch.Tensor] = [leaf for leaf, has in rows if has]
+        self.without: list[torch.Tensor] = [leaf for leaf, has in rows if not has]
 
     def holds(self) -> bool:
-        """Whether every flag and every gradient's presence is as it was."""
+        """Returns True if every flag and every gradient's presence is as it was."""
         if list(map(_requires_grad, self.leaves)) != self.flags:
             return False
         if self.without and any(map(is_not, map(_gradient, self.without), repeat(None))):
@@ -136,7 +149,7 @@ class GradientGuard:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Within, as many gradients are there as were."""
+        """Inside this context, as many gradients are there as were."""
         before = [(leaf, leaf.grad) for leaf in (*self.without, *self.with_gradient)]
         for leaf in self.without:
             leaf.grad = None
@@ -150,11 +163,11 @@ class GradientGuard:
                 leaf.grad = gradient
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         if list(map(_requires_grad, self.leaves)) != self.flags:
             return "requires_grad of a tensor changed"
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
-            return "a gradient that is also a variable is another tensor"
+            return "a gradient that is also a variable now refers to a different tensor"
         return "a gradient that was None is there now, or the other way round"
 
 
@@ -168,14 +181,14 @@ class OptimizerGuard:
     guarded = "settings of optimizers"
 
     def __init__(self, optimizers: Iterable[Optimizer], watch: Watch) -> None:
-        self.rows = [(o, settings_of(o)) for o in optimizers]
+        self.rows: list[tuple[Optimizer, list[Group]]] = [(o, settings_of(o)) for o in optimizers]
         self._groups = [group for optimizer, _ in self.rows for group in optimizer.param_groups]
         self.watch = watch
-        self.optimizers = [optimizer for optimizer, _ in self.rows]
+        self.optimizers: list[Optimizer] = [optimizer for optimizer, _ in self.rows]
         self._versions: list[int] = []
 
     def holds(self) -> bool:
-        """Whether every setting and comparison is as it was."""
+        """Returns True if every setting and comparison is as it was."""
         if version_of is None:
             return self._hold()
         groups = chain.from_iterable(map(_param_groups, self.optimizers))
@@ -194,12 +207,12 @@ class OptimizerGuard:
         )
 
     def _are_groups(self) -> bool:
-        """Whether the param groups are the very dicts whose numbers the program reads."""
+        """Returns True if the param groups are the very dicts whose numbers the program reads."""
         now = list(chain.from_iterable(map(_param_groups, self.optimizers)))
         return len(now) == len(self._groups) and all(map(is_, now, self._groups))
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         for optimizer, settings in self.rows:
             if settings_of(optimizer) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
@@ -209,23 +222,23 @@ class OptimizerGuard:
 
 
 class HostGuard:
-    """CPU tensors that Python code of the function looked at: their values must be the same."""
+    """CPU tensors that Python code of the function looked at: their bits must be the same."""
 
     guarded = "values of CPU tensors"
 
-    def __init__(self, looked_at: Iterable[tuple[torch.Tensor, int | None]]) -> None:
-        self.rows = [
-            (tensor if index is None else None, index, tensor.detach().clone())
-            for tensor, index in looked_at
+    def __init__(self, looked_at: Iterable[tuple[torch.Tensor, int | None, torch.Tensor]]) -> None:
+        self.rows: list[tuple[torch.Tensor | None, int, torch.Tensor]] = [
+            (tensor, -1, value) if index is None else (None, index, value)
+            for tensor, index, value in looked_at
         ]
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Whether every tensor has the values it had."""
+        """Returns True if every tensor has the values it had."""
         return all(
-            torch.equal(leaves[index] if index is not None else tensor, value)
+            has_same_bits(leaves[index] if tensor is None else tensor, value)
             for tensor, index, value in self.rows
         )
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return "a CPU tensor that the function computes with changed; move it to 'jax'"

@@ -1,4 +1,4 @@
-"""What PyTorch's own errors leave out where they are raised in a trace."""
+"""Hints that PyTorch's own errors lack where they are raised in a trace."""
 
 _HINTS = (
     (

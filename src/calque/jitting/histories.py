@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import get_gradient_edge
-from torch.utils._pytree import tree_leaves
 
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.host_tensors import written
 from calque.program.gradients.border import Border, has_graph, node_of
 from calque.program.gradients.segments import segments
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import tree_leaves
 
 Tensor = torch.Tensor
 
@@ -63,13 +63,13 @@ class Histories:
     """
 
     def __init__(self) -> None:
-        self.border = Border()
+        self.border: Border = Border()
         self._started = sequence()
         self._leaves: dict[int, Tensor] = {}
         self._entries: dict[int, Tensor] = {}
 
     def is_older(self, tensor: Tensor) -> bool:
-        """Whether a tensor that is no leaf was computed before the trace."""
+        """Returns True if a tensor that is no leaf was computed before the trace."""
         node = node_of(tensor)
         return node is not None and node._sequence_nr() < self._started
 
@@ -108,7 +108,7 @@ class Histories:
                     )
 
     def _is_free(self, tensor: Tensor) -> bool:
-        """Whether a tensor, if it is from outside, may get another history."""
+        """Returns True if a tensor, if it is from outside, may get another history."""
         if id(tensor) in self._leaves:
             return not tensor._is_view()
         if tensor._is_view() and tensor not in self.border:
@@ -140,7 +140,7 @@ class Histories:
     def passed(
         self, leaves: list[Any], is_known: Callable[[Tensor], bool]
     ) -> list[tuple[int, Tensor, bool]]:
-        """What backwards inside the function bring to arguments that were computed outside.
+        """Returns what backwards inside the function bring to arguments that were computed outside.
 
         Returns:
             The index of the argument, the gradient, and whether the graph is to be kept.
@@ -172,7 +172,9 @@ class Histories:
 
 @contextmanager
 def without_saved_hooks() -> Iterator[None]:
-    """Within, hooks for saved tensors are those that are set within: a trace saves no values."""
+    """Inside this context, hooks for saved tensors are those that are set within: a trace saves no
+    values.
+    """
     hooks = []
     while (found := torch_c.autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(found)
@@ -185,7 +187,7 @@ def without_saved_hooks() -> Iterator[None]:
 
 
 def _is_kept(node: Any) -> bool:
-    """Whether a node has what it saved: whether all backwards through it kept the graph."""
+    """Returns True if a node has what it saved: whether all backwards through it kept the graph."""
     try:
         node.saved_tensors  # noqa: B018
     except RuntimeError:

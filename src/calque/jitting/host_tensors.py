@@ -10,16 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.device.kernels import foreign
 from calque.device.kernels.views import changes_geometry
-from calque.device.memory.cell import Cell, set_geometry, view_of
-from calque.errors import unrepeatable
+from calque.device.memory.cell import Cell, view_of
+from calque.device.memory.wrapping import set_geometry
+from calque.errors import TraceError, unrepeatable
+from calque.errors.frames import user_origin
 from calque.program.lifting import Lifting
 from calque.state import unwatched
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import TorchDispatchMode, tree_leaves, tree_map
 
 _LARGEST_GUARD = 4096
+_LIFT = torch.ops.aten.lift_fresh.default
+"""What `torch.tensor` calls with the tensor that it has made."""
 
 
 class Witness(TorchDispatchMode):
@@ -32,7 +37,8 @@ class Witness(TorchDispatchMode):
 
     Attributes:
         handles: for each cell from outside, a tensor over it.
-        looked_at: CPU tensors from outside that the function computed with on the CPU.
+        looked_at: CPU tensors from outside that the function computed with on the CPU, by id, each
+            with the values that it had then.
     """
 
     def __init__(
@@ -48,7 +54,8 @@ class Witness(TorchDispatchMode):
         self._on_operator = on_operator
         self._outside = outside
         self.handles: dict[Cell, torch.Tensor] = {}
-        self.looked_at: dict[int, torch.Tensor] = {}
+        self.looked_at: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._origins: dict[int, Any] = {}
 
     @classmethod
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
@@ -61,6 +68,8 @@ class Witness(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._on_operator(func, args, kwargs)
+        if func is _LIFT and args[0].device.type == "cpu":
+            self.lifting.host_memory[_memory(args[0])] = args[0]
         outside: list[torch.Tensor] = []
         on_device = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -70,14 +79,14 @@ class Witness(TorchDispatchMode):
                 for item in value:
                     if isinstance(item, torch.Tensor):
                         on_device |= self._see(item, outside)
-        if outside:
+        if outside or func._schema.is_mutable:
             self._check(func, args, kwargs, outside, on_device)
         if changes_geometry(func) and id(args[0]) in self._outside:
             return _regeometry(func, args, kwargs)
         if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
-        self._born(func, result, kwargs)
+        self._born(func, result, (args, kwargs))
         return result
 
     def see(self, tensor: torch.Tensor) -> None:
@@ -94,15 +103,18 @@ class Witness(TorchDispatchMode):
                     self.handles[cell] = tensor if tensor.is_leaf else tensor.detach()
             return True
         if kind == "cpu" and id(tensor) not in self.lifting.host_born:
-            outside.append(tensor)
+            if _memory(tensor) in self.lifting.host_memory:  # such as a parameter over it
+                self.lifting.host_born[id(tensor)] = tensor
+            else:
+                outside.append(tensor)
         return False
 
     def _check(
         self, func: Any, args: Any, kwargs: Any, outside: list[torch.Tensor], on_device: bool
     ) -> None:
         changed = written(func, args, kwargs)
-        for tensor in outside:
-            if any(tensor is w for w in changed):
+        for tensor in changed:
+            if tensor.device.type == "cpu" and _memory(tensor) not in self.lifting.host_memory:
                 raise unrepeatable(
                     f"{func} writes to a CPU tensor {_spoken(tensor)} from outside",
                     "of calque.jit, which the compiled program could not repeat",
@@ -125,22 +137,67 @@ class Witness(TorchDispatchMode):
                 "of calque.jit, whose values would be frozen in the program",
                 "Move it to device 'jax' first.",
             )
-        self.looked_at[id(tensor)] = tensor
+        if id(tensor) not in self.looked_at:
+            self.looked_at[id(tensor)] = tensor, tensor.detach().clone()
+            self._origins[id(tensor)] = user_origin()
 
-    def _born(self, func: Any, result: Any, kwargs: Any) -> None:
+    def values(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The CPU tensors that were looked at, each with the values that it had then.
+
+        Raises:
+            TraceError: one was written to, by no operator.
+        """
+        for key, (tensor, value) in self.looked_at.items():
+            if not has_same_bits(tensor, value):
+                place = f"{self._origins[key]}: " if self._origins[key] else ""
+                raise TraceError(
+                    f"{place}a CPU tensor {_spoken(tensor)} from outside of calque.jit is read "
+                    "here and written to by no operator, through NumPy perhaps, which the compiled "
+                    "program could not repeat.\n"
+                    "Move the tensor to device 'jax', or return the value and write it outside."
+                )
+        return list(self.looked_at.values())
+
+    def _born(self, func: Any, result: Any, given: Any) -> None:
         items = result if isinstance(result, list | tuple) else (result,)
-        for item in items:
-            if isinstance(item, torch.Tensor) and item.device.type == "cpu":
-                if torch.Tag.nondeterministic_seeded in func.tags:
-                    raise self.lifting.refused(
-                        unrepeatable(
-                            f"{func} draws random numbers {_spoken(item)} on the CPU inside "
-                            "calque.jit",
-                            "where they would be frozen in the program",
-                            "Pass device='jax'.",
-                        )
-                    )
-                self.lifting.host_born[id(item)] = item
+        made = [x for x in items if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
+        if not made:
+            return
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise self.lifting.refused(
+                unrepeatable(
+                    f"{func} draws random numbers {_spoken(made[0])} on the CPU inside calque.jit",
+                    "where they would be frozen in the program",
+                    "Pass device='jax'.",
+                )
+            )
+        self.lifting.host_born.update((id(tensor), tensor) for tensor in made)
+        tensors = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
+        taken = {_memory(x) for x in tensors if x.device.type == "cpu"}
+        for tensor in made:
+            if (memory := _memory(tensor)) not in taken:
+                self.lifting.host_memory[memory] = tensor
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tensors over the same memory have in common."""
+    if not torch_c.has_storage(tensor):
+        return id(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns True if two CPU tensors hold the same bits: 0.0 is not -0.0, and NaN is NaN."""
+    if tensor.dtype != other.dtype or tensor.shape != other.shape or tensor.layout != other.layout:
+        return False
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return torch.equal(tensor, other)
+    return torch.equal(_bytes(tensor), _bytes(other))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
 
 
 def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
@@ -178,7 +235,7 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     Raises:
         TraceError: the operator writes to a CPU tensor, or makes one of no other tensor.
     """
-    tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if not tensors or func._schema.is_mutable:
         raise unrepeatable(
             f"{func} computes on the CPU with a number of a param group",
@@ -189,7 +246,7 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     def move(x: Any) -> Any:
         return x.to("jax") if isinstance(x, Tensor) else x
 
-    return torch.utils._pytree.tree_map(move, (args, kwargs))
+    return tree_map(move, (args, kwargs))
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:

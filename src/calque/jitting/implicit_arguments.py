@@ -10,6 +10,7 @@ from calque.device.memory.cell import cell_of
 from calque.jitting.python_effects import Rebound
 from calque.program import signature
 from calque.program.results import Argument, Existing
+from calque.state.rows import Row
 
 
 class Implicit(Protocol):
@@ -22,7 +23,7 @@ class Implicit(Protocol):
         """The leaves, given those of the call; None if they are not of the form of the trace."""
 
     def why(self) -> str:
-        """What is expected."""
+        """Returns what is expected."""
         ...
 
 
@@ -30,12 +31,12 @@ class HeldIn:
     """The tensors in a place that the function rebinds."""
 
     def __init__(self, place: Rebound) -> None:
-        self.holder = place.holder
-        self.key = place.key
-        self.spec = place.spec_before
+        self.holder: Row = place.holder
+        self.key: Any = place.key
+        self.spec: Any = place.spec_before
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [form(leaf) for leaf in leaves]
+        self.keys: list[Any] = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         found = signature.tensors_in(self.holder.get(self.key))
@@ -54,7 +55,7 @@ class GradientOf:
         self.tensor = tensor
 
     def expect(self, leaves: list[Any]) -> None:
-        self.keys = [form(leaf) for leaf in leaves]
+        self.keys: list[Any] = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
         target = self.tensor
@@ -71,7 +72,7 @@ class GradientOf:
 
 
 def is_hooked(leaf: Any) -> bool:
-    """Whether gradients of a leaf of PyTorch's graph call somebody's function."""
+    """Returns True if gradients of a leaf of PyTorch's graph call somebody's function."""
     return (
         isinstance(leaf, torch.Tensor)
         and leaf.requires_grad

@@ -1,4 +1,4 @@
-"""Where each call of a program finds its inputs: what the trace lifted, told from the arguments."""
+"""Where each call of a program finds its inputs and puts what it writes: state, or an argument."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from calque.device.memory.cell import Cell
+from calque.device.runtime.placement import placement_of
 from calque.jitting.arguments import Arguments
 from calque.program.lifting import Input
+from calque.program.sinks import ArgumentSink, CellSink, Sink, StorageSink
 from calque.program.sources import (
     ArgumentSource,
     CellSource,
@@ -57,7 +59,7 @@ class SourceFinder:
         return ArgumentSource(index) if whole else UnrepeatedSource(index)
 
     def _find_host(self, one: Input, tensor: torch.Tensor, tensors: dict[int, str]) -> None:
-        """Where a CPU tensor comes from: kernels see aliases of it, so its memory tells."""
+        """Finds where a CPU tensor comes from by its memory: kernels see aliases of it."""
         for index, leaf in enumerate(self._leaves):
             on_host = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
             if on_host and tensor.is_set_to(leaf):
@@ -69,6 +71,17 @@ class SourceFinder:
         for own in self._own_hosts:
             if tensor.is_set_to(own):
                 one.name = tensors[id(own)]
+
+
+def sink_of(cell: Cell, arguments: Arguments, count: int) -> Sink:
+    """Returns the sink of a cell in a call with `count` leaves in its arguments."""
+    placement = placement_of(cell.array)
+    index = arguments.indexes.get(cell)
+    if index is None:
+        return CellSink(cell, placement=placement)
+    if index >= count or index in arguments.stored:
+        return StorageSink(index, placement=placement)
+    return ArgumentSink(index, placement=placement)
 
 
 def state_of(inputs: Iterable[Input]) -> set[Cell]:

@@ -11,14 +11,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import compiler
-from torch.autograd import _profiler_enabled, forward_ad
 from torch.profiler import record_function
 
+from calque.device.backend.printing import described_otherwise, refuse_read
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
 from calque.device.runtime import threads
 from calque.errors import tidy
-from calque.jitting import settings
 from calque.jitting.assumed_values import Assumptions
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
@@ -27,9 +26,10 @@ from calque.jitting.generated.source import MISS
 from calque.jitting.hints import add_hint
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
-from calque.jitting.program import Program
+from calque.jitting.program import JittedProgram
 from calque.jitting.recording import Recording
 from calque.jitting.retraces import Retraces
+from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
@@ -40,16 +40,15 @@ from calque.program.gradients.derivatives import Step
 from calque.program.turns import Stale, tracing, wait_for_traces
 from calque.program.unread import Restructure
 from calque.tracing.core.active import is_tracing
-from calque.upstream import torch_c
+from calque.upstream import torch_c, torch_internals
+from calque.upstream.torch_internals import profiler_enabled
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Assuming = Callable[[], Assumptions | None]
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 
-MAX_PROGRAMS = 128
-"""For how many signatures a jitted function keeps programs, unless it is told."""
-
+_DEFAULTS = Settings()
 _turn, _present = threads.turn, threads.present
 _functorch_level = torch_c.functorch.maybe_current_level
 _dispatch_modes = torch_c.len_torch_dispatch_stack
@@ -70,26 +69,18 @@ class Jitted(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        checks: bool = False,
-        specialize: bool | None = None,
-        verify: bool = True,
-        max_programs: int = MAX_PROGRAMS,
-        scan_layers: bool = False,
+        settings: Settings = _DEFAULTS,
     ) -> None:
-        settings.check(fn, checks, specialize, verify, max_programs, scan_layers)
+        check_function(fn)
         self._fn = fn
-        self._checks = checks
-        self._specialize = specialize
-        self.programs: dict[Any, list[Program]] = {}
+        self._settings = settings
+        self.programs: dict[Any, list[JittedProgram]] = {}
         self.history: list[str] = []
         self._executables = Executables(str(self), _MANY_PROGRAMS)
-        self._max_programs = max_programs
-        self._scan_layers = scan_layers
         self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
-        self._specializing = Specializing(fn, specialize, self.programs, self._make)
-        self._verify = verify
+        self._specializing = Specializing(fn, settings.specialize, self.programs, self._make)
         self._ordered = takes_keywords(fn)
-        self._repeating = Repeating(fn, verify)
+        self._repeating = Repeating(fn, settings.verify)
         self._retraces = Retraces(fn)
         self._lock = threading.RLock()
         self._given: Any = None
@@ -102,7 +93,7 @@ class Jitted(Generic[P, R]):
         if _is_inlined():
             return self._fn(*args, **kwargs)
         try:
-            if _profiler_enabled():
+            if profiler_enabled():
                 with record_function(f"calque.jit: {self}"):
                     return self._shared(args, kwargs)
             fast = self._fast
@@ -171,7 +162,7 @@ class Jitted(Generic[P, R]):
         keys = [signature.key_of(leaf) for leaf in leaves]
         return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
 
-    def _find(self, key: Any, leaves: list[Any]) -> Program | None:
+    def _find(self, key: Any, leaves: list[Any]) -> JittedProgram | None:
         for program in self.programs.get(key, ()):
             if program.failing(leaves, self._given) is None:
                 if program.unverified and self._repeating.is_due(program, leaves):
@@ -183,9 +174,14 @@ class Jitted(Generic[P, R]):
                 return program
         return None
 
-    def _verified(self, program: Program, key: Any, leaves: list[Any]) -> Program:
+    def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
         """The program, if a second trace gives the same one; else the second one."""
-        again, lowered = self._trace(leaves, key[0])
+        with described_otherwise() as texts:
+            again, lowered = self._trace(leaves, key[0])
+        if texts and self._repeating.differs(program, again, lowered):
+            again, lowered = self._trace(leaves, key[0])
+            if not self._repeating.differs(program, again, lowered):
+                refuse_read(texts)
         if self._repeating.compare(key, program, again, lowered):
             return program
         again.compile_with(self._executables.of, lowered)
@@ -193,7 +189,7 @@ class Jitted(Generic[P, R]):
         self.history.append("the function differs from call to call")
         return again
 
-    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> Program:
+    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> JittedProgram:
         self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)
@@ -202,7 +198,7 @@ class Jitted(Generic[P, R]):
 
     def _make(
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
-    ) -> Program:
+    ) -> JittedProgram:
         self._fast = None
         program, lowered = self._trace(leaves, spec, assumptions)
         program.compile_with(self._executables.of, lowered)
@@ -215,7 +211,7 @@ class Jitted(Generic[P, R]):
         if not program.single_use and key not in self._repeating.differing:
             known.insert(0, program)
             del known[_MANY_PROGRAMS:]
-        if len(self.programs) > self._max_programs:
+        if len(self.programs) > self._settings.max_programs:
             self._forget(key)
         if not self._repeating.tells:
             self._retraces.traced(self.history, program.guarded)
@@ -223,18 +219,24 @@ class Jitted(Generic[P, R]):
 
     def _trace(
         self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
-    ) -> tuple[Program, Any]:
+    ) -> tuple[JittedProgram, Any]:
         started = time.perf_counter()
+        checks = self._settings.checks
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():
-                return record(self._fn, leaves, spec, self._checks, assumptions, path)
+                return record(self._fn, leaves, spec, checks, assumptions, path)
 
-        with collecting_less():
+        def trace() -> JittedProgram:
             with tracing():
                 given = self._given
-                recording = record(self._fn, leaves, spec, self._checks, assumptions, given=given)
-            program = Program(recording, again, self._scan_layers)
+                recording = record(self._fn, leaves, spec, checks, assumptions, given=given)
+            return JittedProgram(recording, again, self._settings.scan_layers)
+
+        with collecting_less():
+            program = trace()
+            if program.moved_state:  # what is made like it, and its gradients, lie as it does now
+                program = trace()
             lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
@@ -271,11 +273,11 @@ class Jitted(Generic[P, R]):
 
     @property
     def compilations(self) -> int:
-        """How often XLA compiled."""
+        """The number of programs that XLA compiled."""
         return self._executables.compilations
 
     def explain(self) -> Explanation:
-        """What was lifted, what is guarded, and how often and why the function was traced."""
+        """Explains what was lifted and guarded, and how often and why the function was traced."""
         return explain(self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -287,23 +289,13 @@ class Jitted(Generic[P, R]):
         return getattr(self._fn, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Jitted[P, R]":
-        return Jitted(copy.deepcopy(self._fn, memo), *self._settings)
+        return Jitted(copy.deepcopy(self._fn, memo), self._settings)
 
     def __reduce__(self) -> Any:
-        return Jitted, (self._fn, *self._settings)
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        return (
-            self._checks,
-            self._specialize,
-            self._verify,
-            self._max_programs,
-            self._scan_layers,
-        )
+        return Jitted, (self._fn, self._settings)
 
     def __calque_state__(self) -> Any:
-        """What it reads of Python is what its function reads."""
+        """Returns the function, as the state that `calque.state` looks through."""
         return self._fn
 
     def __str__(self) -> str:
@@ -314,7 +306,7 @@ class Jitted(Generic[P, R]):
 
 
 def _is_inlined() -> bool:
-    """Whether a jitted function runs as a part of what is around it.
+    """Returns True if a jitted function runs as a part of what is around it.
 
     That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
     whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
@@ -324,10 +316,10 @@ def _is_inlined() -> bool:
     return (
         active.inlining
         or _functorch_level() is not None
-        or forward_ad._current_level >= 0
+        or torch_internals.forward_ad._current_level >= 0
         or _dispatch_modes() > 0
         or _is_anomaly()
         or is_tracing()
-        or (compiler._is_compiling_flag and others_compile())
+        or (torch_internals.compiler._is_compiling_flag and others_compile())
         or compiler.is_dynamo_compiling()
     )

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.errors import TraceError
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    get_current_dispatch_mode_stack,
+    get_current_function_mode_stack,
+)
 
 _stack_length = torch_c.len_torch_function_stack
 _MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
@@ -44,13 +46,13 @@ def _function_modes() -> tuple[Any, ...]:
     """The modes of functions that are on, a default device for one."""
     return tuple(
         getattr(mode, "device", None) or (type(mode), id(mode))
-        for mode in _get_current_function_mode_stack()
+        for mode in get_current_function_mode_stack()
     )
 
 
 def function_modes() -> list[Any]:
     """The modes themselves."""
-    return list(_get_current_function_mode_stack())
+    return list(get_current_function_mode_stack())
 
 
 class Modes:
@@ -59,10 +61,10 @@ class Modes:
     def __init__(self) -> None:
         self._before = {name: read() for name, (read, _) in _MODES.items()}
         self._functions = _function_modes()
-        self._dispatch = len(_get_current_dispatch_mode_stack())
+        self._dispatch = len(get_current_dispatch_mode_stack())
 
     def changed(self) -> dict[str, Any]:
-        """The modes that are others now; put back as they were."""
+        """The modes that have changed; they are put back."""
         found = {}
         for name, (read, write) in _MODES.items():
             now = read()

@@ -72,7 +72,7 @@ class JittedModule(Module):
         return self._jitted.lower(*args, **kwargs)
 
     def explain(self) -> Explanation:
-        """What was lifted, what is guarded, and how often and why the module was traced."""
+        """Explains what was lifted and guarded, and how often and why the module was traced."""
         return self._jitted.explain()
 
     @property
@@ -103,15 +103,15 @@ class JittedModule(Module):
             delattr(self._orig_mod, name)
 
     def register_buffer(self, *args: Any, **kwargs: Any) -> None:
-        """As of the module."""
+        """Like the module's own."""
         self._orig_mod.register_buffer(*args, **kwargs)
 
     def register_parameter(self, *args: Any, **kwargs: Any) -> None:
-        """As of the module."""
+        """Like the module's own."""
         self._orig_mod.register_parameter(*args, **kwargs)
 
     def add_module(self, *args: Any, **kwargs: Any) -> None:
-        """As of the module."""
+        """Like the module's own."""
         self._orig_mod.add_module(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:

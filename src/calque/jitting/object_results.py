@@ -91,7 +91,9 @@ def _is_held_by(value: Any, leaves: list[Any]) -> bool:
 
 
 def _others(value: Any, leaves: list[Any]) -> bool:
-    """Whether something else than the list, and calls that are running, refers to an object."""
+    """Returns True if something else than the list, and calls that are running, refers to an
+    object.
+    """
     holders = gc.get_referrers(value)
     return any(h is not leaves and not isinstance(h, types.FrameType) for h in holders)
 
@@ -187,7 +189,9 @@ def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
 
 
 def _reaches(value: Any, depth: int, parts: Collection[int] = ()) -> bool:
-    """Whether an object holds a tensor or a place, or is to be looked at again in each copy."""
+    """Returns True if an object holds a tensor or a place, or is to be looked at again in each
+    copy.
+    """
     seen: set[int] = set()
     rest = [(value, depth)]
     while rest:

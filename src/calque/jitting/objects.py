@@ -33,7 +33,7 @@ class Objects:
         self.opened = (self.opened | signal.opened) - self._closed
 
     def flatten(self, args: Any, kwargs: dict[str, Any], ordered: bool) -> tuple[list[Any], Any]:
-        """As `signature.flatten_call`."""
+        """Like `signature.flatten_call`."""
         if self.opened:
             if len(kwargs) > 1 and not ordered:
                 kwargs = {name: kwargs[name] for name in sorted(kwargs)}
@@ -91,7 +91,7 @@ class Distinct:
 
 
 def _reference(value: Any) -> Any:
-    """What gives an object, without keeping it alive where that can be."""
+    """Returns a function that gives an object, without keeping it alive where possible."""
     try:
         return weakref.ref(value)
     except TypeError:

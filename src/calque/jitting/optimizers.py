@@ -25,7 +25,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from calque.device.memory.cell import active, read, wrap, write, x64
+from calque.device.memory.cell import active, read, write, x64
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.state_placement import place_state
@@ -45,9 +46,9 @@ class HyperParameter:
     __slots__ = ("group", "index", "key")
 
     def __init__(self, group: Group, key: str, index: int | None = None) -> None:
-        self.group = group
-        self.key = key
-        self.index = index
+        self.group: Group = group
+        self.key: str = key
+        self.index: int | None = index
 
     def __call__(self) -> float:
         value = self.group[self.key]
@@ -55,7 +56,7 @@ class HyperParameter:
 
 
 class OptimizerLending:
-    """What one trace lends to the optimizers that step in it.
+    """The tensors and numbers that one trace lends to the optimizers that step in it.
 
     Attributes:
         optimizers: each optimizer that stepped.
@@ -70,7 +71,7 @@ class OptimizerLending:
 
     def __init__(self, lifting: Lifting) -> None:
         self.lifting = lifting
-        self.watch = Watch()
+        self.watch: Watch = Watch()
         self.optimizers: dict[Optimizer, None] = {}
         self._numbers: dict[tuple[int, str, int | None], TracedFloat] = {}
         self._created: list[tuple[Any, Any]] = []
@@ -253,7 +254,7 @@ class OptimizerLending:
 
 @jax.jit
 def _foreach_widened(*counts: Array) -> list[Array]:
-    """As an operator on lists (see `program.columns`)."""
+    """Like an operator on lists (see `program.columns`)."""
     return [count.astype(np.float64) for count in counts]
 
 
@@ -332,7 +333,7 @@ _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a setting is a float, or floats, which are inputs of a program."""
+    """Returns True if a setting is a float, or floats, which are inputs of a program."""
     if type(value) is tuple and value:
         return all(type(v) is float for v in value)
     return type(value) is float

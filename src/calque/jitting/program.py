@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 from torch.autograd.graph import increment_version
 
 from calque.device.memory import rng
-from calque.device.memory.cell import Cell, cell_of, is_whole, write, x64
+from calque.device.memory.cell import Cell, x64
 from calque.device.runtime import threads
 from calque.device.runtime.placement import spread
 from calque.jitting.alias_guards import SharingGuard
@@ -25,30 +25,24 @@ from calque.jitting.recording import Recording
 from calque.program import turns
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
-from calque.program.execution import Execution
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
-from calque.program.jaxprs import may_raise, prune
-from calque.program.lowering import lowered
+from calque.program.jaxprs import prune
 from calque.program.pinning import (
     FoundPlacementGuard,
     PlacementGuard,
-    avals,
-    constraints,
-    pinned,
-    settled,
 )
+from calque.program.program import Program
 from calque.program.results import Outputs
 from calque.program.shortened import shortened
 from calque.program.signature import same_tree, unflatten_tensors
-from calque.program.sources import RandomSource
-from calque.program.stepping import Stepping
+from calque.program.sinks import CellSink, targets
+from calque.program.sources import CellSource
 from calque.program.stored_kernels import Turning, stored
 from calque.program.transposed_operands import materialized
-from calque.program.view_arguments import unrepeated
 
 
-class Program(Stepping[Call]):
+class JittedProgram(Program[Call]):
     """One compiled form of a function, with its guards.
 
     Attributes:
@@ -67,19 +61,22 @@ class Program(Stepping[Call]):
         self.recording = recording
         self._retrace = retrace
         self._scan_layers = scan_layers
-        self.guards = recording.guards
-        self.calls = 0
+        self.guards: list[Guard] = recording.guards
+        self.calls: int = 0
         self.unverified = False
         self._fast: FastCalls | None = None
-        self.single_use = bool(recording.survivors or recording.unrepeatable)
-        self.assumed = recording.checks if isinstance(recording.checks, Assumed) else None
-        self.rebuild = same_tree(recording.spec)
-        self.n_written = len(recording.written)
-        self.optimizers = recording.optimizers
+        self.single_use: bool = bool(recording.survivors or recording.unrepeatable)
+        self.assumed: Assumed | None = (
+            recording.checks if isinstance(recording.checks, Assumed) else None
+        )
+        self.rebuild: Callable[[list[Any]], Any] = same_tree(recording.spec)
+        self.n_written: int = len(recording.sinks)
+        self.optimizers: list[Any] = recording.optimizers
         self._state = state_of(recording.inputs)
-        self._state |= {target for target in recording.written if isinstance(target, Cell)}
-        self.handles = [
-            recording.handles[cell] for cell in recording.written if cell in recording.handles
+        written = [sink.cell for sink in recording.sinks if isinstance(sink, CellSink)]
+        self._state.update(written)
+        self.handles: list[Any] = [
+            recording.handles[cell] for cell in written if cell in recording.handles
         ]
         self._call_guards: list[CallGuard] = list(recording.call_guards)
         if recording.implicit or self.n_written:
@@ -97,50 +94,35 @@ class Program(Stepping[Call]):
             forward, self.carrying, kept = carrying(recording, backward)
         self._gives_gradients = self.carrying is not None and self.carrying.gives_gradients
         del recording.jaxpr
-        self.inputs = [recording.inputs[i] for i in kept]
+        inputs = [recording.inputs[i] for i in kept]
         self.turned: dict[int, Order] = {}
-        only_computes = backward is None and not recording.written
+        only_computes = backward is None and not recording.sinks
         self._options = options_of(forward.jaxpr, only_computes)
         if only_computes and not spread.exists:
-            cells = [i for i, one in enumerate(self.inputs) if isinstance(one.source.memory, Cell)]
+            cells = [i for i, one in enumerate(inputs) if isinstance(one.source.memory, Cell)]
             self.turned = stored(forward, cells)
         forward = materialized(channels_last(forward, self.turned))
-        self.forms = forward.out_avals
-        self._higher = Higher(self.inputs, recording, self._retrace)
-        self.may_raise = may_raise(forward.jaxpr)
+        self.forms: list[Any] = forward.out_avals
+        self._higher = Higher(inputs, recording, self._retrace)
         # A differentiable program's backward may still need what the forward overwrites, and after
-        # an error of the program or a wrong assumption everything must be as it was.
-        keep = self._gives_gradients or recording.checks.looks or self.may_raise
-        written = set() if keep else set(recording.written)
-        self.donated = [
-            i
-            for i, one in enumerate(self.inputs)
-            if one.source.memory is not None and one.source.memory in written
-        ]
-        self.donating = bool(self.donated)
-        self.draws = recording.draws
-        self.random = [
-            i for i, one in enumerate(self.inputs) if isinstance(one.source, RandomSource)
-        ]
-        self._placements = [one.placement for one in self.inputs]
-        found = [*self._placements, *recording.placements, *constraints(forward.jaxpr)]
-        self._whole = settled(self._state, found)
+        # a wrong assumption everything must be as it was.
+        keeps = self._gives_gradients or recording.checks.looks
+        self.form(forward, inputs, recording.sinks, keeps)
+        self.draws: int = recording.draws
+        # In the order of the program: processes that share a mesh have to move it in the same one.
+        sources = [one.source for one in recording.inputs] + list(recording.sinks)
+        cells = [one.cell for one in sources if isinstance(one, CellSource | CellSink)]
+        self.place(dict.fromkeys(cells), [one.placement for one in inputs])
         self.guards.append(PlacementGuard(self._state))
         if recording.implicit:
             self._call_guards.append(self._implicit_placements())
         self._forward = forward
-        self._how = {
-            "donate_argnums": tuple(self.donated),
-            "out_shardings": pinned(recording.placements, len(forward.out_avals), self._whole),
-        }
         self._gathering = Gathering(self.inputs, self._gives_gradients)
-        self.gather = self._gathering.arrays
+        self.gather: Callable[[Call], list[Any]] = self._gathering.arrays
         if self.turned:
             self.gather = Turning(self.gather, self.turned)
         self._changing = Changing(recording)
-        self._simple_writes = all(isinstance(target, Cell) for target in recording.written)
-        self.fixed_targets = recording.written if self._simple_writes else ()
-        self.checked = turns.past.changes + 1  # when this trace will have ended
+        self.checked: int = turns.past.changes + 1  # when this trace will have ended
         self._is_silent = self._changing.is_nothing and not (
             self.draws or recording.seeded or self.may_raise
         )
@@ -162,19 +144,16 @@ class Program(Stepping[Call]):
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
         with x64():
-            found = avals(self.inputs, self._placements, self._whole, self.turned)
-            forward = shortened(self._forward, self._scan_layers, calls=self._whole is None)
-            return lowered(forward, found, **self._how)
+            forward = shortened(self._forward, self._scan_layers, calls=self.whole is None)
+            return self.lowered(forward, self.turned)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
         """Take the executable that `compiler` gives for the lowered program and XLA's options."""
         with x64():
-            numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
-            compiled = compiler(lowered, self._options)
-            self.execution = Execution(compiled, numbers, self.donated, self.may_raise)
+            self.run_by(compiler(lowered, self._options))
 
     def describe(self) -> dict[str, Any]:
-        """What the program lifted, writes, donates and is guarded by."""
+        """Describes what the program lifted, writes, donates and is guarded by."""
         lifted: dict[str, list[str]] = {}
         for one in self.inputs:
             lifted.setdefault(one.source.heading, []).append(one.name)
@@ -192,7 +171,7 @@ class Program(Stepping[Call]):
 
     @property
     def guarded(self) -> set[str]:
-        """What is compared before each call."""
+        """Lists what is compared before each call."""
         return {guard.guarded for guard in (*self.guards, *self._call_guards)}
 
     # Guards ---------------------------------------------------------------------------------------
@@ -288,25 +267,12 @@ class Program(Stepping[Call]):
         self.recording.checks.look(outputs, self.n_written)
 
     def failed(self, error: RuntimeError) -> BaseException:
-        """What to raise for an error of the program."""
+        """Returns the error to raise for one of the program's."""
         return super().failed(error) if self.assumed is None else self.assumed.failed(error)
 
     def targets(self, call: Call) -> list[Cell]:
         """The cells that the outputs belong into."""
-        written = self.recording.written
-        return [one if isinstance(one, Cell) else self._target(call[0], one) for one in written]
-
-    def _target(self, leaves: list[Any], index: int) -> Cell:
-        cell, tensor = cell_of(leaves[index]), leaves[index]
-        if self._is_part(index):
-            tensor = unrepeated(tensor)
-            if cell.viewed and not is_whole(cell, tensor):
-                return Cell(None)  # type: ignore[arg-type]
-        return cell
-
-    def _is_part(self, index: int) -> bool:
-        """Whether an argument may stand in a part of its storage only."""
-        return index < self.recording.count and index not in self.recording.stored
+        return targets(self.sinks, call[0])
 
     def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
         """Assign what the function assigns.
@@ -326,8 +292,9 @@ class Program(Stepping[Call]):
 
     def _finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
         recording, (leaves, _, given, _) = self.recording, call
-        if not self._simple_writes:
-            self._write_parts(leaves, outputs)
+        if not self.fixed_targets:
+            for sink, array in zip(self.sinks, outputs, strict=False):
+                sink.store(leaves, array)
         if self.handles:
             increment_version(self.handles)
         if recording.seeded is not None:
@@ -364,14 +331,6 @@ class Program(Stepping[Call]):
         ]
         for place, value in assigned:
             place.holder.put(place.key, value)
-
-    def _write_parts(self, leaves: list[Any], outputs: list[Array]) -> None:
-        """Write to arguments that are parts of their storage, and advance their versions."""
-        for target, array in zip(self.recording.written, outputs, strict=False):
-            if not isinstance(target, Cell):
-                if self._is_part(target):
-                    write(unrepeated(leaves[target]), array)
-                increment_version(leaves[target])
 
     def _carry(self, call: Call, made: Outputs, residuals: list[Array]) -> None:
         """Give the tensors of a call their graph."""

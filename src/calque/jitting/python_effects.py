@@ -1,4 +1,4 @@
-"""What a traced function changes in Python: taken back when the trace ends, done by each call.
+"""Changes of Python state by a traced function: undone when the trace ends, repeated by each call.
 
 The function is run once, its program many times. What rows of the snapshot hold after the trace and
 did not before is an effect: tensors are made of the program's outputs, plain values are assigned,
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
 from calque.jitting.numbers import Numbers
 from calque.program import signature
@@ -49,7 +50,7 @@ class Rebound:
 
 @dataclass(frozen=True)
 class Change:
-    """What a row is given: some keys, or all that it holds, in order.
+    """The keys of a row that change, or all of its contents, in order.
 
     Attributes:
         row: where.
@@ -112,7 +113,7 @@ class PythonState:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.numbers = Numbers(snapshot)
+        self.numbers: Numbers = Numbers(snapshot)
         self.unrepeatable: list[str] = []
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
@@ -125,7 +126,7 @@ class PythonState:
 
     @property
     def changes_containers(self) -> bool:
-        """Whether the function changes lists or dicts."""
+        """Returns True if the function changes lists or dicts."""
         return any(isinstance(change.row, DictRow | ListRow) for change, _ in self._changes)
 
     def expect_arguments(
@@ -185,7 +186,9 @@ class PythonState:
             self._expect(item, (*steps, key), inside)
 
     def _is_rebuilt(self, value: Any) -> bool:
-        """Whether an object stands for one of the call's whose class is known as a container."""
+        """Returns True if an object stands for one of the call's whose class is known as a
+        container.
+        """
         is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
         if is_leaf or isinstance(value, type):
             return False
@@ -304,7 +307,7 @@ class PythonState:
             self._changes.append((Change(row, keys, False, path), values))
 
     def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
-        """What a place is given that held tensors; None if that is not made of tensors."""
+        """Returns the new tensors of a place that held tensors; None if it holds others."""
         if id(value) in self.given:
             return [value], None
         if self._is_given(value):
@@ -315,14 +318,14 @@ class PythonState:
         return signature.tensors_in(value)
 
     def _is_made_here(self, value: Any) -> bool:
-        """Whether a value is made of tensors, and each call makes it anew."""
+        """Returns True if a value is made of tensors, and each call makes it anew."""
         known = self.snapshot.known
         if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
             return False
         return signature.tensors_in(value) is not None
 
     def _is_given(self, value: Any) -> bool:
-        """Whether a value is, or holds, a container that each call brings."""
+        """Returns True if a value is, or holds, a container that each call brings."""
         if not isinstance(value, dict | list | tuple):
             return False
         if id(value) in self.given:
@@ -330,7 +333,7 @@ class PythonState:
         return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """As `describe`, which tells how to make a tensor, for containers of each call, too."""
+        """Like `describe`, which tells how to make a tensor, also for containers of each call."""
 
         def description(value: Any) -> Any:
             steps = self.given.get(id(value))
@@ -352,9 +355,10 @@ class PythonState:
         return Effects([change for change, _ in changes], self.template(found + returned, describe))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
-        """How each call makes values anew; `describe` tells how to make a tensor."""
+        """Returns how each call makes values anew; `describe` tells how to make a tensor."""
         given = {key: Given(steps) for key, steps in self.given.items()}
         template = Template(values, self.snapshot.known, describe, given)
+        refuse_kept(template.texts)
         for value in template.unmade:
             self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
         return template

@@ -1,4 +1,4 @@
-"""What a function can reach: the modules, optimizers and tensors behind its names.
+"""The modules, optimizers and tensors that a function can reach by its names.
 
 Found by looking, not by running: through arguments, closures, the globals its code names, bound
 methods, containers and the attributes of the user's own objects.
@@ -24,7 +24,7 @@ _OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum
 
 
 class Reach:
-    """What was found, each thing once and in order.
+    """The objects found, each once and in order.
 
     Attributes:
         modules: every module, with its path.

@@ -1,4 +1,4 @@
-"""What one trace of a function found."""
+"""The findings of one trace of a function."""
 
 from typing import Any
 
@@ -11,22 +11,22 @@ from calque.program.gradients.carrying import Attached
 from calque.program.gradients.differentiable import Backward
 from calque.program.lifting import Input
 from calque.program.results import Argument, Description, Existing
+from calque.program.sinks import Sink
 from calque.program.value_checks import Checks
 
 Target = Existing | Argument
 
 
 class Recording:
-    """What one trace found.
+    """The findings of one trace.
 
     Attributes:
-        jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values of `written`,
+        jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values for `sinks`,
             then the arrays that the descriptions name, then the gradients of `backward`.
         inputs: where each input comes from.
         implicit: what is handed to the program behind the arguments of each call: tensors whose
             place is the same at each call, and not they.
-        written: what the function wrote: a cell, or the index of an argument.
-        placements: where that lies.
+        sinks: where what the function wrote goes.
         results: the leaves of the result, with `spec` as their container.
         shells: the objects among these leaves, whose tensors `results` has in their stead.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
@@ -50,8 +50,7 @@ class Recording:
 
     jaxpr: Any
     inputs: list[Input]
-    written: list[Any]
-    placements: list[Any]
+    sinks: list[Sink]
     results: list[Any]
     gradients: list[tuple[Target, Description | None]]
     guards: list[Guard]
@@ -70,7 +69,7 @@ class Recording:
     n_outputs: int
 
     def __init__(self) -> None:
-        self.ambient = ambient()
+        self.ambient: tuple[Any, ...] = ambient()
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []

@@ -26,12 +26,14 @@ _OTHER = (
 )
 _HOST = (
     "computes with CPU tensors, whose values are compiled in: it is traced for each of them.\n"
-    'Move the model and its inputs to the device: `model.to("jax")`, `x.to("jax")`.'
+    'Move the model and its inputs to the device: `model.to("jax")`, `x.to("jax")`. Lengths for '
+    "`pack_padded_sequence` have to stay on the CPU: leave the sequences padded and mask what the "
+    "layers give, `torch.arange(n) < lengths[:, None]`, and one program serves all lengths."
 )
 
 
 def remedy(before: Any, now: Any) -> str:
-    """What to do about two signatures that differ.
+    """Returns advice about two signatures that differ.
 
     Args:
         before, now: keys of two calls (`calque.program.signature`); None where there was no call.

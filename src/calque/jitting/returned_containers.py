@@ -5,17 +5,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from calque.jitting.descriptions import Describer
 from calque.program import signature
 from calque.program.results import Constant, Description, Given, Kept, Made, Outputs
+from calque.upstream.torch_internals import pytree
 
 
 def _is_container(value: Any) -> bool:
     if type(value) is torch.Size or (type(value) is tuple and not value):
         return False
-    return isinstance(value, list | tuple | dict | deque) or type(value) in _pytree.SUPPORTED_NODES
+    return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
 
 
 class Nested(Made):
@@ -71,7 +71,7 @@ class Containers:
             counts[id(one)] += 1
             return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
-        _pytree.tree_flatten(result, is_known)
+        pytree.tree_flatten(result, is_known)
         self._shared = frozenset(key for key, count in counts.items() if count > 1)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
@@ -79,7 +79,7 @@ class Containers:
         return signature.flatten(tree, self.has)
 
     def has(self, leaf: Any) -> bool:
-        """Whether a leaf is a container."""
+        """Returns True if a leaf is a container."""
         key = id(leaf)
         return any(key in ids for ids in (self._outside, self._given, self._kept, self._shared))
 

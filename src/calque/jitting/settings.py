@@ -1,37 +1,64 @@
-"""What `calque.jit` is given, looked at before anything is traced."""
+"""The options of `calque.jit`: their names, types and defaults, and the check of what is passed."""
 
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+MAX_PROGRAMS = 128
+"""For how many signatures a jitted function keeps programs by default."""
 
 
-def check(
-    fn: Any, checks: Any, specialize: Any, verify: Any, max_programs: Any, scan_layers: Any
-) -> None:
-    """See whether the arguments of `calque.jit` are of their kinds.
+class Options(TypedDict, total=False):
+    """The keyword arguments of `calque.jit`, for type checkers; `Settings` has the defaults."""
+
+    checks: bool
+    specialize: bool | None
+    verify: bool
+    max_programs: int
+    scan_layers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options that a jitted function was made with; `calque.jit` says what each does.
 
     Raises:
-        TypeError: one is of another kind.
+        TypeError: an option has a value of the wrong type.
         ValueError: `max_programs` is less than 1.
     """
+
+    checks: bool = False
+    specialize: bool | None = None
+    verify: bool = True
+    max_programs: int = MAX_PROGRAMS
+    scan_layers: bool = False
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.type is bool and not isinstance(value, bool):
+                raise _wrong(option.name, "is True or False", value)
+        if self.specialize is not None and not isinstance(self.specialize, bool):
+            raise _wrong("specialize", "is None, True or False", self.specialize)
+        most = self.max_programs
+        if isinstance(most, bool) or not isinstance(most, int):
+            raise _wrong("max_programs", "is a number of programs", most)
+        if most < 1:
+            raise ValueError(f"at least one program has to be kept, not max_programs={most}")
+
+
+def check_function(fn: Any) -> None:
+    """Raise a TypeError if `calque.jit` cannot take a function."""
     if not callable(fn):
         raise TypeError(
-            f"calque.jit takes a function, a method or a module, not {_spoken(fn)}: write "
+            f"calque.jit takes a function, a method or a module, not {_shown(fn)}: write "
             "`calque.jit(fn)`, or `@calque.jit` above the function"
         )
-    for name, value in (("checks", checks), ("verify", verify), ("scan_layers", scan_layers)):
-        if not isinstance(value, bool):
-            raise TypeError(f"calque.jit(..., {name}=) is True or False, not {_spoken(value)}")
-    if specialize is not None and not isinstance(specialize, bool):
-        raise TypeError(
-            f"calque.jit(..., specialize=) is None, True or False, not {_spoken(specialize)}"
-        )
-    if isinstance(max_programs, bool) or not isinstance(max_programs, int):
-        raise TypeError(
-            f"calque.jit(..., max_programs=) is a number of programs, not {_spoken(max_programs)}"
-        )
-    if max_programs < 1:
-        raise ValueError(f"at least one program has to be kept, not max_programs={max_programs}")
 
 
-def _spoken(value: Any) -> str:
+def _wrong(name: str, rule: str, value: Any) -> TypeError:
+    return TypeError(f"calque.jit(..., {name}=) {rule}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

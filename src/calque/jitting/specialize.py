@@ -1,4 +1,4 @@
-"""What a jitted function does where its code needs values: programs for those that repeat.
+"""Jitted functions that need values of tensors: programs for those values that repeat.
 
 A call whose values nobody has seen runs eagerly, and is watched. The next call of its signature is
 traced for the values seen; its program compares them each time. Where they differ, another program
@@ -15,10 +15,10 @@ from calque.device.memory.host_reads import NeedsValue, NeverServed, Unforeseen
 from calque.errors import CalqueError, EagerWarning, user_origin
 from calque.errors.frames import is_library, raising_file
 from calque.jitting.assumed_values import Assumptions, Missed, Observation, Observer, merged
-from calque.jitting.program import Program
+from calque.jitting.program import JittedProgram
 from calque.jitting.reachable import Reach
 
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST_TRACES = 8
 """How many programs a signature may be specialized to."""
@@ -41,7 +41,7 @@ class Eager:
         self._fn = fn
         self._why = why
         self._modes = [(module, module.training) for module in Reach(fn).modules]
-        self.calls = 0
+        self.calls: int = 0
 
     def failing(self, leaves: list[Any], given: Any = None) -> Any:
         """Itself, if it cannot serve a call."""
@@ -51,7 +51,7 @@ class Eager:
         """None: every call is looked at."""
 
     def why(self) -> str:
-        """Why not."""
+        """Why a call is not served."""
         return "modules went from training to evaluation, or back"
 
     def __call__(self, leaves: list[Any], given: Any = None) -> Any:
@@ -61,12 +61,12 @@ class Eager:
         return self._fn(*args, **kwargs)
 
     def describe(self) -> dict[str, Any]:
-        """As of a program."""
+        """Like `JittedProgram.describe`, for calls that run eagerly."""
         return {"calls": self.calls, "eager": self._why}
 
 
 class Signature:
-    """What is known of the calls of one signature.
+    """The calls seen with one signature.
 
     Attributes:
         observations: the values that calls have asked for, the latest first.
@@ -78,7 +78,7 @@ class Signature:
     def __init__(self) -> None:
         self.observations: list[Observation] = []
         self.traces = 0
-        self.debt = 0
+        self.debt: int = 0
         self.unmet = 0
         self._hits = 0
 
@@ -110,14 +110,14 @@ class Specializing:
         fn: Callable[..., Any],
         mode: bool | None,
         programs: dict[Any, list[Any]],
-        make: Callable[..., Program],
+        make: Callable[..., JittedProgram],
     ) -> None:
         self._fn, self._mode = fn, mode
         self._programs = programs
         self._make = make
         self._signatures: dict[Any, Signature] = {}
 
-    def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> Program:
+    def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> JittedProgram:
         """A program for a call that none serves, for the values last seen if it needs some.
 
         Raises:
@@ -129,7 +129,7 @@ class Specializing:
 
     def _traced(
         self, key: Any, leaves: list[Any], spec: Any, seen: Observation | None, reason: str
-    ) -> Program:
+    ) -> JittedProgram:
         if self._mode is False:
             return self._make(key, leaves, spec, lambda: None, reason)
         made: list[Assumptions] = []
@@ -180,7 +180,7 @@ class Specializing:
         missed: Missed,
         tried: set[int],
         given: Any,
-    ) -> Program | None:
+    ) -> JittedProgram | None:
         """Another program that may be right for a call; None if there is none."""
         programs = self._programs[key]
         for program in programs:

@@ -28,7 +28,7 @@ class Overlap(Exception):
     """
 
     def __init__(self, places: Collection[Steps]) -> None:
-        self.places = frozenset(places)
+        self.places: frozenset[Steps] = frozenset(places)
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
@@ -104,7 +104,7 @@ class Apart:
         return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._tensors]
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Whether it is so for a call's leaves and (args, kwargs)."""
+        """Returns True if it is so for a call's leaves and (args, kwargs)."""
         if self._among(leaves) != self._shared:
             return False
         if given is not None and self._distinct is not None and self._distinct.shared(given):
@@ -114,7 +114,7 @@ class Apart:
         return not any(id(one) in self._containers for _, one in containers(given))
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return "an argument is an object of the function's own state, or is none any more"
 
 
@@ -154,7 +154,7 @@ def apart_of(
 
 
 def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | None:
-    """What tells the objects that were taken apart from those of the state; None if none were."""
+    """Returns a check that the objects taken apart are not the state's; None if none were."""
     if not isinstance(spec, Structure) or given is None:
         return None
     distinct = Distinct(spec.opened, snapshot.known)

@@ -1,6 +1,6 @@
 """The guards of a program, made from what its trace has met."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def guards_of_state(
 
 def guards_of_calls(
     leaves: list[Any],
-    looked_at: Iterable[torch.Tensor],
+    looked_at: list[tuple[torch.Tensor, torch.Tensor]],
     apart: Apart | None,
     recording: Recording,
     pinned_hosts: list[tuple[int, torch.Tensor]],
@@ -64,16 +64,15 @@ def guards_of_calls(
 
     Args:
         leaves: of the trace.
-        looked_at: the CPU tensors whose values Python code has read.
+        looked_at: the CPU tensors whose values Python code has read, and these.
         apart: tells arguments from the state.
         recording: of the trace.
         pinned_hosts: CPU tensors that are arguments and state at once, with their index.
     """
     guards: list[CallGuard] = []
-    looked_at = list(looked_at)
     if looked_at:
         hosts = {id(t): i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
-        guards.append(HostGuard((t, hosts.get(id(t))) for t in looked_at))
+        guards.append(HostGuard((t, hosts.get(id(t)), value) for t, value in looked_at))
     if apart is not None:
         guards.append(apart)
     if recording.pinned or pinned_hosts:

@@ -1,4 +1,4 @@
-"""Whether a function does the same at each call: a second trace tells, and a streak of traces.
+"""Checks that a function does the same at each call: a second trace, and streaks of traces.
 
 A program is kept because the state that its function reads is what it was. That rests on seeing all
 of that state; the second trace is the net below: made at the second call, with nothing changed in
@@ -9,11 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from calque.device.runtime.threads import present
 from calque.errors import RetraceWarning
 from calque.errors.warning import warn_of_function
 from calque.jitting import program_text
 from calque.jitting.implicit_arguments import form
-from calque.jitting.program import Program
+from calque.jitting.program import JittedProgram
 from calque.program import signature
 from calque.program.results import Constant
 from calque.program.signature import is_tensor
@@ -35,7 +36,7 @@ _OBJECTS = (
 
 
 def takes_keywords(fn: Any) -> bool:
-    """Whether a function has `**kwargs`, and so sees their order."""
+    """Returns True if a function has `**kwargs`, and so sees their order."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -44,9 +45,9 @@ def takes_keywords(fn: Any) -> bool:
 
 
 class Fingerprint:
-    """What a trace has found, to be compared with what another finds."""
+    """The findings of a trace, in a form in which two can be compared."""
 
-    def __init__(self, program: Program, lowered: Any, leaves: list[Any]) -> None:
+    def __init__(self, program: JittedProgram, lowered: Any, leaves: list[Any]) -> None:
         self._layouts = list(map(form, filter(is_tensor, leaves)))
         self._text = lowered.as_text()
         self._constants = [
@@ -56,11 +57,13 @@ class Fingerprint:
         ]
 
     def fits(self, leaves: list[Any]) -> bool:
-        """Whether arguments lie in their storages as they did: else inputs are others, rightly."""
+        """Returns True if arguments lie in their storages as they did: else inputs are others,
+        rightly.
+        """
         return self._layouts == list(map(form, filter(is_tensor, leaves)))
 
     def difference(self, other: "Fingerprint") -> str | None:
-        """What the first difference is; None if there is none."""
+        """Returns the first difference; None if there is none."""
         if not same_value(tuple(self._constants), tuple(other._constants)):
             return f"it returns {tuple(self._constants)}, and then {tuple(other._constants)}"
         found = program_text.difference(self._text, other._text)
@@ -76,7 +79,7 @@ def _short(line: str) -> str:
 
 
 class Repeating:
-    """Whether the traces of one jitted function repeat.
+    """Counts whether the traces of one jitted function repeat.
 
     Attributes:
         differing: signatures whose calls differ in a way that no guard sees: they are traced each
@@ -92,7 +95,7 @@ class Repeating:
         self.differing: set[Any] = set()
 
     def made(
-        self, key: Any, program: Program, lowered: Any, leaves: list[Any], reason: str
+        self, key: Any, program: JittedProgram, lowered: Any, leaves: list[Any], reason: str
     ) -> None:
         """A program was traced for a call's leaves, because of `reason`."""
         if self._verify and program.assumed is None and not program.single_use:
@@ -115,11 +118,11 @@ class Repeating:
 
     @property
     def tells(self) -> bool:
-        """Whether it is told here that the function is traced at each call, now or soon."""
+        """Returns True if it is told here that the function is traced at each call, now or soon."""
         return self._warned or self._streak[1] > 1
 
-    def is_due(self, program: Program, leaves: list[Any]) -> bool:
-        """Whether a program is to be compared with a second trace at this call."""
+    def is_due(self, program: JittedProgram, leaves: list[Any]) -> bool:
+        """Returns True if a program is to be compared with a second trace at this call."""
         first = self._unverified.get(id(program))
         if first is None or program.calls > _PATIENCE:
             program.unverified = False
@@ -130,8 +133,16 @@ class Repeating:
         """A program has served another call."""
         self._streak = (None, 0)
 
-    def compare(self, key: Any, program: Program, again: Program, lowered: Any) -> bool:
-        """Whether a second trace has given the same program."""
+    def differs(self, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
+        """Returns True if a second trace has given another program."""
+        first = self._unverified.get(id(program))
+        return first is not None and first.difference(Fingerprint(again, lowered, [])) is not None
+
+    def compare(self, key: Any, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
+        """Returns True if a second trace has given the same program, or may not be compared."""
+        if again.recording.survivors and len(present) > 1:
+            # Another thread may hold what it has read of the state while that was traced.
+            return True
         program.unverified = False
         first = self._unverified.pop(id(program), None)
         if first is None:

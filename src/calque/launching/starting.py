@@ -69,11 +69,15 @@ class Job:
         return made
 
 
-def start(job: Job) -> int:
-    """Run a program in several processes; gives the exit status of the first that fails, or 0.
+def start(job: Job, output: int | None = None) -> int:
+    """Run a program in several processes; returns the exit status of the first that fails, or 0.
 
     When a process fails, the error names it, and the others are ended: they would wait for it. When
     this one is interrupted or asked to end, all are.
+
+    Args:
+        job: the program and its processes.
+        output: a file descriptor that their standard output goes to; by default this process's.
     """
     coordinator = job.coordinator or f"127.0.0.1:{_free_port()}"
     if job.coordinator is None:
@@ -81,7 +85,7 @@ def start(job: Job) -> int:
     command = [sys.executable, "-m", "calque.launching", *job.command]
     running = {
         job.node * job.processes + local: subprocess.Popen(
-            command, env=job.environment(local, coordinator)
+            command, env=job.environment(local, coordinator), stdout=output
         )
         for local in range(job.processes)
     }

@@ -1,4 +1,4 @@
-"""What jit, torch.compile and functional share.
+"""Compiled programs: the parts that jit, torch.compile and functional share.
 
 State that is lifted, a jaxpr, and a compiled program that is run.
 """

@@ -4,12 +4,16 @@ They are alike if their equations are the same, one by one, and take from each o
 from each other in every stretch. What they take from elsewhere may differ, and so may literals.
 """
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
+
+from calque.program.scope_names import merged, renamed, shared
 
 Equations = Sequence[Any]
 Place = tuple[int, int]
@@ -37,13 +41,29 @@ class Alike:
         own = self.stretches[index]
         return [own[place].outvars[number] for place, number in self.made]
 
+    @cached_property
+    def scopes(self) -> list[Any]:
+        """The name scopes that each stretch is within."""
+        return [shared(stretch) for stretch in self.stretches]
+
+    def _named(self) -> list[Any]:
+        """The first stretch's equations, with name scopes that hold for every stretch."""
+        depths = list(map(len, self.scopes))
+        return [
+            renamed(
+                row[0],
+                merged([e.source_info.name_stack[d:] for e, d in zip(row, depths, strict=True)]),
+            )
+            for row in zip(*self.stretches, strict=True)
+        ]
+
     def body(self, jaxpr: Any) -> ClosedJaxpr:
-        """What each stretch does, as a jaxpr of what it is given to what it makes.
+        """Returns the work of each stretch as a jaxpr from what it is given to what it makes.
 
         Args:
             jaxpr: the one that they are part of.
         """
-        equations = list(self.stretches[0])
+        equations = self._named()
         results = self.results(0)
         kind = type(equations[0].outvars[0])
         inputs = [kind(v.aval) if isinstance(v, Literal) else v for v in self.given[0]]
@@ -69,7 +89,7 @@ class Alike:
 
 
 def key_of(equation: Any) -> Hashable | None:
-    """What an equation does, whatever its operands; None if it is to be like no other."""
+    """Returns a key for what an equation does to any operands; None if it is like no other."""
     if equation.effects:
         return None
     primitive = equation.primitive
@@ -77,7 +97,8 @@ def key_of(equation: Any) -> Hashable | None:
     avals = None  # those of a call are its jaxpr's
     if primitive.name != "jit":
         avals = tuple([v.aval for v in equation.invars])
-    key = (primitive, id(equation.ctx), given, avals, *equation.params.items())
+    params = [(name, _by_content(value)) for name, value in equation.params.items()]
+    key = (primitive, id(equation.ctx), given, avals, *params)
     try:
         hash(key)
     except TypeError:
@@ -85,10 +106,67 @@ def key_of(equation: Any) -> Hashable | None:
     return key
 
 
+class _Content:
+    """The content of an inner jaxpr: equal for two that do the same.
+
+    JAX's caches decide whether a function that is called twice is one jaxpr or two. What a program
+    repeats, and so its text, must not depend on them.
+    """
+
+    __slots__ = ("_content", "_hash")
+
+    def __init__(self, closed: ClosedJaxpr) -> None:
+        jaxpr = closed.jaxpr
+        inputs = (*jaxpr.constvars, *jaxpr.invars)
+        numbers = {variable: number for number, variable in enumerate(inputs)}
+
+        def told(operand: Any) -> Any:
+            if isinstance(operand, Literal):
+                return operand.aval, np.asarray(operand.val).tobytes()
+            return numbers[operand]
+
+        lines = []
+        for equation in jaxpr.eqns:
+            lines.append((key_of(equation), *map(told, equation.invars)))
+            for variable in equation.outvars:
+                numbers[variable] = len(numbers)
+        content: Any = id(closed)
+        if all(line[0] is not None for line in lines):
+            avals = tuple([variable.aval for variable in inputs])
+            consts = tuple(map(id, closed.consts))
+            content = (avals, consts, *lines, *map(told, jaxpr.outvars))
+        self._content = content
+        self._hash = hash(content)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        same = isinstance(other, _Content) and self._hash == other._hash
+        return same and self._content == other._content
+
+
+_contents: weakref.WeakKeyDictionary[ClosedJaxpr, _Content] = weakref.WeakKeyDictionary()
+
+
+def _by_content(value: Any) -> Any:
+    """A parameter of an equation, jaxprs in it by what they do."""
+    if type(value) is tuple:
+        return tuple(map(_by_content, value))
+    if not isinstance(value, ClosedJaxpr):
+        return value
+    found = _contents.get(value)
+    if found is None:
+        found = _contents[value] = _Content(value)
+    return found
+
+
 def alike(
     stretches: Sequence[Equations], is_needed: Callable[[int, Any], bool]
 ) -> Iterator[tuple[list[int], Alike]]:
-    """Those among stretches of the same equations that are alike, each group by their indexes.
+    """Groups stretches of the same equations that are alike, each group by their indexes.
 
     Args:
         stretches: their equations are the same, one by one (see `key_of`).
@@ -114,7 +192,7 @@ def alike(
 
 @dataclass(frozen=True)
 class _Flow:
-    """What one stretch takes from where.
+    """The inputs of one stretch, and where they come from.
 
     Attributes:
         form: for each operand, the equation and the result it is, or the how manieth other variable

@@ -1,4 +1,4 @@
-"""What a jaxpr does again and again, as calls of one inner jaxpr.
+"""Repeated parts of a jaxpr, as calls of one inner jaxpr.
 
 Such a program is lowered in a fraction of the time: the inner jaxpr once, and a call of it for each
 repeat. XLA inlines the calls, and so compiles what it would have.
@@ -80,7 +80,7 @@ def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
         call.replace(
             invars=given,
             outvars=alike.results(index),
-            source_info=stretch[0].source_info,
+            source_info=stretch[0].source_info.replace(name_stack=alike.scopes[index]),
             ctx=stretch[0].ctx,
         )
         for index, (stretch, given) in enumerate(zip(alike.stretches, alike.given, strict=True))

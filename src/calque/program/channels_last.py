@@ -91,7 +91,7 @@ def _find_kernels(
 
 
 def _has_images(jaxpr: Any) -> bool:
-    """Whether there are convolutions: attention turns arrays of four axes in the same ways."""
+    """True if there are convolutions: attention turns arrays of four axes in the same ways."""
     return any(
         (equation.primitive.name == "conv_general_dilated" and _ndim_of(equation) > 3)
         or "convolution" in str(equation.params.get("name"))  # which may be a product
@@ -105,7 +105,7 @@ def _ndim_of(equation: Any) -> int:
 
 
 def _convolves(jaxpr: Any) -> bool:
-    """Whether there are images that a convolution, or a product in its place, turns."""
+    """Returns True if there are images that a convolution, or a product in its place, turns."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "conv_general_dilated":
             if _ndim_of(equation) > 3:

@@ -20,7 +20,7 @@ _before = _raised = (0, 0, 0)
 
 @contextmanager
 def collecting_less() -> Iterator[None]:
-    """Within, the collector runs rarely, unless it is off or waits as long already."""
+    """Inside this context, the collector runs rarely, unless it is off or waits as long already."""
     global _waiting, _before, _raised
     with _lock:
         _waiting += 1

@@ -18,7 +18,7 @@ _MOST = 4
 
 
 def is_of_lists(equation: Any) -> bool:
-    """Whether an equation is an operator on lists, with a part for each tensor."""
+    """Returns True if an equation is an operator on lists, with a part for each tensor."""
     return equation.primitive.name == "jit" and _LISTS in str(equation.params["name"])
 
 
@@ -125,7 +125,7 @@ def _parts(equation: Any) -> list[Any]:
 
 
 def can_be_taken_apart(equation: Any) -> bool:
-    """Whether all results of an operator are made by equations of its own, each by one."""
+    """Returns True if all results of an operator are made by equations of its own, each by one."""
     closed = equation.params["jaxpr"]
     made = {v for e in closed.jaxpr.eqns for v in e.outvars}
     results = closed.jaxpr.outvars

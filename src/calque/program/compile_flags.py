@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import torch
-from torch.distributions import Distribution
+from calque.upstream import torch_internals
 
 _lock = threading.Lock()
 _running = 0
@@ -24,13 +23,19 @@ _before = (False, True)
 
 @contextmanager
 def announced_as_compiling() -> Iterator[None]:
-    """Within, code that asks is told that it is compiled (see the module)."""
+    """`torch.compiler.is_compiling()` returns True inside this context (see the module)."""
     global _running, _before
     with _while_dynamo_rests():
         with _lock:
             if not _running:
-                _before = torch.compiler._is_compiling_flag, Distribution._validate_args
-            torch.compiler._is_compiling_flag, Distribution._validate_args = True, False
+                _before = (
+                    torch_internals.compiler._is_compiling_flag,
+                    torch_internals.Distribution._validate_args,
+                )
+            (
+                torch_internals.compiler._is_compiling_flag,
+                torch_internals.Distribution._validate_args,
+            ) = True, False
             _running += 1
         try:
             yield
@@ -38,15 +43,18 @@ def announced_as_compiling() -> Iterator[None]:
             with _lock:
                 _running -= 1
                 if not _running:
-                    torch.compiler._is_compiling_flag, Distribution._validate_args = _before
+                    (
+                        torch_internals.compiler._is_compiling_flag,
+                        torch_internals.Distribution._validate_args,
+                    ) = _before
 
 
 def others_compile() -> bool:
-    """Whether the flag is set by somebody else: dynamo, or `torch.export`."""
-    if not torch.compiler._is_compiling_flag:
+    """Returns True if the flag is set by somebody else: dynamo, or `torch.export`."""
+    if not torch_internals.compiler._is_compiling_flag:
         return False
     with _lock:  # another thread may be about to set it, or to take it back
-        return torch.compiler._is_compiling_flag and not _running
+        return torch_internals.compiler._is_compiling_flag and not _running
 
 
 def _while_dynamo_rests() -> AbstractContextManager[Any]:
@@ -57,4 +65,4 @@ def _while_dynamo_rests() -> AbstractContextManager[Any]:
 
 def told_to_compile(told: bool) -> None:
     """Change, within `announced_as_compiling`, what code is told that asks."""
-    torch.compiler._is_compiling_flag = told
+    torch_internals.compiler._is_compiling_flag = told

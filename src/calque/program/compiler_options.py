@@ -1,4 +1,4 @@
-"""What XLA is asked for when one program is compiled; nothing of the process is set."""
+"""Options of XLA for compiling one program; nothing of the process is set."""
 
 from typing import Any
 

@@ -18,7 +18,9 @@ def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]
     return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
 
 
-def protect(arrays: list[Array], donated: Sequence[int], pick: Callable[..., tuple]) -> None:
+def protect(
+    arrays: list[Array], donated: Sequence[int], pick: Callable[..., tuple[Array, ...]]
+) -> None:
     """Replace those arguments that are to be donated, and that somebody else holds, by copies.
 
     A clone, a view's base or a user of `calque.to_jax` may stand on the same array.

@@ -7,7 +7,7 @@ therefore works on copies and is waited for; a program that needs more than ther
 `memory`) is not started.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
@@ -20,7 +20,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
 from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
-from calque.program.direct_call import Bare, direct
+from calque.program.direct_call import Bare, Call, direct
 from calque.program.donation import picker, protect
 from calque.program.memory_need import Need
 
@@ -50,13 +50,14 @@ class Execution:
         may_raise: bool,
     ) -> None:
         program = direct(compiled, numbers)
-        self._start, self.call = program.start, program.call
+        self._start = program.start
+        self.call: Call = program.call
         self._bare = program.bare
         self._may_raise = may_raise
         self._donated = donated
-        self.pick = picker(donated)
+        self.pick: Callable[[list[Array]], tuple[Array, ...]] = picker(donated)
         self._need = Need(compiled)
-        self.is_tight = self._need.is_tight
+        self.is_tight: Callable[[], bool] | None = self._need.is_tight
         self._proven = not donated
         if self._need.is_too_large:
             self._start = self.call = self._need.refuse

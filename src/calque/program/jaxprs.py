@@ -23,14 +23,22 @@ def live(equations: list[Any], outputs: list[Any]) -> list[Any]:
 
 
 def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations: Any) -> Any:
-    """A closed jaxpr over the same constants with other inputs, outputs and equations."""
+    """A closed jaxpr with other inputs, outputs and equations, and the constants that they need.
+
+    Constants that nothing needs would be part of the program's text, and be kept with it.
+    """
+    needed = {v for e in equations for v in e.invars if _is_variable(v)}
+    needed.update(filter(_is_variable, outputs))
+    named = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    constants = [(v, value) for v, value in named if v in needed]
     inner = closed.jaxpr.replace(
+        constvars=[v for v, _ in constants],
         invars=inputs,
         outvars=outputs,
         eqns=equations,
         debug_info=closed.jaxpr.debug_info.with_unknown_names(),
     )
-    return ClosedJaxpr(inner, closed.consts)
+    return ClosedJaxpr(inner, [value for _, value in constants])
 
 
 def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
@@ -173,7 +181,7 @@ def _zeros(variable: Any) -> tuple[list[Any], Any]:
 
 
 def may_raise(jaxpr: Any) -> bool:
-    """Whether a program may fail by what it calls: Python, or another library by JAX's FFI."""
+    """True if a program may fail by what it calls: Python, or another library by JAX's FFI."""
     names = (equation.primitive.name for inner in every(jaxpr) for equation in inner.eqns)
     return any(name.endswith("_callback") or name == "ffi_call" for name in names)
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import torch
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Primitive
+from jax.extend.core import Primitive
 from jax.sharding import Sharding
 
 from calque.device.kernels.trace_checks import Failure
@@ -28,13 +28,12 @@ from calque.device.runtime.placement import placed, placement_of
 from calque.device.runtime.staged_calls import stage
 from calque.errors import TraceError
 from calque.program.compile_flags import announced_as_compiling
-from calque.program.jaxprs import build
-from calque.program.sources import CellSource, HostSource, IncomingSource, RandomSource, Source
+from calque.program.sources import CellSource, HostSource, RandomSource, Source
 from calque.upstream.jax_internals import eval_context
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
-input_p = Primitive("calque_input")
+input_p: Primitive = Primitive("calque_input")
 """Stands in a jaxpr for an input of the program until the trace has found them all."""
 
 
@@ -56,11 +55,11 @@ class Input:
     __slots__ = ("dtype", "name", "placement", "shape", "source", "weak")
 
     def __init__(self, source: Source, shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> None:
-        self.source = source
-        self.shape = shape
-        self.dtype = dtype
-        self.weak = weak
-        self.name = source.name
+        self.source: Source = source
+        self.shape: tuple[int, ...] = shape
+        self.dtype: np.dtype = dtype
+        self.weak: bool = weak
+        self.name: str = source.name
         self.placement: Sharding | None = None
 
     @property
@@ -77,7 +76,7 @@ class Lifting:
     ) -> None:
         self.assumptions = assumptions
         self.failures: list[Failure] | None = None if checks is None else []
-        self.looking = checks is True
+        self.looking: bool = checks is True
         self.callbacks = True
         self.inputs: list[Input] = []
         self.values: dict[Cell, Array] = {}
@@ -85,18 +84,20 @@ class Lifting:
         self.written: dict[Cell, None] = {}
         self.fresh: dict[int, weakref.ref[Cell]] = {}
         self.placements: weakref.WeakKeyDictionary[Cell, Any] = weakref.WeakKeyDictionary()
+        self.texts: dict[str, Any] = {}
         self.host_slots: dict[int, Array] = {}
         self.host_born: dict[int, torch.Tensor] = {}
+        self.host_memory: dict[int, torch.Tensor] = {}
         self._segments: list[Any] = []
         self._segment, self._drawn = 0, 0
-        self.draws = 0
+        self.draws: int = 0
         self.random_source: Callable[[], Array] = self._device_state
         self.lend_number: Callable[[Array], Any] | None = None
 
     # The cells ------------------------------------------------------------------------------------
 
     def is_fresh(self, cell: Cell) -> bool:
-        """Whether a cell was made in this trace."""
+        """Returns True if a cell was made in this trace."""
         reference = self.fresh.get(id(cell))
         return reference is not None and reference() is cell
 
@@ -175,12 +176,12 @@ class Lifting:
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
 
     def shown(self, file: str) -> bool:
-        """Whether a text that code of a file makes of a tensor has its values."""
+        """Returns True if a text that code of a file makes of a tensor has its values."""
         return self.assumptions is not None and self.assumptions.shown(file)
 
     @contextmanager
     def unassuming(self) -> Iterator[None]:
-        """Within, no value is assumed."""
+        """Inside this context, no value is assumed."""
         before, self.assumptions = self.assumptions, None
         try:
             yield
@@ -188,7 +189,7 @@ class Lifting:
             self.assumptions = before
 
     def refused(self, error: TraceError) -> BaseException:
-        """What to raise for a step that no program can repeat."""
+        """Returns the error for a step that no program can repeat."""
         return error if self.assumptions is None else self.assumptions.refused(error)
 
     # Random state ---------------------------------------------------------------------------------
@@ -293,31 +294,3 @@ class Lifting:
                 yield
         finally:
             active.trace = self
-
-
-def close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
-    """The traced jaxpr with the trace's inputs as its own in place of `input_p`, and those inputs.
-
-    JAX drops equations that nothing needs, and with them inputs.
-    """
-    variables: dict[int, Any] = {}
-    equations = []
-    for equation in traced.jaxpr.eqns:
-        if equation.primitive is input_p:
-            variables[equation.params["slot"]] = equation.outvars[0]
-        else:
-            equations.append(equation)
-    slots = sorted(variables)
-    closed = build(traced, [variables[s] for s in slots], traced.jaxpr.outvars, equations)
-    return closed, [inputs[slot] for slot in slots]
-
-
-def late_equations(traced: Any, inputs: list[Input]) -> int:
-    """Where, among the equations of `close`, those of the backward begin."""
-    count = 0
-    for equation in traced.jaxpr.eqns:
-        if equation.primitive is not input_p:
-            count += 1
-        elif isinstance(inputs[equation.params["slot"]].source, IncomingSource):
-            break
-    return count

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
-placeholder_p = Primitive("calque_placeholder")
+placeholder_p: Primitive = Primitive("calque_placeholder")
 """Stands for a whole jaxpr; it is never lowered."""
 placeholder_p.multiple_results = True
 

@@ -34,7 +34,7 @@ def varying(array: Any, axes: frozenset[str]) -> Any:
 
 
 def run_varying(jaxpr: ClosedJaxpr, axes: frozenset[str], arrays: Sequence[Any]) -> list[Array]:
-    """What a program gives, all of it varying over these axes."""
+    """Returns a program's results, all of them varying over these axes."""
     return _Run(axes).closed(jaxpr, arrays)
 
 

@@ -1,4 +1,4 @@
-"""Whether there is memory for a program, before it is started."""
+"""Checks that there is memory for a program before it is started."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Need:
 
     def __init__(self, compiled: jax.stages.Compiled) -> None:
         self._bytes = _of(compiled)
-        self.is_too_large = self._bytes > _total()
+        self.is_too_large: bool = self._bytes > _total()
         left = _left()
         self.is_tight: Callable[[], bool] | None = None
         if left is not None:

@@ -6,6 +6,7 @@ among them is moved there once, what comes with a call each time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -27,11 +28,14 @@ from calque.program.jaxprs import every
 from calque.program.turns import set_array
 
 Placements = list[Sharding | None]
-_WHY = "a tensor of the state was spread over devices in another way"
+_sharding_of = attrgetter("array.sharding")
+_WHY = "a tensor of the state is spread over devices differently"
 
 
-def settled(cells: Iterable[Cell], placements: Sequence[Sharding | None]) -> Sharding | None:
-    """The placement in a program of what has none; None where nothing has one.
+def settled(
+    cells: Iterable[Cell], placements: Sequence[Sharding | None]
+) -> tuple[Sharding | None, bool]:
+    """The placement in a program of what has none, None where nothing has one, and if state moved.
 
     State that has none takes it: a program gives its new values there anyway.
 
@@ -41,13 +45,14 @@ def settled(cells: Iterable[Cell], placements: Sequence[Sharding | None]) -> Sha
     """
     whole = common(placements) if spread.exists else None
     if whole is None:
-        return None
-    devices = order_of(whole)
+        return None, False
+    devices, moved = order_of(whole), False
     for cell in cells:
         placement = placement_of(cell.array)
         if placement is None or order_of(placement) != devices:
             set_array(cell, placed(cell.array, whole))
-    return whole
+            moved = True
+    return whole, moved
 
 
 def avals(
@@ -56,7 +61,7 @@ def avals(
     whole: Sharding | None,
     turned: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> list[Any]:
-    """What a program is lowered for.
+    """Returns the avals that a program is lowered for.
 
     Args:
         inputs: have a shape, a dtype and whether they are weakly typed.
@@ -110,7 +115,7 @@ def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
 
 
 class PlacementGuard:
-    """That the state lies where it lay.
+    """The state lies where it lay.
 
     Args:
         cells: of the state.
@@ -121,28 +126,29 @@ class PlacementGuard:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._cells = list(cells)
         arrays = [cell.array for cell in self._cells]
+        self._shardings = [array.sharding for array in arrays]
         self._placements = placements_of(arrays)
         self._ndims = [array.ndim for array in arrays]
 
     def holds(self) -> bool:
-        """Whether it does."""
+        """Returns True if it does."""
         if not spread.exists:
             return True
-        now = placements_of([cell.array for cell in self._cells])
-        if now == self._placements:  # compares identities first
-            return True
-        if not are_same(now, self._placements, self._ndims):
-            return False
-        self._placements = now
+        shardings = [*map(_sharding_of, self._cells)]
+        if shardings != self._shardings:  # compares identities first
+            now = placements_of([cell.array for cell in self._cells])
+            if not are_same(now, self._placements, self._ndims):
+                return False
+        self._shardings = shardings
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return _WHY
 
 
 class FoundPlacementGuard:
-    """That what is handed to the program behind the arguments of a call lies where it lay.
+    """The storages passed behind a call's arguments lie where they lay.
 
     Args:
         find: gives it for the leaves of a call; None where it is not there.
@@ -163,7 +169,7 @@ class FoundPlacementGuard:
         self._count = count
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Whether it does."""
+        """Returns True if it does."""
         if not spread.exists:
             return True
         found = self._find(leaves)
@@ -176,5 +182,5 @@ class FoundPlacementGuard:
         return True
 
     def why(self) -> str:
-        """What differs."""
+        """Returns what differs."""
         return _WHY

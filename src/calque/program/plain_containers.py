@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils import _pytree as pytree
+from calque.upstream.torch_internals import pytree
 
 
 def plain(tree: Any) -> Any:
@@ -34,7 +34,7 @@ def _build(spec: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
 
 
 def _names(spec: pytree.TreeSpec) -> list[str] | None:
-    """How a registered container calls its parts; None for tuples, and where they have no names."""
+    """Returns the names of a registered container's parts; None for tuples and unnamed parts."""
     node = pytree.SUPPORTED_NODES.get(spec.type)
     if spec.type is tuple or node is None or node.flatten_with_keys_fn is None:
         return None

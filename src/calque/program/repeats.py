@@ -34,7 +34,7 @@ class Repeat:
 
     @property
     def end(self) -> int:
-        """Where the last one ends."""
+        """The position behind the last one."""
         return self.start + sum(map(len, self.alike.stretches))
 
 
@@ -89,7 +89,7 @@ _Run = tuple[int, int, int]
 
 
 def _runs(tokens: list[int], least: int) -> Iterator[_Run]:
-    """Where the numbers repeat; none overlap, and the one that saves most comes first."""
+    """Yields where the numbers repeat; none overlap, and the one that saves most comes first."""
     free = [True] * len(tokens)
     while True:
         best = max(_candidates(tokens, free, least), key=_saved, default=None)

@@ -1,4 +1,4 @@
-"""What a traced function returned or left behind, so that each call makes it anew."""
+"""Descriptions of a traced function's results and leftovers, so that each call makes them anew."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch
 from jax import Array
 
-from calque.device.memory.cell import META, cell_of, wrap, wrap_strided
 from calque.device.memory.geometry import Ints, View
+from calque.device.memory.wrapping import wrap, wrap_strided
+from calque.program.result_views import Creation, apart, seen_as, set_creation, viewed
 from calque.program.structures import getattr_of
 
 
@@ -28,9 +29,9 @@ class Outputs:
     __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "storages")
 
     def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
-        self.arrays = arrays
-        self.leaves = leaves
-        self.given = given
+        self.arrays: list[Array] = arrays
+        self.leaves: list[Any] = leaves
+        self.given: Any = given
         self.storages: dict[int, torch.Tensor] = {}
         self.made: dict[Any, Any] = {}
         self.carried: list[torch.Tensor] = []
@@ -38,26 +39,28 @@ class Outputs:
 
 
 class Description(Protocol):
-    """What stands for a tensor, or a leaf of a result, in a program."""
+    """The stand-in for a tensor, or a leaf of a result, in a program."""
 
     def build(self, outputs: Outputs) -> Any:
-        """What a call gets."""
+        """Returns the object for a call."""
         ...
 
 
 class Made:
-    """What each call makes anew.
+    """An object that each call makes anew.
 
     Attributes:
         shared: whether it stands at several places, which get one and the same.
         attributes: gives what Python has been told about the tensor; None if that is nothing.
+        subclass: the tensor's class, if it is one in Python only that the program has given it.
     """
 
     shared = False
     attributes: "Callable[[Outputs], dict[str, Any]] | None" = None
+    subclass: type[torch.Tensor] | None = None
 
     def build(self, outputs: Outputs) -> Any:
-        """What a call gets."""
+        """Returns the object for a call."""
         if not self.shared:
             return self.make(outputs)
         made = outputs.made.get(self)
@@ -70,6 +73,10 @@ class Made:
     def make(self, outputs: Outputs) -> Any:
         """Another one."""
         raise NotImplementedError
+
+    def typed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor as one of the class that is described."""
+        return tensor if self.subclass is None else tensor.as_subclass(self.subclass)
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class Attribute(str):
 
 
 def container_at(steps: Iterable[Any], given: Any) -> Any:
-    """What some keys lead to from a call's (args, kwargs)."""
+    """Returns the container that some keys lead to from a call's (args, kwargs)."""
     for step in steps:
         if type(step) is Attribute:
             held = getattr_of(given, "__dict__", {})
@@ -171,9 +178,11 @@ class Fresh(Made):
     Attributes:
         output: which output of the program is the storage's array.
         stride: the strides of the storage's array; None for row-major.
-        view: the tensor's geometry, if it does not see the whole storage; else None.
+        view: the tensor's geometry; None if it is no view and sees the whole storage.
         dtype: the tensor's dtype.
         leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
+        creation: how it was made, if it is a view for autograd; else None.
+        base: of what, if others are related to that; None if it is alone.
     """
 
     output: int
@@ -181,28 +190,40 @@ class Fresh(Made):
     view: View | None
     dtype: torch.dtype
     leaf: "Leaf | None" = None
+    creation: Creation | None = None
+    base: Description | None = None
 
     def make(self, outputs: Outputs) -> torch.Tensor:
-        tensor = self.bare(outputs)
+        if self.creation is None:
+            tensor = self.bare(outputs)
+        else:
+            base = self.base.build(outputs) if self.base else self._root(outputs).detach()
+            assert self.view is not None
+            tensor = viewed(base, self.dtype, self.view, self.creation)
+        tensor = self.typed(tensor)
         return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
 
     def bare(self, outputs: Outputs) -> torch.Tensor:
-        """The tensor, as if it required no gradient."""
-        base = outputs.storages.get(self.output)
-        if base is None:
+        """The tensor, as if it were no view and required no gradient."""
+        taken = self.output in outputs.storages
+        root = self._root(outputs)
+        if self.view is not None:
+            return apart(root, self.dtype, self.view)
+        return root.detach() if taken else root
+
+    def _root(self, outputs: Outputs) -> torch.Tensor:
+        """A tensor over the whole storage, one in each call."""
+        root = outputs.storages.get(self.output)
+        if root is None:
             array = outputs.arrays[self.output]
-            base = wrap(array) if self.stride is None else wrap_strided(array, self.stride)
-            outputs.storages[self.output] = base
-            if self.view is None:
-                return base
-        if self.view is None:
-            return base.detach()
-        return over(base, self.view, self.dtype)
+            root = wrap(array) if self.stride is None else wrap_strided(array, self.stride)
+            outputs.storages[self.output] = root
+        return root
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """That a tensor is a leaf of PyTorch's graph.
+    """Marks a tensor as a leaf of PyTorch's graph.
 
     Attributes:
         parameter: whether it is a `Parameter`.
@@ -225,58 +246,71 @@ class Leaf:
         return tensor
 
 
+@dataclass(frozen=True)
+class Flow:
+    """Marks a view through which gradients flow to its base.
+
+    Attributes:
+        retains: whether the view is to keep its gradient.
+        gradient: the one it has; None if it has none.
+    """
+
+    retains: bool = False
+    gradient: Description | None = None
+
+    def of(self, tensor: torch.Tensor, outputs: Outputs) -> None:
+        """Tell a view so."""
+        if self.retains:
+            tensor.retain_grad()
+        if self.gradient is not None:
+            tensor.grad = self.gradient.build(outputs)
+
+
 @dataclass(eq=False)
 class ViewOf(Made):
-    """A new view of a tensor from outside, or of an argument.
+    """A new view of a tensor from outside, of an argument, or of a leaf made in the trace.
 
     Attributes:
         base: of what.
         view, dtype: the view's own.
-        differentiable: whether gradients flow through it to the base, or would after a write.
+        flow: what gradients that flow through it to the base leave; None if none flow.
         leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
+        creation: how it was made, if it is a view of that for autograd.
     """
 
-    base: Existing | Argument
+    base: Existing | Argument | Fresh
     view: View
     dtype: torch.dtype
-    differentiable: bool = False
+    flow: Flow | None = None
     leaf: Leaf | None = None
+    creation: Creation | None = None
 
     def make(self, outputs: Outputs) -> torch.Tensor:
+        base, view = self.placed(outputs)
+        if self.flow is not None:
+            with torch.enable_grad():
+                made = self.typed(seen_as(base, self.dtype, view))
+            if self.creation is not None:
+                set_creation(made, self.creation)
+            self.flow.of(made, outputs)
+            return made
+        if self.creation is not None:
+            return self.typed(viewed(base, self.dtype, view, self.creation))
+        made = self.typed(apart(base, self.dtype, view))
+        return made if self.leaf is None else self.leaf.of(made, outputs)
+
+    def placed(self, outputs: Outputs) -> tuple[torch.Tensor, View]:
+        """The base in a call, and where the view lies in its storage."""
         base, view = self.base.build(outputs), self.view
         if type(self.base) is Argument and (offset := base.storage_offset()):
             # The trace saw the argument at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize
             view = View(view.size, view.stride, moved)
-        if self.differentiable:
-            return _seen_as(base, self.dtype, view)
-        made = over(base.detach(), view, self.dtype)
-        return made if self.leaf is None else self.leaf.of(made, outputs)
-
-
-def over(base: torch.Tensor, view: View, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over another one's storage, of which autograd knows nothing."""
-    cell_of(base).viewed = True
-    tensor = torch.empty(0, dtype=dtype, device="jax")
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        META, tensor, base.untyped_storage(), view.offset, view.size, view.stride
-    )
-    return tensor
-
-
-def _seen_as(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
-    """A view of a tensor through which gradients flow."""
-    if base.is_complex() and not dtype.is_complex:
-        return torch.view_as_real(base).as_strided(*view)
-    if dtype.is_complex and not base.is_complex():
-        steps = [2 * step for step in view.stride]
-        pairs = base.as_strided((*view.size, 2), (*steps, 1), 2 * view.offset)
-        return torch.view_as_complex(pairs)
-    return base.as_strided(*view)
+        return base, view
 
 
 class Inseparable(Exception):
     """Arguments whose storage must be seen as a whole: the trace is to be made again so."""
 
     def __init__(self, indexes: Iterable[int]) -> None:
-        self.indexes = frozenset(indexes)
+        self.indexes: frozenset[int] = frozenset(indexes)

@@ -1,4 +1,4 @@
-"""What a jaxpr does again and again, as a loop.
+"""Repeated parts of a jaxpr, as a loop.
 
 The layers of a model become `lax.scan`: what each takes from the one before is carried, what all
 take is constant, its own inputs of the program (weights) are chosen by the number of the layer, and
@@ -20,6 +20,7 @@ from calque.device.memory.cell import x64
 from calque.program.alike import Alike
 from calque.program.jaxprs import build
 from calque.program.repeats import Repeat, repeats
+from calque.program.scope_names import merged, renamed
 
 _LEAST = 3
 """How many equations make a layer."""
@@ -59,7 +60,7 @@ class _Operands(NamedTuple):
 
 
 def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
-    """How a loop gets the operands; None if it cannot."""
+    """Returns how a loop gets the operands; None if it cannot."""
     results = [alike.results(i) for i in range(len(alike.stretches))]
     made = {v for row in results for v in row}
     found = _Operands({}, {}, {}, {})
@@ -78,7 +79,7 @@ def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
 
 
 def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
-    """As which result each stretch but the first is given a row of variables by the one before."""
+    """Returns which result of the previous stretch gives the others a row of variables."""
     if any(isinstance(v, Literal) for v in row) or row[1] not in results[0]:
         return None
     index = results[0].index(row[1])
@@ -103,7 +104,8 @@ def _loop(jaxpr: Any, repeat: Repeat) -> list[Any] | None:
         list(operands.stacked.values()),
     ]
     run = partial(_run, jaxpr_as_fun(alike.body(jaxpr)), operands, needed, len(rows))
-    return _inlined(run, given, [rows[i][o] for i, o in needed], alike.stretches[0][0])
+    like = renamed(alike.stretches[0][0], merged(alike.scopes))
+    return _inlined(run, given, [rows[i][o] for i, o in needed], like)
 
 
 def _run(

@@ -1,5 +1,7 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
+import functools
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -9,11 +11,11 @@ import jax
 import numpy as np
 import torch
 from torch.nn import Module, Parameter
-from torch.utils import _pytree
 
 from calque.device.runtime.placement import placement_of, spread
 from calque.program.structures import Structure, opened
 from calque.program.unread import is_unread, value_of
+from calque.upstream.torch_internals import pytree
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
@@ -28,7 +30,7 @@ class Same:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -39,7 +41,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Joined:
-    """What puts the leaves of a call back whose arguments are one container in several places.
+    """Puts back the leaves of a call whose arguments are one container in several places.
 
     Attributes:
         spec: what puts them into as many containers.
@@ -89,7 +91,19 @@ def flatten(
         met: takes the ids of the lists and dicts.
     """
     met = [] if met is None else met
-    if type(tree) in _ORDERED and not _in_order(tree, met):  # JAX would sort the keys of dicts
+    iterators: list[Any] = []
+    is_sorted = type(tree) not in _ORDERED or _in_order(tree, met, iterators)
+    if iterators:
+        with warnings.catch_warnings():  # JAX warns of iterators that are leaves, as they are meant
+            warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
+            return _flattened(tree, is_leaf, is_sorted)
+    return _flattened(tree, is_leaf, is_sorted)
+
+
+def _flattened(
+    tree: Any, is_leaf: Callable[[Any], bool] | None, is_sorted: bool
+) -> tuple[list[Any], Any]:
+    if not is_sorted:  # JAX would sort the keys of dicts
         leaves, ordered = _flatten_as_torch(tree, is_leaf)
         if jax.tree_util.all_leaves(
             leaves, is_leaf=lambda leaf: leaf is None or _is(leaf, is_leaf)
@@ -97,7 +111,7 @@ def flatten(
             return leaves, ordered
     leaves, spec = jax.tree_util.tree_flatten(tree, is_leaf)
     for leaf in leaves:
-        if type(leaf) in _pytree.SUPPORTED_NODES and type(leaf) is not torch.Size:
+        if type(leaf) in pytree.SUPPORTED_NODES and type(leaf) is not torch.Size:
             if not _is(leaf, is_leaf):
                 return _flatten_as_torch(tree, is_leaf)
     return leaves, spec
@@ -108,12 +122,12 @@ def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
 
 
 def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
-    """As PyTorch does, but that a size of a tensor is a leaf: it would come back as a tuple."""
-    return _pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
+    """Flattens as PyTorch does, but a tensor's size is a leaf: it would come back as a tuple."""
+    return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
 
 
 def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tuple[list[Any], Any]:
-    """As `flatten`, of a call's arguments.
+    """Like `flatten`, for a call's arguments.
 
     Args:
         ordered: whether the function sees the order of its keywords (it has `**kwargs`).
@@ -129,8 +143,19 @@ def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tu
     return leaves, spec
 
 
-def _in_order(tree: Any, met: list[int]) -> bool:
-    """Whether the keys of every dict are sorted as they are; takes note of the lists and dicts."""
+@functools.lru_cache(maxsize=1024)
+def _iterates(kind: type) -> bool:
+    return hasattr(kind, "__next__")
+
+
+def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
+    """Returns True if the keys of every dict are sorted as they are.
+
+    Args:
+        tree: lists, tuples and dicts.
+        met: takes the ids of the lists and dicts.
+        iterators: takes the iterators in them.
+    """
     kind, found = type(tree), True
     if kind is not tuple:
         met.append(id(tree))
@@ -143,8 +168,11 @@ def _in_order(tree: Any, met: list[int]) -> bool:
                 found = False
         tree = tree.values()
     for item in tree:
-        if type(item) in _ORDERED and not _in_order(item, met):
-            found = False
+        kind = type(item)
+        if kind in _ORDERED:
+            found &= _in_order(item, met, iterators)
+        elif _iterates(kind):
+            iterators.append(item)
     return found
 
 
@@ -154,13 +182,13 @@ def unflatten(leaves: list[Any], spec: Any) -> Any:
         return spec.build(leaves)
     if isinstance(spec, Joined):
         return spec.join(unflatten(leaves, spec.spec))
-    if isinstance(spec, _pytree.TreeSpec):
-        return _pytree.tree_unflatten(leaves, spec)
+    if isinstance(spec, pytree.TreeSpec):
+        return pytree.tree_unflatten(leaves, spec)
     return jax.tree_util.tree_unflatten(spec, leaves)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of the device."""
+    """Returns True if a value is a tensor of the device."""
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 
@@ -191,7 +219,7 @@ def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
 
 
 class Attributes(tuple[Any, ...]):
-    """What a tensor's own attributes are, in a key."""
+    """A tensor's own attributes, as part of a key."""
 
     __slots__ = ()
 
@@ -212,7 +240,7 @@ def _key_of_part(value: Any) -> Any:
 
 
 def key_of(leaf: Any) -> Any:
-    """What a program is compiled for, of one leaf: shape and dtype, a value, or an identity."""
+    """Returns the part of the key for one leaf: shape and dtype, a value, or an identity."""
     kind = type(leaf)
     if kind is torch.Tensor or kind is Parameter or isinstance(leaf, torch.Tensor):
         if leaf.requires_grad:
@@ -235,24 +263,25 @@ def key_of(leaf: Any) -> Any:
 
 
 def difference(old: Any, new: Any) -> str:
-    """What differs between two signatures: of containers, modes, sharing, then each leaf."""
+    """Returns what differs in two signatures: containers, modes, sharing, then each leaf."""
     if isinstance(new[0], Structure) and not isinstance(old[0], Structure):
         names = ", ".join(sorted(kind.__name__ for kind in new[0].opened))
         return f"objects are compared by what they hold from now on ({names})"
     if type(old[0]) is not type(new[0]) or old[0] != new[0]:
-        return "the containers or the number of the arguments are others"
+        return "the call has a different argument structure or count"
     if old[1] != new[1]:
         return "grad mode, inference mode, autocast or the default dtype changed"
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
         if _is_another(before, now):
-            return f"argument {index} is another {type(now.value).__name__} object than it was"
+            return f"argument {index} now refers to a different {type(now.value).__name__} object"
         if before != now:
             return f"argument {index} was {_spoken(before)} and is {_spoken(now)}"
-    return "the arguments share memory in another way"
+    return "the arguments alias different storages"
 
 
 def differ_by_objects(old: Any, new: Any) -> bool:
-    """Whether two signatures differ by nothing but objects of the same classes as arguments.
+    """Returns True if two signatures differ by nothing but objects of the same classes as
+    arguments.
 
     Modules and functions do not count: there are only so many of them.
     """
@@ -272,12 +301,12 @@ def replaced(old: Any, new: Any) -> set[type]:
 
 
 def holds_any(key: Any, kinds: Collection[type]) -> bool:
-    """Whether objects of some classes are part of a signature."""
+    """Returns True if objects of some classes are part of a signature."""
     return any(isinstance(one, Same) and type(one.value) in kinds for one in key[3:])
 
 
 def _is_another(old: Any, new: Any) -> bool:
-    """Whether two keys are of different objects of one class."""
+    """Returns True if two keys are of different objects of one class."""
     both = isinstance(old, Same) and isinstance(new, Same)
     return both and old != new and type(old.value) is type(new.value)
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 _PATIENCE_S = 3.0
 
 

@@ -51,7 +51,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How the user's program names it, as far as the source tells."""
+        """Its name in the user's program, as far as the source tells."""
         return ""
 
 

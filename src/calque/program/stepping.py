@@ -74,7 +74,7 @@ class Stepping(Generic[Call]):
         raise NotImplementedError
 
     def failed(self, error: RuntimeError) -> BaseException:
-        """What to raise for an error of the program."""
+        """Returns the error to raise for one of the program's."""
         return told(error)
 
     @settles

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils import _pytree
 
 from calque.program.unread import Unread
 from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, home_of_class, owner_of_class
+from calque.upstream.torch_internals import pytree
 
 _LARGEST = 10_000
 """How many values may be looked at in the arguments of a call."""
@@ -72,7 +72,7 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True)
 class Structure:
-    """What puts the leaves of a call's arguments back.
+    """Puts the leaves of a call's arguments back.
 
     Attributes:
         node: of (args, kwargs); None stands for a leaf.
@@ -156,9 +156,9 @@ class Flattening:
         """A container that JAX or PyTorch knows, or a leaf."""
         items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
         if jax.tree_util.treedef_is_leaf(spec):
-            if kind not in _pytree.SUPPORTED_NODES:
+            if kind not in pytree.SUPPORTED_NODES:
                 return self._leaf(value, inside)
-            items, spec = _pytree.tree_flatten(value, lambda one: one is not value)
+            items, spec = pytree.tree_flatten(value, lambda one: one is not value)
         visited = tuple([self.visit(item, inside) for item in items])
         return Node(kind, items=visited, registered=spec)
 
@@ -176,8 +176,8 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     kind = node.kind
     if node.registered is not None:
         items = [_build(item, leaves, made) for item in node.items]
-        if isinstance(node.registered, _pytree.TreeSpec):
-            return _pytree.tree_unflatten(items, node.registered)
+        if isinstance(node.registered, pytree.TreeSpec):
+            return pytree.tree_unflatten(items, node.registered)
         return jax.tree_util.tree_unflatten(node.registered, items)
     if kind is tuple:
         return tuple([_build(item, leaves, made) for item in node.items])
@@ -277,7 +277,7 @@ def getattr_of(value: Any, name: str, *default: Any) -> Any:
 
 
 def hasattr_of(value: Any, name: str) -> bool:
-    """Whether an attribute is stored in the object."""
+    """Returns True if an attribute is stored in the object."""
     try:
         object.__getattribute__(value, name)
     except AttributeError:
@@ -287,7 +287,7 @@ def hasattr_of(value: Any, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def can_open(kind: type) -> bool:
-    """Whether an object is nothing but its class and what its attributes hold."""
+    """Returns True if an object is nothing but its class and what its attributes hold."""
     if issubclass(kind, (*_LASTING, BaseException)) or kind in (dict, list):
         return False
     if any(hasattr(kind, name) for name in ("__del__", "__next__", "__calque_state__")):

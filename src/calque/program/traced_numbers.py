@@ -33,12 +33,12 @@ class Watch:
         self.stepping: str | None = None
 
     def holds(self) -> bool:
-        """Whether every comparison would be answered as it was."""
+        """Returns True if every comparison would be answered as it was."""
         return all(ask() == answer for ask, answer in self.answers)
 
 
 class _Node:
-    """What PyTorch's C++ code holds of a traced number, and what it computes with one."""
+    """PyTorch's C++ side of a traced number, and what it computes with one."""
 
     def __init__(self, traced: Any, compute: Callable[[], Any], watch: Watch) -> None:
         self.traced = traced

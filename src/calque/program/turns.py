@@ -71,11 +71,11 @@ def _mark(cells: Sequence[Cell], kind: type[Cell]) -> None:
 
 
 class Stale(Exception):
-    """What was found before a turn holds no longer: look again."""
+    """A value found before a turn no longer holds: look again."""
 
 
 class _Past:
-    """What has happened so far.
+    """The changes that have happened so far.
 
     Attributes:
         tracer: the thread that traces.
@@ -86,7 +86,7 @@ class _Past:
     changes = 0
 
 
-past = _Past()
+past: _Past = _Past()
 
 PYTHON = Cell(None)  # type: ignore[arg-type]
 """Stands for attributes and containers: a call that assigns any changes this cell."""
@@ -106,7 +106,7 @@ class Turn:
     __slots__ = ("_taken", "changed")
 
     def __init__(self, changed: Sequence[Cell]) -> None:
-        self.changed = changed
+        self.changed: Sequence[Cell] = changed
         self._taken = False
 
     def take(
@@ -171,7 +171,7 @@ class Turn:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Within, no other thread runs a program that depends on Python state, or traces."""
+    """Inside it, no other thread runs a program that depends on Python state, or traces."""
     me = threading.get_ident()
     with _traces:
         before, past.tracer = past.tracer, me
@@ -187,7 +187,7 @@ def tracing() -> Iterator[None]:
 
 
 def at_once(read: Sequence[Cell], gather: Callable[[], _Result]) -> _Result:
-    """What `gather` finds in cells while no other thread changes any of them."""
+    """Returns what `gather` finds in cells while no other thread changes any of them."""
     turn = Turn(())
     try:
         return turn.take(read, False, False, gather)

@@ -1,4 +1,4 @@
-"""What stands in a trace for an object that the function is given and perhaps never looks at.
+"""Stand-ins in a trace for objects that the function is given and perhaps never looks at.
 
 A batch may carry objects that no program can be compiled for (the encodings of a tokenizer, a
 lock), others in each call. While the function leaves them alone, all that a program needs to know
@@ -28,9 +28,9 @@ class Restructure(BaseException):
         closed: Iterable[type] = (),
         touched: Iterable[type] = (),
     ) -> None:
-        self.opened = frozenset(opened)
-        self.closed = frozenset(closed)
-        self.touched = frozenset(touched)
+        self.opened: frozenset[type] = frozenset(opened)
+        self.closed: frozenset[type] = frozenset(closed)
+        self.touched: frozenset[type] = frozenset(touched)
 
 
 class _Watching(threading.local):
@@ -67,7 +67,7 @@ def value_of(unread: Unread) -> Any:
 
 
 def is_unread(value: Any) -> bool:
-    """Whether a value stands for an object."""
+    """Returns True if a value stands for an object."""
     return type(value) is Unread
 
 
@@ -80,7 +80,7 @@ def _touch(unread: Unread) -> None:
 
 @contextmanager
 def watching_objects() -> Iterator[set[type]]:
-    """Within, the function runs; gives the classes of the objects that it looks at."""
+    """Inside this context, the function runs; gives the classes of the objects that it looks at."""
     before, touched = _watching.touched, set[type]()
     _watching.touched = touched
     try:

@@ -21,7 +21,7 @@ class Outputs(Protocol):
 
 @dataclass
 class Checks:
-    """What may fail in a program, in the order in which the function would have raised.
+    """The checks of a program that may fail, in the order in which the function would have raised.
 
     Attributes:
         failures: the checks; their traced arrays are gone.
@@ -47,7 +47,7 @@ class Checks:
 
     @property
     def looks(self) -> bool:
-        """Whether outputs are looked at before anything is written."""
+        """Returns True if outputs are looked at before anything is written."""
         return bool(self.failures)
 
     def look(self, outputs: list[Array], first: int) -> None:

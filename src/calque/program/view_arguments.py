@@ -18,8 +18,10 @@ import torch
 from jax import Array
 from torch.overrides import TorchFunctionMode
 
-from calque.device.memory.cell import Cell, alias, layout_of, wrap_nested, wrap_strided
+from calque.device.memory.cell import Cell, layout_of
 from calque.device.memory.geometry import extent, is_dense, is_nested
+from calque.device.memory.wrapping import alias, wrap_nested, wrap_strided
+from calque.upstream.torch_internals import OpOverload
 
 _aten = torch.ops.aten
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -38,7 +40,7 @@ _ASKING = frozenset(
 @cache
 def offset_place(op: Any) -> int | None:
     """Which argument of an operator says where in its own storage it reaches; None for others."""
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         return None
     names = [a.name for a in op._schema.arguments]
     reaches = {"size", "stride", "storage_offset"} <= {*names} and "source" not in names
@@ -172,7 +174,7 @@ _RUNNING = {
     torch.autograd.backward: _unasked(torch.autograd.backward),
     torch.autograd.grad: _unasked(torch.autograd.grad),
 }
-"""What runs code of the user's (hooks, backwards of custom functions) where no mode would see."""
+"""Functions that run the user's code (hooks, custom backwards) where no mode sees it."""
 
 
 def _cell_of(value: Any) -> Any:

@@ -17,7 +17,8 @@ class OfPlaced:
     """
 
     def __init__(self, name: str, get: Callable[[torch.Tensor], Any]) -> None:
-        self.name, self.get = name, get
+        self.name: str = name
+        self.get: Callable[[torch.Tensor], Any] = get
 
     def __get__(self, tensor: torch.Tensor | None, owner: type) -> Any:
         if tensor is None:

@@ -50,7 +50,7 @@ def _owners(array: jax.Array) -> dict[Offsets, int]:
 
 
 def _own(array: jax.Array) -> dict[Offsets, Any]:
-    """What the devices of this process hold, each part once, by where it begins."""
+    """Returns what the devices of this process hold, each part once, by where it begins."""
     return {_offsets(one.index, array.shape): one.data for one in array.addressable_shards}
 
 
@@ -110,7 +110,7 @@ def _put_back(tensor: torch.Tensor, begin: Offsets, part: torch.Tensor) -> None:
         cell.array = jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
-METHODS = {
+METHODS: dict[str, Callable[..., Any]] = {
     "__create_write_items__": _write_items,
     "__create_chunk_list__": _chunks,
     "__get_tensor_shard__": _part,

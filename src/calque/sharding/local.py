@@ -1,4 +1,4 @@
-"""What this process holds of tensors, and batches of which each process has a part."""
+"""The parts of tensors that this process holds, and batches that the processes share out."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -6,17 +6,18 @@ from typing import Any, NamedTuple
 import jax
 import torch
 from jax.sharding import Mesh
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels.copies import no_value
-from calque.device.memory.cell import active, read, wrap, x64
+from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_tensor, host_view
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.placement import spread
 from calque.sharding.mesh import P, Spec, mesh_or_latest, sharding_of
+from calque.upstream.torch_internals import tree_map
 
 
 class Part(NamedTuple):
-    """What one device holds of a tensor.
+    """The part of a tensor that one device holds.
 
     Attributes:
         device: JAX's device.
@@ -30,7 +31,7 @@ class Part(NamedTuple):
 
 
 def local(tensor: torch.Tensor) -> list[Part]:
-    """What the devices of this process hold of a tensor.
+    """Returns the parts of a tensor that the devices of this process hold.
 
     Args:
         tensor: of the device "jax", of any shape.
@@ -91,7 +92,7 @@ def loader(
             return leaf
         return _global(leaf, found, where)
 
-    return (pytree.tree_map(put, batch) for batch in batches)
+    return (tree_map(put, batch) for batch in batches)
 
 
 def _global(tensor: torch.Tensor, spec: Spec, mesh: Mesh) -> torch.Tensor:

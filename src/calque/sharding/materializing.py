@@ -9,7 +9,8 @@ import torch
 from jax.sharding import Mesh
 from torch.nn import Module, Parameter
 
-from calque.device.memory.cell import wrap, x64
+from calque.device.memory.cell import x64
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import spread
 from calque.jitting.api import jit
@@ -31,7 +32,8 @@ def materialize(
 
     Args:
         module: made under `torch.device("meta")`.
-        plan: where its parameters and buffers go (see `shard_module`).
+        plan: where its parameters and buffers go (see `shard_module`). What no pattern fits goes
+            where `parallelize_module` or `fully_shard` have put it, or is whole on each device.
         mesh: the mesh; the one made last without it.
         init: sets the values of one module, and is called with each, as by `Module.apply`. Without
             it each module's own `reset_parameters` is called.
@@ -101,7 +103,7 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
 
 
 def _made(place: Place) -> torch.Tensor:
-    """What stands in the place of a tensor: zeros if it was on "meta"."""
+    """Returns the stand-in for a tensor: zeros if it was on "meta"."""
     tensor = place.tensor
     if tensor.device.type == "jax":
         shard(tensor.detach(), place.sharding)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from calque.device.memory.cell import cell_of
 from calque.program.memory_need import spoken
+from calque.upstream.torch_internals import tree_leaves
 
 KINDS = ("parameters", "buffers", "gradients", "state")
 
@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def share(self) -> float:
-        """What the device that holds most has of the whole."""
+        """The greatest share of the whole that one device holds."""
         whole = sum(self.whole.values())
         return self.largest / whole if whole else 0.0
 
@@ -71,7 +71,7 @@ class Memory:
 
 
 def memory(*things: Any) -> Memory:
-    """How many bytes of these each device of this process holds.
+    """Returns how many bytes of these each device of this process holds.
 
     Args:
         things: modules, optimizers, tensors and containers of them. Of a module the parameters,
@@ -110,12 +110,12 @@ def _tensors(things: Iterable[Any]) -> Iterator[tuple[str, torch.Tensor]]:
             yield from (("buffers", tensor) for tensor in thing.buffers())
         elif isinstance(thing, Optimizer):
             yield from _parameters(p for group in thing.param_groups for p in group["params"])
-            state = pytree.tree_leaves(list(thing.state.values()))
+            state = tree_leaves(list(thing.state.values()))
             yield from (("state", leaf) for leaf in state if isinstance(leaf, torch.Tensor))
         elif isinstance(thing, torch.Tensor):
             yield from _parameters([thing])
         else:
-            leaves = [leaf for leaf in pytree.tree_leaves(thing) if leaf is not thing]
+            leaves = [leaf for leaf in tree_leaves(thing) if leaf is not thing]
             yield from _tensors(leaves)
 
 

@@ -22,7 +22,7 @@ _latest = _Latest()
 
 
 def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
-    """As `jax.make_mesh`, with the axes as keywords; the mesh for whatever names none from now on.
+    """Like `jax.make_mesh`, with the axes as keywords; also the default mesh from now on.
 
     Args:
         devices: the devices; all of JAX's, of every process, without it.

@@ -5,8 +5,9 @@ from html import escape
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from calque.device.memory.cell import Cell, active, cell_of, current, is_whole, wrap
+from calque.device.memory.cell import Cell, active, cell_of, current, is_whole
 from calque.device.memory.host import host_view
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.placement import is_same, placed
 from calque.errors import TraceError
 from calque.sharding.mesh import Spec, sharding_of
@@ -16,7 +17,7 @@ Tensor = torch.Tensor
 
 
 class Placement:
-    """What of a tensor each device holds; printed, or shown in a notebook, a picture of it.
+    """The part of a tensor that each device holds; prints, and shows in a notebook, as a picture.
 
     Attributes:
         sharding: as JAX has it.
@@ -45,7 +46,7 @@ class Placement:
 
     @property
     def is_split(self) -> bool:
-        """Whether no device holds the whole."""
+        """Returns True if no device holds the whole."""
         return self.local_shape != self.shape
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Placement:
 
 
 def placement(tensor: Tensor) -> Placement | None:
-    """What of a tensor each device holds; None where it was given no placement.
+    """Returns what each device holds of a tensor; None where it was given no placement.
 
     A view has none of its own: what it shows lies where its base is.
 
@@ -139,5 +140,5 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
 
 
 def covers(cell: Cell, tensor: Tensor) -> bool:
-    """Whether a tensor shows the whole of its storage, dimension by dimension."""
+    """Returns True if a tensor shows the whole of its storage, dimension by dimension."""
     return not cell.viewed or is_whole(cell, tensor)

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.nn import Module
 
 from calque.device.runtime.agreement import naming
+from calque.device.runtime.promised import promised
 from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard
 
@@ -75,7 +76,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
 
 
 def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
-    """Where each parameter and buffer is to be.
+    """Returns where each parameter and buffer is to be.
 
     Raises:
         ValueError: a pattern fits no name, or a spec does not fit its tensor.
@@ -97,6 +98,8 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
     places = []
     for key, tensor in tensors.items():
         spec = _spec(plan, names[key])
+        if spec is None:
+            spec = promised(tensor) or PartitionSpec()
         try:
             sharding = sharding_of(spec, tuple(tensor.shape), mesh)
             places.append(Place(tensor, names[key], sharding))
@@ -107,8 +110,8 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
     return places
 
 
-def _spec(plan: Plan, names: list[str]) -> Spec:
+def _spec(plan: Plan, names: list[str]) -> Spec | None:
     for pattern, spec in plan.items():
         if any(fnmatchcase(name, pattern) for name in names):
             return spec
-    return PartitionSpec()
+    return None

@@ -6,8 +6,10 @@ from typing import Any
 import jax
 import torch
 
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.addressable import is_here
+from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import everywhere, placement_of
 from calque.launching.joining import join
 
@@ -50,7 +52,7 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     placement = placement_of(array)
     if placement is None or (is_here(array) and array.is_fully_replicated):
         return tensor.detach().clone()
-    return wrap(_replicated(everywhere(placement))(array))
+    return wrap(settled(_replicated(everywhere(placement))(array)))
 
 
 @lru_cache(maxsize=256)

@@ -32,7 +32,7 @@ def home_of(function: BuiltinFunctionType) -> str:
 
 
 def differs(function: Any) -> bool:
-    """Whether a function is one of these.
+    """Returns True if a function is one of these.
 
     >>> import time
     >>> differs(time.time), differs(len)
@@ -44,5 +44,5 @@ def differs(function: Any) -> bool:
     return names is not None and function.__name__ in names
 
 
-NAMES = frozenset(name for names in _DIFFERING.values() for name in names)
+NAMES: frozenset[str] = frozenset(name for names in _DIFFERING.values() for name in names)
 """All of the names."""

@@ -25,7 +25,7 @@ _UNCHANGING = (tuple, MethodType)
 
 
 class StateGuard:
-    """That rows hold what they held.
+    """Rows hold what they held.
 
     The comparisons that serve every call are of identities, and made in C; where one fails, the
     values are looked at one by one, and equal ones that cannot change take the place of the old.
@@ -48,11 +48,11 @@ class StateGuard:
             self._free.setdefault(row, set()).add(key)
         self._by_owner = dict(rows)
         self._rows = [row for row in rows.values() if row.guarded]
-        self.identities = Identities(self._rows, self._free)
-        self.expected = object()
+        self.identities: Identities = Identities(self._rows, self._free)
+        self.expected: object = object()
 
     def holds(self) -> bool:
-        """Whether every row holds what it held."""
+        """Returns True if every row holds what it held."""
         try:
             if self.identities.hold():
                 others = self.identities.others
@@ -63,7 +63,7 @@ class StateGuard:
         return self._is_equal()
 
     def _is_equal(self) -> bool:
-        """Whether what is not the same object is an equal value."""
+        """Returns True if what is not the same object is an equal value."""
         self.expected = object()
         found = self._differing()
         adopted = 0
@@ -86,7 +86,8 @@ class StateGuard:
         return True
 
     def _adopt(self, row: Row, key: Any) -> bool:
-        """Whether another object holds what the old one held; its rows are then those of the new.
+        """Returns True if another object holds what the old one held; its rows are then those of
+        the new.
 
         So it is where a program makes an object anew at each call, which the next call finds.
         """
@@ -169,7 +170,7 @@ class StateGuard:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Within, every row that can be set holds what it held."""
+        """Inside this context, every row that can be set holds what it held."""
         rows = [row for row in self._rows if row.settable and row.restored]
         now = [(row, row.items()) for row in rows if row.is_changed()]
         for row, _ in now:
@@ -181,7 +182,7 @@ class StateGuard:
                 row.assign(items)
 
     def why(self) -> str:
-        """What the first row that differs held and holds."""
+        """Returns what the first row that differs held and holds."""
         found = self._differing()
         if found is None:
             return "a variable changed"
@@ -189,7 +190,7 @@ class StateGuard:
         before, now = row.before.get(key, MISSING), row.get(key)
         if all(v is MISSING or type(v) in SCALARS for v in (before, now)):
             return f"{row.name(key)} was {spoken(before)} and is {spoken(now)}"
-        return f"{row.name(key)} is another object than it was"
+        return f"{row.name(key)} now refers to a different object"
 
     def _differing(self) -> tuple[Row, Any] | None:
         for row in self._rows:
@@ -217,7 +218,7 @@ class StateGuard:
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
-    """What an object that cannot be changed holds, or a function in its closure."""
+    """Returns what an immutable object holds, or a function in its closure."""
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
     if isinstance(value, FunctionType):
@@ -234,7 +235,7 @@ def _is_as_filled(a: CellType, b: CellType) -> bool:
 
 
 def _holders(values: Iterable[Any]) -> Counter[int]:
-    """How many things hold each object, by its id."""
+    """Returns how many things hold each object, by its id."""
     found: Counter[int] = Counter()
     stack = list(values)
     while stack:

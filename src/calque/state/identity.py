@@ -1,4 +1,4 @@
-"""Whether rows hold the very objects that they held: compared in C, many rows at a time."""
+"""Tells whether rows hold the very objects that they held: compared in C, many at a time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -42,7 +42,7 @@ _PLAIN = frozenset(
 
 
 class Identities:
-    """What rows hold, object by object.
+    """The objects that rows hold.
 
     Args:
         rows: the rows.
@@ -120,7 +120,9 @@ class Identities:
         self._expect_sizes()
         if self._watched:
             self.values.append(self._has_no_new_names)
-        self.versions = Versions(self._versioned, self._free) if self._versioned else None
+        self.versions: Versions | None = (
+            Versions(self._versioned, self._free) if self._versioned else None
+        )
         self._checks: list[Callable[[], bool]] = []
         if self.empty:
             self._checks.append(partial(_all_empty, self.empty))
@@ -139,7 +141,7 @@ class Identities:
             self.values.append(partial(_same_strings, [row.owner for row in keyed], keys))
 
     def places(self) -> list[Place] | None:
-        """What `values` compare, place by place; None if that is more than single objects."""
+        """Returns what `values` compare, by place; None if that is more than single objects."""
         if self._dicts or self._mixed or self._watched:
             return None
         found: list[Place] = []
@@ -204,14 +206,16 @@ class Identities:
         self._lengths = list(map(len, self._libraries))
 
     def hold(self) -> bool:
-        """Whether every row but the `others` holds what it held; an equal object is another one."""
+        """Returns True if every row but the `others` holds what it held; an equal object is another
+        one.
+        """
         for check in self._checks:  # noqa: SIM110 (a generator would cost half a microsecond)
             if not check():
                 return False
         return True
 
     def _has_no_new_names(self) -> bool:
-        """Whether no name has appeared in a namespace that the program found missing."""
+        """Returns True if no name has appeared in a namespace that the program found missing."""
         if (
             list(map(len, self._libraries)) == self._lengths
             and list(map(tuple, self._spaces)) == self._names
@@ -252,7 +256,7 @@ def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
 
 
 def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:
-    """What gives the dicts of objects; twice as fast where no class reads attributes itself."""
+    """Returns a function that gives objects' dicts; fast if no class reads attributes itself."""
     if _have_plain_dicts(owners):
         return partial(map, attrgetter("__dict__"), owners)
     return partial(map, object.__getattribute__, owners, repeat("__dict__"))

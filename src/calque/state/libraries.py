@@ -1,4 +1,4 @@
-"""What modules of libraries hold that may be the program's state: settings, registries, lists."""
+"""State in modules of libraries that may be the program's: settings, registries, lists."""
 
 import functools
 import sys

@@ -56,12 +56,12 @@ GETTERS = (operator.attrgetter, operator.methodcaller)
 
 
 def looks_names_up(value: Any) -> bool:
-    """Whether a value is a function that is given names of attributes."""
+    """Returns True if a value is a function that is given names of attributes."""
     return id(value) in _LOOKS_UP
 
 
 def finds_modules(value: Any) -> bool:
-    """Whether a value gives modules by their names."""
+    """Returns True if a value gives modules by their names."""
     return value is sys.modules or id(value) in _FINDS_MODULES
 
 
@@ -83,7 +83,7 @@ _HANDING_OVER = {
 
 
 def hands_over(code: types.CodeType, held: dict[str, Any]) -> bool:
-    """Whether code of Python's has another thread do something, or waits for one."""
+    """Returns True if code of Python's has another thread do something, or waits for one."""
     return code.co_name in _HANDING_OVER.get(held.get("__name__", ""), ())
 
 

@@ -19,7 +19,8 @@ WRAPPERS = (staticmethod, classmethod)
 
 
 def is_of_the_user(kind: type) -> bool:
-    """Whether objects of an engine's class are the program's own (a scheduler, a distribution).
+    """Returns True if objects of an engine's class are the program's own (a scheduler, a
+    distribution).
 
     What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
     are first called, and its dispatcher then holds pointers to these that own no reference.
@@ -29,14 +30,14 @@ def is_of_the_user(kind: type) -> bool:
 
 
 def is_program(value: Any) -> bool:
-    """Whether something that a library holds is of the program's own code."""
+    """Returns True if something that a library holds is of the program's own code."""
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
         return True
     return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
 
 
 def matters_in_library(value: Any) -> bool:
-    """Whether something that a library's module holds may be state of the program's."""
+    """Returns True if something that a library's module holds may be state of the program's."""
     if isinstance(value, types.BuiltinFunctionType):
         return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
     if isinstance(value, types.ModuleType):
@@ -77,7 +78,7 @@ def _is_code(value: Any) -> bool:
 
 
 def is_random(value: Any) -> bool:
-    """Whether something draws random numbers."""
+    """Returns True if something draws random numbers."""
     kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
     return isinstance(value, kinds)
 

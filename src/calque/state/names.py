@@ -100,7 +100,7 @@ def names_of(code: CodeType) -> Names:
 
 @lru_cache(maxsize=16384)
 def assigns_item(code: CodeType, key: str) -> bool:
-    """Whether code assigns an item by a constant key: `group["lr"] = 0.1`.
+    """Returns True if code assigns an item by a constant key: `group["lr"] = 0.1`.
 
     >>> assigns_item(compile("d['a'] = 1", "", "exec"), "a")
     True
@@ -131,7 +131,7 @@ def words_in(text: str) -> set[str]:
 
 
 def _compares_objects(code: CodeType) -> bool:
-    """Whether `is` stands between two things that are no constants."""
+    """Returns True if `is` stands between two things that are no constants."""
     raw = code.co_code
     places = [i for i in range(0, len(raw), 2) if raw[i] == _IS]
     return any(raw[place - 2] != _LOAD_CONST for place in places)
@@ -153,7 +153,7 @@ _ANYTHING = "?"
 
 
 def _looked_into(code: CodeType) -> Iterator[str | None]:
-    """Where names are looked up that are no constants.
+    """Yields where names are looked up that are no constants.
 
     A global variable by its name, None for the object that a method is of; `_ANYTHING` for others.
     """
@@ -182,13 +182,13 @@ def _target(loaded: dis.Instruction | None, own: str) -> str | None:
 
 
 def _names_a_constant(instructions: list[dis.Instruction]) -> bool:
-    """Whether the second argument of a call, whose function has been loaded, is a constant."""
+    """True if the second argument of a call, whose function has been loaded, is a constant."""
     second = _argument(instructions, 2)
     return second is not None and second.opname == "LOAD_CONST" and isinstance(second.argval, str)
 
 
 def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instruction | None:
-    """What gives an argument of a call, whose function has been loaded; arguments count from 1."""
+    """Returns a getter for an argument (counted from 1) of a call whose function is loaded."""
     depth, found = 0, None
     for one in instructions:
         if one.opname in ("CALL", "PRECALL") and one.arg == depth:
@@ -202,7 +202,9 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
 
 
 def _computes_a_global(code: CodeType) -> bool:
-    """Whether something else is done with `globals()` than to ask for an item by a constant."""
+    """Returns True if something else is done with `globals()` than to ask for an item by a
+    constant.
+    """
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
     for place, one in enumerate(instructions):
         if one.opname == "LOAD_GLOBAL" and one.argval == "globals":

@@ -45,7 +45,8 @@ class Namespaces:
     def __init__(self, snapshot: "Snapshot") -> None:
         self.words: set[str] = set(_CALLED)
         self.own_words: set[str] = set()
-        self.whole = self._anywhere = False
+        self.whole: bool = False
+        self._anywhere = False
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -135,7 +136,7 @@ class Namespaces:
     # Names that matter --------------------------------------------------------------------------
 
     def reads_state(self) -> bool:
-        """Whether code asks how far something has moved on, without using it."""
+        """Returns True if code asks how far something has moved on, without using it."""
         return not _READS_OF_STATE.isdisjoint(self.words)
 
     def use(self, words: frozenset[str]) -> frozenset[str]:

@@ -31,7 +31,7 @@ _MOVING = (
 
 
 def moves(value: Any) -> bool:
-    """Whether an object moves on when it is used, whatever attributes it has."""
+    """Returns True if an object moves on when it is used, whatever attributes it has."""
     return isinstance(value, _MOVING)
 
 
@@ -53,7 +53,7 @@ class Opaque(NamedTuple):
 
 
 def opaque(value: Any) -> Opaque | None:
-    """How to deal with an object that has no attributes; None if nothing can be known of it."""
+    """Returns how to deal with an object without attributes; None if nothing is known of it."""
     if isinstance(value, random.Random):
         system = isinstance(value, random.SystemRandom)
         return None if system else Opaque(_getstate, lambda o, s: o.setstate(s), False)

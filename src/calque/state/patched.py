@@ -1,4 +1,4 @@
-"""What the user's program may have put into PyTorch's own namespaces.
+"""Names that the user's program may have put into PyTorch's own namespaces.
 
 PyTorch's code is no state of the program's, but a function of `torch.nn.functional` that modules
 call can be replaced, and a method be added to tensors.

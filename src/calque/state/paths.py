@@ -15,10 +15,10 @@ class Path:
     def __init__(
         self, key: Any, parent: "Path | None" = None, kind: str = "name", foreign: bool = False
     ) -> None:
-        self.key = key
-        self.parent = parent
-        self.kind = kind
-        self.foreign = foreign or (parent is not None and parent.foreign)
+        self.key: Any = key
+        self.parent: Path | None = parent
+        self.kind: str = kind
+        self.foreign: bool = foreign or (parent is not None and parent.foreign)
 
     def attribute(self, name: Any) -> "Path":
         """The path of an attribute."""

@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Active(threading.local):
-    """What watches this thread.
+    """The watchers of this thread.
 
     Attributes:
         running: is told of what runs; None where nobody is to be.
@@ -252,7 +252,7 @@ def _closure(frame: FrameType) -> dict[str, Any]:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a frame runs because a module is imported."""
+    """Returns True if a frame runs because a module is imported."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True

@@ -33,7 +33,8 @@ class RunningCode:
 
     def __init__(self, snapshot: "Snapshot") -> None:
         self.owners: dict[types.CodeType, Owner] = {}
-        self.compares_objects = self.asks_identity = False
+        self.compares_objects: bool = False
+        self.asks_identity: bool = False
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
@@ -163,7 +164,7 @@ class RunningCode:
         stack += [(default, name) for default in defaults]
 
     def wrapped(self, values: Iterable[Any], name: str) -> None:
-        """What a library's function holds in its closure, as a decorator does."""
+        """Visits what a library's function holds in its closure, as a decorator does."""
         for value in values:
             if is_program(value):
                 self._snapshot.stack.append((value, Path(name)))

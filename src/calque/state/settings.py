@@ -25,7 +25,7 @@ _OTHERWISE = frozenset(
 
 
 def is_setting(value: Any, name: str) -> bool:
-    """Whether something that code names is a function that may tell a setting."""
+    """Returns True if something that code names is a function that may tell a setting."""
     if not name.startswith(_BEGINNINGS) or name in _OTHERWISE:
         return False
     if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
@@ -35,7 +35,7 @@ def is_setting(value: Any, name: str) -> bool:
 
 
 def setting_of(getter: Any) -> Any:
-    """What the function tells, as plain values; MISSING if it tells no such."""
+    """Returns the function's answer, as plain values; MISSING if it has none."""
     try:
         value = comparable(getter())
     except Exception:  # it takes arguments, or has nothing to tell: then it is no setting

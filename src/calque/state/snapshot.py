@@ -70,9 +70,9 @@ class Snapshot:
         self.on_difference: Callable[[], None] = lambda: None
         self.stack: list[tuple[Any, Path]] = []
         self._passes = passes
-        self.namespaces = Namespaces(self)
-        self.libraries = Libraries(self)
-        self.code = RunningCode(self)
+        self.namespaces: Namespaces = Namespaces(self)
+        self.libraries: Libraries = Libraries(self)
+        self.code: RunningCode = RunningCode(self)
         for place, name in _GLOBAL_HOOKS:
             self.push_items(self.hold(HooksRow(place.__dict__[name], Path(name))))
         for root in roots:
@@ -155,12 +155,12 @@ class Snapshot:
 
     @property
     def compares_objects(self) -> bool:
-        """Whether the user's code asks whether two things are one object."""
+        """Returns True if the user's code asks whether two things are one object."""
         return self.code.compares_objects
 
     @property
     def asks_identity(self) -> bool:
-        """Whether the user's code asks which object something is."""
+        """Returns True if the user's code asks which object something is."""
         return self.code.asks_identity
 
     def enter(
@@ -177,7 +177,7 @@ class Snapshot:
             closure: returns the values of its free variables.
 
         Returns:
-            Whether it is the program's code, or Python's code that the program called.
+            True if it is the program's code, or Python's code that the program called.
         """
         entered = self.code.enter(code, held, caller, closure)
         self._drain()

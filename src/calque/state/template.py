@@ -98,6 +98,13 @@ class Template:
         self._places[id(value)] = place
         return place
 
+    @property
+    def texts(self) -> str:
+        """All text in the values, and more."""
+        if self._plain is not None:
+            return "\n".join(value for value in self._plain if isinstance(value, str))
+        return self._text.decode(errors="replace")
+
     def build(self, make: Callable[[Any], Any]) -> list[Any]:
         """The values; `make` gives a tensor for what `tensor` gave, and what `given` says."""
         if self._plain is not None:

@@ -53,7 +53,7 @@ _EQUAL = frozenset((torch.dtype, torch.device, range, slice))
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two values are one object, or equal values that cannot change.
+    """Returns True if two values are one object, or equal values that cannot change.
 
     >>> same_value(1, 1.0), same_value(0.0, -0.0), same_value((1, "a"), (1, "a"))
     (False, False, True)
@@ -91,7 +91,7 @@ def same_objects(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
 
 
 def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
-    """Whether keys are the same in the same order; 1 is another key than True."""
+    """Returns True if keys are the same in the same order; 1 and True are different keys."""
     a, b = list(a), list(b)
     return len(a) == len(b) and all(x is y or same_value(x, y) for x, y in zip(a, b))
 

@@ -38,7 +38,7 @@ def _dict_of(row: Row) -> Any:
 
 
 class Versions:
-    """That dicts hold the very objects that they held; looked at only where one was written to.
+    """Dicts hold the very objects that they held; looked at only where one was written to.
 
     Args:
         rows: rows of dicts (see `has_version`), with what is expected in their `before`.
@@ -52,11 +52,11 @@ class Versions:
     def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
         self._rows = rows
         self._free = free
-        self.dicts = list(map(_dict_of, rows))
+        self.dicts: list[Any] = list(map(_dict_of, rows))
         self.seen: list[int] = [-1] * len(rows)
 
     def hold(self) -> bool:
-        """Whether every dict holds what it held."""
+        """Returns True if every dict holds what it held."""
         assert version_of is not None
         now = list(map(version_of, self.dicts))
         if now == self.seen:

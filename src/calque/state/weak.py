@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from calque.state.paths import Path
 from calque.state.rows import Row
 from calque.state.values import MISSING
 
@@ -30,9 +31,12 @@ class WeakRow(Row):
         self._attributes = attributes
         self._row = copy.copy(row)
         self._row.owner = None
-        self.owner = self._target
-        self.path, self.before = row.path, row.before
-        self.guarded, self.restored, self.ignored = row.guarded, row.restored, row.ignored
+        self.owner: weakref.ref[Any] = self._target
+        self.path: Path = row.path
+        self.before: dict[Any, Any] = row.before
+        self.guarded: bool = row.guarded
+        self.restored: bool = row.restored
+        self.ignored: Collection[Any] = row.ignored
 
     @property
     def ordered(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

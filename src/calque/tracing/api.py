@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx._lazy_graph_module import _make_graph_module
-from torch.fx.graph_module import GraphModule, _copy_attr
+from torch.fx.graph_module import GraphModule
 
 from calque.errors import tidy
 from calque.tracing.choosing import TracerName, by_tracer
@@ -20,6 +19,7 @@ from calque.tracing.symbolic.capture import Capture
 from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
+from calque.upstream.torch_internals import copy_attr, make_graph_module
 
 
 def trace(
@@ -78,7 +78,7 @@ def trace(
 def symbolic_trace(
     root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
 ) -> GraphModule:
-    """As `calque.trace` without examples; takes the arguments of `torch.fx.symbolic_trace`.
+    """Like `calque.trace` without examples; takes the arguments of `torch.fx.symbolic_trace`.
 
     Args:
         root: a module, a method of a module, or a function.
@@ -123,15 +123,15 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
     graph = capture.graph()
     graph._tracer_cls = Restoring  # which unpickling traces the code with
     members = home(capture.tracer)
-    module = _make_graph_module(members, graph, name)
+    module = make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
-            _copy_attr(members, module, node.target)
+            copy_attr(members, module, node.target)
     return module
 
 
 def _uncompiled(root: Any) -> Any:
-    """What `calque.jit` or `torch.compile` made a module of; a function that was jitted."""
+    """Returns the module or function that `calque.jit` or `torch.compile` has wrapped."""
     if isinstance(root, torch.jit.ScriptModule):
         return Scripted(root)
     if isinstance(root, torch.nn.Module):

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import torch
 from torch.fx.graph_module import GraphModule
-from torch.utils import _pytree as pytree
 
 from calque.errors import TraceError, tidy
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.record.api import run_once
 from calque.tracing.record.keeping import Keeper
+from calque.upstream.torch_internals import pytree
 
 TracerName = Literal["symbolic", "record", "export", "auto"]
 Trace = Callable[[], GraphModule]
@@ -22,7 +22,7 @@ _ORDER = ("symbolic", "record")
 
 
 def by_tracer(
-    name: TracerName, symbolic: Trace, root: Any, args: tuple, kwargs: dict[str, Any]
+    name: TracerName, symbolic: Trace, root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
     """The graph by a tracer; `meta["calque.tracer"]` says which, and why not those before it.
 
@@ -74,7 +74,7 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
     raise SymbolicTraceError(f"no tracer is faithful to this program.\n{listed}") from None
 
 
-def _recorded(root: Any, args: tuple, kwargs: dict[str, Any]) -> GraphModule:
+def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
     """The graph of a run, whose changes of arguments, members and Python state are taken back."""
     owner = getattr(root, "__self__", root)
     with _state_put_back(owner), torch.random.fork_rng(devices=()):
@@ -113,7 +113,7 @@ def _state_put_back(owner: Any) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _exported(root: Any, args: tuple, kwargs: dict[str, Any]) -> GraphModule:
+def _exported(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
     """`torch.export`'s graph of a module, or of a function as a module."""
     module = root if isinstance(root, torch.nn.Module) else _Function(root)
     return torch.export.export(module, args, kwargs).module()  # type: ignore[return-value]
@@ -127,5 +127,5 @@ class _Function(torch.nn.Module):
         self._function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
+        """Calls the function."""
         return self._function(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""What calque uses of JAX and PyTorch that they do not promise to keep: read when they change."""
+"""Names of JAX and PyTorch that they do not promise to keep, with their uses."""

@@ -13,11 +13,6 @@ from jax._src import (
     xla_bridge,  # what JAX does in a forked child
 )
 from jax._src.array import ArrayImpl  # the class of arrays, made without checks
-from jax._src.config import (
-    debug_infs,  # whether JAX checks what programs compute
-    debug_nans,
-    enable_x64,  # a context manager, and the flag of this thread
-)
 from jax._src.core import (
     InconclusiveDimensionOperation,  # sizes of exported programs that cannot be compared
     eval_context,  # outside of every trace
@@ -65,6 +60,10 @@ __all__ = [
     "xla_bridge",
     "xla_client",
 ]
+
+debug_infs: config.State = config.debug_infs  # whether JAX checks what programs compute
+debug_nans: config.State = config.debug_nans
+enable_x64: config.State = config.enable_x64  # a context manager, and the flag of this thread
 
 CALLBACK_LOGGER = "jax._src.callback"
 """Where JAX logs what a callback raised."""

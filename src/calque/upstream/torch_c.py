@@ -5,9 +5,12 @@ out of the other modules. Some have a public form that costs more than the opera
 around it (`torch.is_grad_enabled` asks the function modes).
 """
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch._C._acc as acc  # a device that is written in Python
 
 _C = torch._C
 extension = _C  # where a trace puts a function in the place of another one
@@ -16,31 +19,46 @@ extension = _C  # where a trace puts a function in the place of another one
 Argument = _C.Argument
 FunctionSchema = _C.FunctionSchema
 VariableFunctions = _C._VariableFunctions  # where functions of `torch` are at home
-get_schema = _C._get_schema
-jit_get_schemas_for_operator = _C._jit_get_schemas_for_operator
-dispatch_get_all_op_names = _C._dispatch_get_all_op_names
+get_schema: Callable[[str, str], FunctionSchema] = _C._get_schema
+jit_get_schemas_for_operator: Callable[[str], list[FunctionSchema]] = (
+    _C._jit_get_schemas_for_operator
+)
+current_autograd_node: Callable[[], Any] = _C._current_autograd_node  # the one whose backward runs
+next_autograd_node: Callable[[], int] = _C._autograd._get_sequence_nr  # the number of the next one
+dispatch_get_all_op_names: Callable[[], list[str]] = _C._dispatch_get_all_op_names
 
 # The dispatcher.
 DispatchKey = _C.DispatchKey
 DispatchKeySet = _C.DispatchKeySet
 AutoDispatchBelowAutograd = _C._AutoDispatchBelowAutograd
 ExcludeDispatchKeyGuard = _C._ExcludeDispatchKeyGuard
-dispatch_keys = _C._dispatch_keys
-dispatch_has_kernel_for_dispatch_key = _C._dispatch_has_kernel_for_dispatch_key
-dispatch_has_computed_kernel_for_dispatch_key = _C._dispatch_has_computed_kernel_for_dispatch_key
+dispatch_keys: Callable[[torch.Tensor], DispatchKeySet] = _C._dispatch_keys
+dispatch_has_kernel_for_dispatch_key: Callable[[str, DispatchKey | str], bool] = (
+    _C._dispatch_has_kernel_for_dispatch_key
+)
+dispatch_get_registrations_for_dispatch_key: Callable[[str], list[str]] = (
+    _C._dispatch_get_registrations_for_dispatch_key
+)
+dispatch_has_computed_kernel_for_dispatch_key: Callable[[str, DispatchKey | str], bool] = (
+    _C._dispatch_has_computed_kernel_for_dispatch_key
+)
 
 # Modes of the thread.
-DisableTorchFunction = _C.DisableTorchFunction
+DisableTorchFunction: Callable[[], AbstractContextManager[None]] = _C.DisableTorchFunction
+is_alias_of: Callable[[torch.Tensor, torch.Tensor], bool] = (
+    _C._is_alias_of  # whether they share a storage
+)
+has_storage: Callable[[torch.Tensor], bool] = _C._has_storage
 TorchDispatchModeKey = _C._TorchDispatchModeKey
-get_dispatch_mode = _C._get_dispatch_mode
-len_torch_dispatch_stack = _C._len_torch_dispatch_stack
-len_torch_function_stack = _C._len_torch_function_stack
-is_grad_enabled = _C.is_grad_enabled
-set_grad_enabled = _C._set_grad_enabled
-is_any_autocast_enabled = _C._is_any_autocast_enabled
-get_default_dtype = _C.get_default_dtype
-get_mkldnn_enabled = _C._get_mkldnn_enabled
-set_mkldnn_enabled = _C._set_mkldnn_enabled
+get_dispatch_mode: Callable[[TorchDispatchModeKey | None], Any] = _C._get_dispatch_mode
+len_torch_dispatch_stack: Callable[[], int] = _C._len_torch_dispatch_stack
+len_torch_function_stack: Callable[[], int] = _C._len_torch_function_stack
+is_grad_enabled: Callable[[], bool] = _C.is_grad_enabled
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
+get_default_dtype: Callable[[], torch.dtype] = _C.get_default_dtype
+get_mkldnn_enabled: Callable[[], bool] = _C._get_mkldnn_enabled
+set_mkldnn_enabled: Callable[[bool], None] = _C._set_mkldnn_enabled
 functorch = _C._functorch  # whether a function transform is running
 
 # Tensors and their memory.
@@ -48,19 +66,18 @@ Generator = _C.Generator
 ScriptMethod = _C.ScriptMethod
 StorageBase = _C.StorageBase
 WeakTensorRef = _C._WeakTensorRef
-increment_version = _C._increment_version
-swap_tensor_impl = _C._swap_tensor_impl
-from_dlpack = _C._from_dlpack
-to_dlpack = _C._to_dlpack
+increment_version: Callable[[Iterable[torch.Tensor]], None] = _C._increment_version
+swap_tensor_impl: Callable[[torch.Tensor, torch.Tensor], Any] = _C._swap_tensor_impl
+from_dlpack: Callable[[Any], torch.Tensor] = _C._from_dlpack
+to_dlpack: Callable[..., Any] = _C._to_dlpack
 
 # Gradients.
 autograd = _C._autograd  # the kinds of devices, hooks of saved tensors, how views were made
 functions = _C._functions  # errors that a backward raises late
-current_graph_task_id = _C._current_graph_task_id  # -1 outside of a backward
+current_graph_task_id: Callable[[], int] = _C._current_graph_task_id  # -1 outside of a backward
 
 # A device that is written in Python.
-acc = _C._acc
-get_privateuse1_backend_name = _C._get_privateuse1_backend_name
+get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 
 # torch.compile.
 eval_frame = _C._dynamo.eval_frame

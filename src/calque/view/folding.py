@@ -63,7 +63,7 @@ def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterato
 
 
 def _follows(last: _Part, next_: _Part) -> bool:
-    """Whether a group is the next item of a list of modules, or the next call of a module."""
+    """True if a group is the next item of a list of modules, or the next call of a module."""
     assert isinstance(last, ViewGroup)
     assert isinstance(next_, ViewGroup)
     if last.path == next_.path:

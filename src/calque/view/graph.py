@@ -12,7 +12,7 @@ Kind = Literal["input", "parameter", "constant", "call", "module", "check", "out
 
 @dataclass(frozen=True)
 class TensorLook:
-    """What is known of a tensor without its values.
+    """A tensor's shape and dtype, without its values.
 
     >>> str(TensorLook("float32", (2, "s0")))
     'float32[2, s0]'
@@ -74,7 +74,7 @@ class ViewNode:
 
 @dataclass(frozen=True)
 class ViewEdge:
-    """What one node takes from another.
+    """A value that one node takes from another.
 
     Attributes:
         source, target: the ids of the nodes.
@@ -158,7 +158,7 @@ class ViewGraph:
 
     @cached_property
     def children(self) -> dict[str, tuple[ViewNode | ViewGroup, ...]]:
-        """What is in each group, in the order of the program, weights last; "" is the top."""
+        """The members of each group, in the order of the program, weights last; "" is the top."""
         found: dict[str, list[ViewNode | ViewGroup]] = {"": []}
         seen: set[str] = set()
         for node in sorted(self.nodes, key=lambda node: node.kind in ("parameter", "constant")):

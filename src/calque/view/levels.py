@@ -1,4 +1,4 @@
-"""What each node of a graph becomes: the ATen operators it runs, and their StableHLO."""
+"""The ATen operators that each node of a graph runs, and their StableHLO."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,8 +13,9 @@ from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors.printable import shortened
 from calque.graph.interpreter import JaxInterpreter
+from calque.tracing.lower.singly import Lowered
 from calque.view.graph import ViewGraph
-from calque.view.operators import Lowered, lowered
+from calque.view.operators import lowered
 
 _MOST = 40
 """How many lines of StableHLO are kept of a node."""

@@ -12,10 +12,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.interpreter import Interpreter
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 from calque.interop.export import Exported
+from calque.tracing.graph.modes import left_on_error
+from calque.upstream.torch_internals import pytree, tree_leaves
 from calque.view.graph import TensorLook, ViewGraph
 from calque.view.operators import graph_module_of, lowered
 from calque.view.readers import read
@@ -104,7 +105,7 @@ def times(graph: Any, *args: Any, repeat: int = 3) -> dict[str, float]:
         repeat: how many runs.
     """
     run = _Times(graph_module_of(graph))
-    with torch.no_grad():
+    with torch.no_grad(), left_on_error(run):
         for _ in range(repeat):
             run.run(*_inputs(graph, args))
     return run.shortest
@@ -132,7 +133,7 @@ def _await(tensor: torch.Tensor) -> None:
 
 
 def max_errors(graph: Any, *args: Any) -> dict[str, float]:
-    """How far each node on the device is from the CPU, given what the CPU gives it.
+    """Returns how far each node on the device is from the CPU, given what the CPU gives it.
 
     The largest difference of an element, in parts of the largest element of the CPU's result. Nodes
     that draw random numbers, write in place or give no floating-point numbers are left out.
@@ -142,18 +143,18 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
         *args: the inputs of the graph.
     """
     run = _Errors(graph_module_of(graph))
-    with torch.no_grad():
+    with torch.no_grad(), left_on_error(run):
         run.run(*_moved(_inputs(graph, args), "cpu"))
     return run.errors
 
 
 def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the graph module takes: an exported one takes its parameters too."""
+    """Returns the graph module's inputs: an exported one takes its parameters too."""
     if isinstance(graph, Exported):
         graph = graph.exported_program
     if not isinstance(graph, ExportedProgram):
         return args
-    given = iter(pytree.tree_leaves(args))
+    given = iter(tree_leaves(args))
     found: list[Any] = []
     for spec in graph.graph_signature.input_specs:
         if spec.kind.name == "USER_INPUT":
@@ -193,7 +194,7 @@ class _Errors(Interpreter):
         return call(n.target, *_moved((args, kwargs), device))
 
     def _compare(self, n: Node, found: Any, other: Any) -> None:
-        pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(other))
+        pairs = zip(tree_leaves(found), tree_leaves(other))
         errors = [_error(a, b.cpu()) for a, b in pairs if _is_floating(a) and a.numel()]
         if errors:
             self.errors[n.name] = max(errors)

@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calque.ops.table.registry import find
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    decomposition_table,
+    pytree,
+    tree_leaves,
+)
 
 _COMPOSED = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _WORST = ("fallback", "decomposition", "rule")
@@ -23,7 +30,7 @@ _PURE = ("torch", "_operator", "math")
 _VIEWS = frozenset(("aten::detach", "aten::alias", "aten::lift_fresh", "aten::_to_copy"))
 
 
-def served_by(op: torch._ops.OpOverload) -> str:
+def served_by(op: OpOverload) -> str:
     """`"rule"`, `"decomposition"` or `"fallback"`.
 
     >>> served_by(torch.ops.aten.relu.default)
@@ -44,14 +51,13 @@ def _has_device_kernel(name: str) -> bool:
     return torch_c.dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
 
 
-def _decomposes(op: torch._ops.OpOverload) -> bool:
-    import torch._decomp as decomp  # slow to import: only when an operator needs it
+def _decomposes(op: OpOverload) -> bool:
 
-    return op in decomp.decomposition_table
+    return op in decomposition_table
 
 
 class Probe:
-    """What the nodes of one graph are served by; one call for each kind of call is tried."""
+    """Finds what serves the nodes of one graph; one call for each kind of call is tried."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
@@ -59,11 +65,11 @@ class Probe:
         self._mode = next(filter(None, map(_mode, filter(_has_val, module.graph.nodes))), None)
 
     def served(self, node: Node) -> str:
-        """As `ViewNode.served`; "" where it cannot be found without data."""
+        """Like `ViewNode.served`; "" where it cannot be found without data."""
         target: Any = node.target
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, OpOverload):
             return served_by(target)
-        if isinstance(target, torch._ops.HigherOrderOperator):
+        if isinstance(target, HigherOrderOperator):
             return "rule"
         called = self._module.get_submodule(target) if node.op == "call_module" else target
         if not _is_torchs(node, called):
@@ -76,6 +82,8 @@ class Probe:
     def _tried(self, node: Node, called: Any) -> str:
         if self._mode is None or not all(map(_has_val, node.all_input_nodes)):
             return ""
+        if not any(map(_has_tensor, (node, *node.all_input_nodes))):
+            return ""  # sets a mode, such as the beginning of a block of autocast
         try:
             ops = list(_operators(node, called, self._mode))
         except Exception:  # it needs values, or arguments whose shapes are not known
@@ -85,7 +93,7 @@ class Probe:
 
 
 def _is_torchs(node: Node, called: Any) -> bool:
-    """Whether a call runs no code but PyTorch's."""
+    """Returns True if a call runs no code but PyTorch's."""
     if node.op == "call_method":
         return True
     if node.op == "call_module":
@@ -95,7 +103,7 @@ def _is_torchs(node: Node, called: Any) -> bool:
     return home.startswith(_PURE) and not isinstance(called, type)
 
 
-def _operators(node: Node, called: Any, mode: FakeTensorMode) -> Iterator[torch._ops.OpOverload]:
+def _operators(node: Node, called: Any, mode: FakeTensorMode) -> Iterator[OpOverload]:
     with mode, torch.no_grad():
         fresh = pytree.tree_map_only(torch.Tensor, _copied, (node.args, node.kwargs))
         args, kwargs = map_arg(
@@ -118,12 +126,16 @@ def _state(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _mode(node: Node) -> FakeTensorMode | None:
-    fakes = (leaf for leaf in pytree.tree_leaves(_val(node)) if isinstance(leaf, FakeTensor))
+    fakes = (leaf for leaf in tree_leaves(_val(node)) if isinstance(leaf, FakeTensor))
     return next((fake.fake_mode for fake in fakes), None)
 
 
 def _has_val(node: Node) -> bool:
     return "val" in node.meta or "example_value" in node.meta
+
+
+def _has_tensor(node: Node) -> bool:
+    return _has_val(node) and any(isinstance(v, torch.Tensor) for v in tree_leaves(_val(node)))
 
 
 def _val(node: Node) -> Any:

@@ -34,9 +34,12 @@ class View:
     def __init__(
         self, graph: ViewGraph, depth: int | None = None, overlays: Overlays | None = None
     ) -> None:
-        self.graph, self.depth = graph, None
+        self.graph: ViewGraph = graph
+        self.depth: int | None = None
         self.depth = self._depth(depth)
-        self.overlays = {name: dict(values) for name, values in (overlays or {}).items()}
+        self.overlays: dict[str, dict[str, float]] = {
+            name: dict(values) for name, values in (overlays or {}).items()
+        }
 
     @property
     def nodes(self) -> tuple[ViewNode, ...]:

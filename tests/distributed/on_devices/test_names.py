@@ -269,17 +269,14 @@ def test_models_of_the_cpu_move_and_shared_weights_stay_shared() -> None:
         fully_shard(model, mesh=mesh)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor"
-)  # dynamo asks at a graph break
-def test_torch_compile_takes_parallel_models() -> None:
+def test_torch_compile_takes_parallel_models_as_one_graph() -> None:
     mesh = init_device_mesh("jax", (4, 2), mesh_dim_names=("dp", "tp"))
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).to("jax")
     x = torch.ones(4, 8, device="jax")
     expected = model(x).detach().cpu()
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
-    found = torch.compile(model, backend="calque")(x)
+    found = torch.compile(model, backend="calque", fullgraph=True)(x)
     assert torch.allclose(found.cpu(), expected, atol=1e-6)
     found.sum().backward()
     assert sharding.placement(model[0].weight.grad).spec == P("tp", "dp")

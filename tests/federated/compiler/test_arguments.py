@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from calque import federated as fed
+from calque.errors import FederatedTypeError
 
 identity = fed.computation("int32@SERVER")(lambda x: x)
 total = fed.computation("{float32*}@CLIENTS")(
@@ -42,6 +43,11 @@ def test_a_number_that_is_infinite_in_the_dtype_is_refused() -> None:
     with pytest.raises(fed.FederatedTypeError, match="which float32 cannot hold"):
         made(1e40)
     assert float(made(float("inf"))) == float("inf")
+    with jax.enable_x64(True):
+        large, infinite = jnp.asarray(1e40), jnp.asarray(np.inf)
+    with pytest.raises(fed.FederatedTypeError, match="that float32 cannot hold"):
+        made(large)
+    assert float(made(infinite)) == float("inf")
 
 
 def test_elements_of_other_shapes_are_refused_and_not_stretched() -> None:
@@ -92,3 +98,10 @@ def test_padding_is_no_nan_in_a_gradient() -> None:
         lambda x: harmonic.configured(chunk=2)(1.0, fed.Sequence(x, whole.length))
     )
     np.testing.assert_allclose(by_element(whole.elements), [[-1.0, -0.25], [-0.0625, 0.0]])
+
+
+def test_float64_becomes_float32_only_if_that_can_hold_it() -> None:
+    same = fed.computation("float32[2]")(lambda x: x)
+    with pytest.raises(FederatedTypeError, match="numbers that float32"):
+        same(np.array([1e300, 1.0]))
+    np.testing.assert_array_equal(same(np.array([np.inf, 1e-300])), [np.inf, 0.0])

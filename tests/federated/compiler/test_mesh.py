@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.devices import devices
+
 CLOSE = """
 import numpy as np
 from calque import errors as fed_errors
@@ -82,6 +84,36 @@ reduce = fed.computation(
 for chunk in (1, 2):
     found = reduce.configured(mesh=mesh, chunk=chunk)(data[:, 0])
     np.testing.assert_array_equal(found, reduce(data[:, 0]))
+
+@fed.local("float32[3]*", framework="jax")
+def added(x):
+    return jnp.where(x.mask[:, None], x.elements, 0).sum(0), x.length
+
+@fed.computation("{float32[3]*}@CLIENTS")
+def sizes(data):
+    found = fed.federated_map(added, data)
+    return fed.federated_sum(found), fed.federated_collect(found), data
+
+@fed.local("float32[5,3]", "int32", framework="jax")
+def row(table, key):
+    return table[key]
+
+@fed.computation("float32[5,3]@SERVER", "{int32[2]}@CLIENTS")
+def selected(table, keys):
+    return fed.sequence_sum(fed.federated_select(keys, 5, table, row))
+
+keys, table = rng.integers(0, 5, (6, 2)).astype(np.int32), np.eye(5, 3, dtype=np.float32)
+close(selected.configured(mesh=mesh)(table, keys), table[keys].sum(1))
+
+ragged = [rng.normal(size=(n, 3)).astype(np.float32) for n in (5, 0, 8, 1, 4, 2000)]
+for chunk in (1, 2):
+    one = sizes.configured(chunk=chunk)(ragged)
+    four = sizes.configured(chunk=chunk, mesh=mesh)(ragged)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        close(a, b)
+lowered = sizes.configured(mesh=mesh).lower([*ragged, *[ragged[0]] * 94])
+held = lowered.compile().memory_analysis().argument_size_in_bytes
+assert held < 1.2 * 12 * 2200, held  # on the device that has most
 print("equal")
 """
 
@@ -117,13 +149,10 @@ print("equal")
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", [PROGRAM, LEARNING], ids=["language", "learning"])
 def test_four_devices_give_what_one_does(program: str) -> None:
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "JAX_PLATFORMS": "cpu",
-    }
+    environment = os.environ | devices(4)
     program = CLOSE + program
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True

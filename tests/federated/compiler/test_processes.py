@@ -51,6 +51,19 @@ for _ in range(5):
 for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True):
     close(a, b)
 
+def centred(output, target):
+    output = output - output.mean(0, keepdim=True)
+    return torch.nn.functional.cross_entropy(output, target, reduction="none")
+
+
+try:
+    mixing = learning.fed_avg(torch.nn.Linear(20, 3), centred, batch_size=2, mesh=mesh)
+    mixing.next(mixing.initialize(), staged)
+except fed.ClientError as error:
+    assert "no whole batches" in str(error), error
+else:
+    raise AssertionError("no error")
+
 x[4, 1] = np.nan
 try:
     both.configured(mesh=mesh)(x, weight)

@@ -81,6 +81,7 @@ def test_what_no_client_of_a_chunk_has_is_not_computed() -> None:
     assert "stablehlo.case" in text
 
 
+@pytest.mark.sampled(2)
 @CHUNKS
 def test_gradients_are_those_of_clients_one_by_one(chunk: int) -> None:
     @fed.local("float32", "float32*", framework="jax")
@@ -96,6 +97,7 @@ def test_gradients_are_those_of_clients_one_by_one(chunk: int) -> None:
     np.testing.assert_allclose(together, alone, rtol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", [2, 5])
 def test_what_clients_keep_stays_theirs(chunk: int) -> None:
     rng = np.random.default_rng(0)
@@ -119,6 +121,7 @@ def test_what_clients_keep_stays_theirs(chunk: int) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_a_round_of_clients_of_different_sizes_has_a_gradient(chunk: int) -> None:
     rng = np.random.default_rng(0)

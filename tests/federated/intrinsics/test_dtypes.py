@@ -15,6 +15,7 @@ REAL = (
 VALUES = np.array([[1, 2], [4, 3], [2, 6], [1, 0], [0, 5]])
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("operator", ["sum", "min", "max", "mean"])
 def test_a_real_dtype_is_aggregated_as_by_numpy(operator: str, dtype: str) -> None:

@@ -135,6 +135,7 @@ def test_select(chunk: int) -> None:
         run(select, types, np.array([[0, 1], [2, 3], [1, 0]], np.int32), table, chunk=chunk)
 
 
+@pytest.mark.sampled(5)
 @CHUNKS
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
 def test_secure_sum(dtype: str, chunk: int) -> None:

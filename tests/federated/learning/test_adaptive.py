@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from calque.federated import learning
+from calque.federated import federated_mean, learning
 from calque.federated.learning import aggregators
 
 COUNTS = (5, 3, 4, 8, 7)
@@ -27,21 +27,25 @@ def module() -> nn.Module:
 
 
 def changes(state: Any, clients: Any) -> list[dict[str, np.ndarray]]:
-    """What each client would send, from rounds with it alone."""
-    alone = learning.fed_avg(module(), batch_size=2)
+    """What each client sends, from a loop of PyTorch."""
     found = []
-    for number, one in enumerate(clients):
-        after, _ = alone.next(state_without_norm(state), [one], clients=[number])
-        before = state.parameters
-        found.append({n: np.asarray(before[n] - after.parameters[n]) for n in before})
+    for client in clients:
+        local = module()
+        learning.load(local, state)
+        optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+        x, y = torch.tensor(client["x"]), torch.tensor(client["y"])
+        for start in range(0, len(y), 2):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(
+                local(x[start : start + 2]), y[start : start + 2]
+            ).backward()
+            optimizer.step()
+        after = {name: parameter.detach().numpy() for name, parameter in local.named_parameters()}
+        found.append({n: np.asarray(state.parameters[n]) - after[n] for n in after})
     return found
 
 
-def state_without_norm(state: Any) -> Any:
-    plain = learning.fed_avg(module(), batch_size=2).initialize()
-    return type(state)(**{**vars(plain), "parameters": state.parameters})
-
-
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_the_norm_follows_the_quantile(chunk: int) -> None:
     quantile, rate, norm = 0.6, 0.3, 0.05
@@ -109,3 +113,29 @@ def test_the_noise_has_the_deviation_that_the_count_leaves() -> None:
 def test_numbers_out_of_range_are_refused(options: Any) -> None:
     with pytest.raises(ValueError):
         aggregators.adaptive_dp_gaussian(**options)
+
+
+def test_an_aggregator_of_ones_own_sees_changes_by_name() -> None:
+    class Momentum:
+        def initial(self) -> Any:
+            return {"bias": np.zeros(3, np.float32), "weight": np.zeros((3, 4), np.float32)}
+
+        def __call__(self, value: Any, weight: Any, key: Any, state: Any) -> Any:
+            new = state * 0.5 + federated_mean(value, weight)
+            return {"weight": new["weight"], "bias": new.bias}, new
+
+    torch.manual_seed(0)
+    process = learning.fed_avg(module(), batch_size=2, aggregator=Momentum())
+    state = process.initialize()
+    weights = np.array(COUNTS) / sum(COUNTS)
+    momentum = {"weight": 0.0, "bias": 0.0}
+    wanted = dict(state.parameters)
+    for _ in range(2):
+        sent = changes(state, data())
+        state, _ = process.next(state, data())
+        for name in momentum:
+            mean = sum(w * one[name] for w, one in zip(weights, sent, strict=True))
+            momentum[name] = 0.5 * momentum[name] + mean
+            wanted[name] = wanted[name] - momentum[name]
+    for name in momentum:
+        np.testing.assert_allclose(state.parameters[name], wanted[name], rtol=1e-5, atol=1e-6)

@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 
 from calque import federated as fed
+from calque.federated import learning
 from calque.federated.learning import aggregators
 
 RNG = np.random.default_rng(0)
@@ -128,3 +130,39 @@ def test_parameters_out_of_range_are_refused(make: Any) -> None:
 def test_noise_is_not_negative() -> None:
     with pytest.raises(ValueError, match="at least 0, not -1"):
         aggregators.dp_gaussian(-1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "message"),
+    [
+        (lambda value, weight, key: value, "takes a value at SERVER"),
+        (lambda value, weight, key: fed.federated_sum(weight), "the aggregator gives float32 for"),
+        (
+            lambda value, weight, key: {n: fed.federated_sum(weight) for n in ("bias", "weight")},
+            "the aggregator gives <bias=float32,weight=float32> for",
+        ),
+        ("mean", r"an aggregator is a function of .value, weight, key."),
+    ],
+)
+def test_what_does_not_join_the_changes_is_refused(aggregator: Any, message: str) -> None:
+    data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}]
+
+    def one_round() -> None:
+        process = learning.fed_avg(torch.nn.Linear(2, 2), aggregator=aggregator)
+        process.next(process.initialize(), data)
+
+    with pytest.raises(TypeError, match=message):
+        one_round()
+
+
+def test_the_order_of_an_aggregators_fields_does_not_matter() -> None:
+    def mean(value: Any, weight: Any, key: Any) -> Any:
+        return {name: fed.federated_mean(value[name], weight) for name in ("weight", "bias")}
+
+    data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}]
+    module, states = torch.nn.Linear(2, 2), []
+    for aggregator in (mean, None):
+        process = learning.fed_avg(module, aggregator=aggregator)
+        states.append(process.next(process.initialize(), data)[0].parameters)
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][name])

@@ -85,6 +85,7 @@ def rounds(process: learning.IterativeProcess, data: Any, count: int = 3) -> lea
 COMMON = {"batch_size": BATCH, "epochs": EPOCHS}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 def test_fed_avg(weighting: Any, chunk: int) -> None:
@@ -124,6 +125,7 @@ def test_fed_sgd_is_gradient_descent_on_all_examples() -> None:
     agree(rounds(process, data), params)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -165,6 +167,7 @@ def test_clients_may_use_any_optimizer() -> None:
     agree(rounds(process, data, 1), average(results, [6, 3]), rtol=1e-3)
 
 
+@pytest.mark.conformance
 def test_scaffold_with_sampled_clients() -> None:
     module, data = make_model(), make_data()
     process = learning.scaffold(
@@ -347,6 +350,12 @@ def test_numbers_of_clients_are_integers() -> None:
         process.next(process.initialize(), make_data(), clients=[0.1, 0.5, 2.0, 3.0])
 
 
+def test_numbers_of_clients_are_not_negative() -> None:
+    process = learning.fed_avg(make_model(), **COMMON)
+    with pytest.raises(ValueError, match="numbers of clients are from 0"):
+        process.next(process.initialize(), make_data(), clients=[0, 1, 2, -1])
+
+
 @pytest.mark.parametrize("clients", [[0, 0, 1, 2], [0, 1], [0, 1, 2, 4]])
 def test_numbers_of_clients_are_checked(clients: list[int]) -> None:
     process = learning.scaffold(make_model(), clients=4, **COMMON)
@@ -354,6 +363,7 @@ def test_numbers_of_clients_are_checked(clients: list[int]) -> None:
         process.next(process.initialize(), make_data(), clients=clients)
 
 
+@pytest.mark.conformance
 def test_a_fraction_of_the_clients_drops_out_as_if_it_had_not_been_asked() -> None:
     data = make_data((5, 4, 8, 3, 6, 7, 2, 9))
     process = learning.fed_avg(make_model(), **COMMON, failing=0.25)

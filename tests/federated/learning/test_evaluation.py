@@ -1,6 +1,7 @@
 """A model that each client fits first, against a plain loop of PyTorch."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from calque.errors import ClientError
 from calque.federated import learning
 
 
@@ -68,3 +70,71 @@ def test_clients_of_both_data_are_the_same() -> None:
     fitted = learning.PersonalizedEvaluation(model)
     with pytest.raises(TypeError, match="of 2 and 3 clients"):
         fitted(state, make_data((1, 2), 0), make_data((1, 2, 3), 0))
+
+
+class Scores(nn.Module):
+    """Scores that are what is given, in a dict if asked for."""
+
+    def __init__(self, *, named: bool = False) -> None:
+        super().__init__()
+        self.named = named
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        return {"scores": x} if self.named else x
+
+
+def accuracy(shape: tuple[int, ...], y: np.ndarray, loss: Any, *, named: bool = False) -> Any:
+    """What is found of two clients with random scores of a shape, and the scores."""
+    x = np.random.default_rng(3).normal(size=(len(y), *shape)).astype(np.float32)
+    data = [{"x": x[:2], "y": y[:2]}, {"x": x[2:], "y": y[2:]}]
+    module = Scores(named=named)
+    return learning.Evaluation(module, loss)(learning.fed_avg(module).initialize(), data), x
+
+
+def zero_loss(output: Any, y: torch.Tensor) -> torch.Tensor:
+    return (y * 0.0).flatten(1).sum(1) if y.ndim > 1 else y * 0.0
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((5, 4), 1), ((4, 5), 2), ((5, 4, 4), 1)])
+def test_classes_are_on_the_axis_that_the_target_lacks(shape: tuple[int, ...], axis: int) -> None:
+    places = shape[: axis - 1] + shape[axis:]
+    y = np.random.default_rng(4).integers(0, 5, (6, *places))
+    found, x = accuracy(shape, y, zero_loss)
+    np.testing.assert_allclose(found["accuracy"], (x.argmax(axis) == y).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (1, 4), (5, 2)])
+def test_there_is_no_accuracy_where_it_is_not_clear_what_are_classes(shape: Any) -> None:
+    found, _ = accuracy(shape, np.ones((6, 4), np.int64), zero_loss)
+    assert "accuracy" not in found
+
+
+def test_one_score_for_each_example_is_none_for_classes() -> None:
+    found, _ = accuracy((1,), np.array([0, 1, 0, 0, 1, 0]), zero_loss)
+    assert "accuracy" not in found
+
+
+def test_there_is_no_accuracy_of_outputs_that_are_no_tensors() -> None:
+    found, _ = accuracy((3,), np.array([0, 1, 0, 0, 1, 2]), zero_loss, named=True)
+    assert set(found) == {"loss", "examples"}
+
+
+def test_negative_targets_count_for_nothing() -> None:
+    found, x = accuracy((3,), y := np.array([0, -100, 1, 2, -100, 1]), None)
+    np.testing.assert_allclose(found["accuracy"], (x.argmax(1) == y)[y >= 0].mean(), rtol=1e-6)
+    padded = np.array([[0, 1, -100], [2, -100, -100], [1, 1, 1], [-100] * 3])
+    found, x = accuracy((5, 3), padded, zero_loss)
+    hits = (x.argmax(1) == padded) & (padded >= 0)
+    rows = hits[:3].sum(1) / (padded[:3] >= 0).sum(1)
+    np.testing.assert_allclose(found["accuracy"], rows.mean(), rtol=1e-6)
+
+
+def test_clients_fit_no_batches_that_are_filled_up_where_examples_depend_on_each_other() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    state = learning.fed_avg(model).initialize()
+    own, test = make_data((4, 6), 0), make_data((2, 3), 1)
+    fitted = learning.PersonalizedEvaluation(model, batch_size=4)
+    with pytest.raises(ClientError, match="client 1 has 6 examples, which are no whole batches"):
+        fitted(state, own, test)
+    dropped = learning.PersonalizedEvaluation(model, batch_size=4, drop_remainder=True)
+    assert np.isfinite(dropped(state, own, test)["loss"])

@@ -57,6 +57,7 @@ def test_text_is_made_numbers_by_the_user(tmp_path: Path) -> None:
     [
         ({"a": numbers(2)}, [3], "has .2. examples, not 3"),
         ({"a": {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}}, None, "make no array"),
+        ({"a": {"x": [[1.0]], "y": [3_000_000_000]}}, None, "'a' have integers that int32 cannot"),
     ],
 )
 def test_files_that_are_wrong_name_the_client(
@@ -77,3 +78,28 @@ def test_a_client_in_two_files_is_refused(tmp_path: Path) -> None:
 def test_a_directory_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no files"):
         learning.load_leaf(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"users": ["a"], "num_samples": [1]}', "[]"])
+def test_a_file_in_another_format_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json is not in LEAF's format"):
+        learning.load_leaf(tmp_path)
+
+
+def test_clients_with_whole_numbers_or_no_examples_are_like_the_others(tmp_path: Path) -> None:
+    whole = {"x": [[1, 2]], "y": [1]}
+    write(tmp_path / "a.json", {"a": whole, "b": numbers(2), "c": {"x": [], "y": []}})
+    found = learning.load_leaf(tmp_path / "a.json")
+    assert [one["x"].shape for one in found.values()] == [(1, 2), (2, 2), (0, 2)]
+    assert {one["x"].dtype.name for one in found.values()} == {"float32"}
+    assert {one["y"].dtype.name for one in found.values()} == {"int32"}
+    write(tmp_path / "a.json", {"a": {"x": [[2**24 + 1, 0]], "y": [1]}, "b": numbers(2)})
+    with pytest.raises(ClientError, match="'a' have integers that float32 cannot hold"):
+        learning.load_leaf(tmp_path / "a.json")
+
+
+def test_a_number_that_is_infinite_in_float32_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", {"a": {"x": [[1e300]], "y": [1]}})
+    with pytest.raises(ClientError, match="'a' have numbers that float32 cannot hold"):
+        learning.load_leaf(tmp_path / "a.json")

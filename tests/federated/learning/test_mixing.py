@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from calque import federated as fed
 from calque.federated import learning
+from calque.federated.learning.mixing import made_up, mixes_examples
 
 
 class MovingMean(nn.Module):
@@ -63,6 +64,7 @@ def examples(count: int) -> list[dict[str, np.ndarray]]:
     return [{"x": x, "y": rng.integers(0, 3, count)}]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MIXING)
 def test_batches_that_cannot_be_filled_up_are_refused(name: str) -> None:
     make, loss = MIXING[name]
@@ -79,3 +81,11 @@ def test_batches_of_examples_that_stand_alone_are_filled_up(name: str) -> None:
     process = learning.fed_avg(module, batch_size=3)
     _, metrics = process.next(process.initialize(), examples(5))
     assert int(metrics["examples"]) == 5
+
+
+@pytest.mark.parametrize("name", [*MIXING, *APART])
+def test_made_up_examples_tell_it_too(name: str) -> None:
+    make, loss = MIXING.get(name) or (APART[name], None)
+    model = learning.Model(nn.Sequential(make(), nn.Linear(4, 3)), loss)
+    rows = made_up(fed.to_type("<x=float32[4],y=int32>"), 2)
+    assert mixes_examples(model, model.parameters, model.buffers, rows, 3) == (name in MIXING)

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -124,6 +125,67 @@ def test_several_inputs_and_a_loss_of_ones_own() -> None:
     assert "accuracy" not in learning.Evaluation(module, lambda o, y: (o - y) ** 2)(state, data)
 
 
+def test_buffers_that_no_client_changes_stay_exactly_as_they_are() -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return super().forward(torch.softmax(x + self.mask, -1))
+
+    module = Masked(4, 3)
+    module.register_buffer("mask", torch.tensor([0.0, -float("inf"), 0.0, 3e38]))
+    module.register_buffer("indices", torch.tensor([2**24 + 1, -3]))
+    module.register_buffer("flags", torch.tensor([True, False]))
+    process = learning.fed_avg(module, batch_size=4, chunk=2)
+    state, _ = process.next(process.initialize(), classified(5, 0, 7))
+    for name, buffer in module.named_buffers():
+        np.testing.assert_array_equal(state.buffers[name], buffer)
+
+
+def test_counts_of_batches_are_rounded() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    process = learning.fed_avg(module, batch_size=2)
+    state, _ = process.next(process.initialize(), classified(2, 4))
+    assert int(state.buffers["0.num_batches_tracked"]) == 2  # (2 * 1 + 4 * 2) / 6 is 1.67
+
+
+def test_constants_of_a_forward_and_a_loss_may_be_on_the_cpu() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Embedding(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return (x[..., None] * self.places(torch.arange(x.shape[1]))).mean(1)
+
+    rates = torch.tensor([1.0, 2.0, 0.5])
+
+    def loss(output: Any, target: Any) -> Any:
+        return F.cross_entropy(output, target, weight=rates, reduction="none")
+
+    module, (data,) = Placed(), classified(5)
+    process = learning.fed_avg(module, loss, batch_size=5)
+    state, _ = process.next(process.initialize(), [data])
+    loss(module(torch.tensor(data["x"])), torch.tensor(data["y"])).mean().backward()
+    weight = module.places.weight
+    expected = (weight - 0.1 * weight.grad).detach()  # type: ignore[operator]
+    np.testing.assert_allclose(state.parameters["places.weight"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_of_another_process_is_refused() -> None:
+    data = classified(4)
+    process = learning.fed_avg(nn.Linear(4, 3))
+    others = [learning.fed_avg(nn.Linear(4, 2)), learning.scaffold(nn.Linear(4, 3), clients=1)]
+    for other in others:
+        with pytest.raises(ValueError, match="another model or algorithm"):
+            process.next(other.initialize(), data)
+    with pytest.raises(TypeError, match="begins with a state, not with list"):
+        process.next(data, process.initialize())  # type: ignore[arg-type]
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a model is a torch\.nn\.Module"):
+        learning.fed_avg(nn.Linear)  # type: ignore[arg-type]
+
+
 def test_the_users_module_is_not_changed() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     before = copy.deepcopy(module.state_dict())
@@ -204,7 +266,7 @@ def test_a_loss_that_is_no_number_for_each_example_is_refused() -> None:
         process.next(process.initialize(), classified(5))
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}])
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}, {"epochs": 1.5}])
 def test_batches_that_cannot_be_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least one"):
         learning.fed_avg(nn.Linear(4, 3), **options)
@@ -267,3 +329,25 @@ def test_data_that_are_no_list_of_labelled_examples_are_refused() -> None:
             process.next(process.initialize(), wrong)
     with pytest.raises(ClientError, match="no x or no y"):
         learning.Evaluation(module)(process.initialize(), [{"x": client["x"]}])
+
+
+def test_training_in_double_precision_is_refused_where_jax_has_32_bits() -> None:
+    with jax.enable_x64(False), pytest.raises(TypeError, match="'weight' is of float64"):
+        learning.fed_avg(torch.nn.Linear(2, 2).double())
+    with jax.enable_x64(True):
+        learning.fed_avg(torch.nn.Linear(2, 2).double())
+
+
+def test_a_deep_copy_of_a_process_is_the_process() -> None:
+    process = learning.fed_avg(torch.nn.Linear(2, 2))
+    assert copy.deepcopy(process) is process
+
+
+def test_a_compiled_module_is_trained_and_loaded_as_the_one_it_was_made_of() -> None:
+    module = nn.Linear(3, 2)
+    compiled: Any = torch.compile(module)
+    data = [{"x": np.eye(3, dtype=np.float32), "y": np.array([0, 1, 0])}]
+    state, _ = (process := learning.fed_avg(compiled)).next(process.initialize(), data)
+    assert set(state.parameters) == {"weight", "bias"}
+    learning.load(compiled, state)
+    np.testing.assert_array_equal(module.weight.detach().numpy(), state.parameters["weight"])

@@ -1,5 +1,7 @@
 """Partitions hold every example once; draws repeat with their seed."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,3 +47,20 @@ def test_clients_are_drawn_without_replacement_and_again_for_the_same_round() ->
     assert not np.array_equal(drawn, sample_clients(50, 20, round=5, seed=1))
     with pytest.raises(ValueError, match="cannot take part"):
         sample_clients(3, 4, round=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "clients", "concentration", "said"),
+    [
+        (np.eye(5), 2, 1.0, r"not an array of shape \[5, 5\]"),
+        (LABELS, 0, 1.0, "0 clients"),
+        (LABELS, 2.5, 1.0, "2.5 clients"),
+        (LABELS, 2, 0.0, "a concentration of 0.0"),
+        (LABELS, 2, float("nan"), "a concentration of nan"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(
+    labels: Any, clients: Any, concentration: float, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        dirichlet(labels, clients, concentration, least=0)

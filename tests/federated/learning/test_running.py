@@ -57,3 +57,9 @@ def test_curves_are_a_picture(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "new" / "loss.svg").read_text()
     with pytest.raises(KeyError, match="no round of 'one' has 'test_loss'"):
         learning.plot_curves({"one": history}, tmp_path / "other.png", "test_loss")
+
+
+def test_a_round_without_participants_is_refused() -> None:
+    process, data, _ = parts()
+    with pytest.raises(ValueError, match="0 of 4 clients"):
+        learning.run(process, data, 1, participants=0, progress=False)

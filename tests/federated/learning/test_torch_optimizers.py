@@ -1,11 +1,13 @@
 """Optimizers of PyTorch on clients and servers step as they do in PyTorch."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn, optim
@@ -23,6 +25,12 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "AdamW": lambda p: optim.AdamW(p, lr=0.05, weight_decay=0.1),
     "NAdam": lambda p: optim.NAdam(p, lr=0.05),
     "RAdam": lambda p: optim.RAdam(p, lr=0.05),
+    "RAdam, maximizing": lambda p: optim.RAdam(
+        p, lr=0.05, betas=(0.8, 0.99), weight_decay=0.1, maximize=True
+    ),
+    "RAdam with decay": lambda p: optim.RAdam(
+        p, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True
+    ),
     "Adamax": lambda p: optim.Adamax(p, lr=0.05),
     "Adadelta": lambda p: optim.Adadelta(p, lr=0.5),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.05, centered=True),
@@ -43,7 +51,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
 def test_steps_are_pytorchs(name: str) -> None:
     rng = np.random.default_rng(0)
     start = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 2), (4,))]
-    gradients = [[rng.normal(size=p.shape).astype(np.float32) for p in start] for _ in range(4)]
+    gradients = [[rng.normal(size=p.shape).astype(np.float32) for p in start] for _ in range(9)]
 
     leaves = [torch.tensor(p, requires_grad=True) for p in start]
     theirs = OPTIMIZERS[name](leaves)
@@ -125,8 +133,146 @@ def test_parameters_are_given_in_the_order_of_the_module(side: str) -> None:
         np.testing.assert_allclose(state.parameters[name], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_an_optimizer_that_asks_for_a_closure_is_refused() -> None:
-    process = learning.fed_avg(nn.Linear(2, 2), client_optimizer=optim.LBFGS)
+def by_closures(model: nn.Module, client: Any, settings: dict[str, Any]) -> nn.Module:
+    """The model after two epochs, each of one step over all of a client's examples."""
+    own = copy.deepcopy(model)
+    optimizer = optim.LBFGS(own.parameters(), **settings)
+    x, y = torch.tensor(client["x"]), torch.tensor(client["y"])
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(own(x), y)
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return own
+
+
+def linear_model_and_data(*sizes: int) -> tuple[nn.Linear, list[dict[str, Any]]]:
+    """A model of three classes, and the examples of clients of these sizes."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    data = [
+        {"x": rng.normal(size=(n, 4)).astype(np.float32), "y": rng.integers(0, 3, n)} for n in sizes
+    ]
+    return nn.Linear(4, 3), data
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lr": 0.2, "max_iter": 4},
+        {"lr": 1.0, "max_iter": 4, "line_search_fn": "strong_wolfe"},
+        pytest.param({"lr": 0.1, "max_iter": 6, "history_size": 2}, marks=pytest.mark.conformance),
+        pytest.param({"lr": 0.2, "max_iter": 7, "max_eval": 5}, marks=pytest.mark.conformance),
+        pytest.param({"lr": 0.2, "tolerance_change": 3e-2}, marks=pytest.mark.conformance),
+        pytest.param({"lr": 0.2, "tolerance_grad": 0.1}, marks=pytest.mark.conformance),
+    ],
+    ids=str,
+)
+def test_lbfgs_asks_for_the_clients_loss_as_often_as_pytorchs(settings: dict[str, Any]) -> None:
+    """On a convex loss and all of a client's examples: elsewhere it makes much of each rounding."""
+    model, data = linear_model_and_data(12, 7)
+    process = learning.fed_avg(
+        model, client_optimizer=lambda p: optim.LBFGS(p, **settings), batch_size=12, epochs=2
+    )
+    state, _ = process.next(process.initialize(), data)
+    wanted: dict[str, Any] = {name: 0.0 for name, _ in model.named_parameters()}
+    for client in data:
+        own = by_closures(model, client, settings)
+        for name, p in own.named_parameters():
+            wanted[name] += p.detach() * len(client["y"]) / 19
+    for name, p in wanted.items():
+        np.testing.assert_allclose(state.parameters[name], p, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.conformance
+def test_lbfgs_minimizes_with_the_proximal_term() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    rng = np.random.default_rng(0)
+    client = {"x": rng.normal(size=(12, 4)).astype(np.float32), "y": rng.integers(0, 3, 12)}
+    settings = {"line_search_fn": "strong_wolfe", "max_iter": 4}
+    process = learning.fed_prox(
+        model,
+        proximal=0.5,
+        client_optimizer=lambda p: optim.LBFGS(p, **settings),
+        batch_size=12,
+    )
+    state, metrics = process.next(process.initialize(), [client])
+
+    own = copy.deepcopy(model)
+    optimizer = optim.LBFGS(own.parameters(), **settings)
+    x, y = torch.tensor(client["x"]), torch.tensor(client["y"])
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        pairs = zip(own.parameters(), model.parameters(), strict=True)
+        away = sum(((a - b.detach()) ** 2).sum() for a, b in pairs)
+        loss = F.cross_entropy(own(x), y) + 0.25 * away
+        loss.backward()
+        return loss
+
+    before = F.cross_entropy(own(x), y).item()
+    optimizer.step(closure)  # type: ignore[arg-type]
+    assert float(metrics["loss"]) == pytest.approx(before, rel=1e-5)
+    for name, p in own.named_parameters():
+        np.testing.assert_allclose(state.parameters[name], p.detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "error", "message"),
+    [
+        (lambda p: optim.LBFGS(p, line_search_fn="armijo"), 1.0, RuntimeError, "strong_wolfe"),
+        (optim.LBFGS, optim.LBFGS, TypeError, "gradients only"),
+    ],
+    ids=["another line search", "on the server"],
+)
+def test_lbfgs_is_refused_where_it_cannot_ask(
+    client: Any, server: Any, error: type[Exception], message: str
+) -> None:
     data = [{"x": np.ones((2, 2), np.float32), "y": np.array([0, 1])}]
-    with pytest.raises(TypeError, match="closure"):
+
+    def trained() -> None:
+        model = nn.Linear(2, 2)
+        process = learning.fed_avg(model, client_optimizer=client, server_optimizer=server)
         process.next(process.initialize(), data)
+
+    with pytest.raises(error, match=message):
+        trained()
+
+
+@pytest.mark.conformance
+def test_an_optimizer_that_searches_along_a_line_asks_for_the_clients_loss() -> None:
+    optimizer: Any = optax.lbfgs(memory_size=1)
+    model, data = linear_model_and_data(6, 6)
+    process = learning.fed_avg(model, client_optimizer=optimizer, batch_size=6, epochs=2)
+    state, _ = process.next(process.initialize(), data)
+    wanted = {name: 0.0 for name, _ in model.named_parameters()}
+
+    @jax.jit
+    def trained(params: Any, x: Any, y: Any) -> Any:
+        def loss(p: Any) -> Any:
+            scores = jax.nn.log_softmax(x @ p["weight"].T + p["bias"])
+            return -jnp.take_along_axis(scores, y[:, None], 1).mean()
+
+        def step(carry: Any, _: Any) -> Any:
+            params, kept = carry
+            value, gradient = jax.value_and_grad(loss)(params)
+            updates, kept = optimizer.update(
+                gradient, kept, params, value=value, grad=gradient, value_fn=loss
+            )
+            return (optax.apply_updates(params, updates), kept), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), length=2)[0][0]
+
+    start = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+    for client in data:
+        y = client["y"]
+        params = trained(start, client["x"], y)
+        for name in wanted:
+            wanted[name] += np.asarray(params[name]) * len(y) / 12
+    for name, value in wanted.items():
+        np.testing.assert_allclose(state.parameters[name], value, rtol=1e-4, atol=1e-4)

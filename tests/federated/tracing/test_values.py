@@ -1,5 +1,6 @@
 """What a traced function can do with values, and the AST that it leaves."""
 
+import copy
 import re
 from typing import Any
 
@@ -364,3 +365,58 @@ def test_an_index_out_of_bounds_is_refused(index: Any) -> None:
 def test_an_index_that_is_a_value_is_refused_with_a_remedy() -> None:
     with pytest.raises(FederatedTypeError, match="local function of both"):
         fed.computation("float32[3]@SERVER", "int32@SERVER")(lambda x, i: x[i])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [np.mean, np.sum, np.max, np.asarray, np.ones_like, np.shape, lambda x: np.stack([x, x])],
+)
+def test_a_function_of_numpy_is_refused(function: Any) -> None:
+    """Without that, numpy takes a value for a single object: `np.mean(x)` would be `x`."""
+    with pytest.raises(TraceError, match="numpy|array"):
+        fed.computation("{float32}@CLIENTS")(lambda x: function(x))
+
+
+@pytest.mark.parametrize(
+    "function", [torch.sin, torch.nn.functional.relu, lambda x: torch.stack([x, x])]
+)
+def test_a_function_of_torch_is_refused(function: Any) -> None:
+    with pytest.raises(FederatedTypeError, match="passed to torch's"):
+        fed.computation("{float32}@CLIENTS")(lambda x: function(x))
+
+
+def test_a_value_is_printed_and_not_formatted_as_a_number() -> None:
+    with pytest.raises(TraceError, match="formatted by '.2f'"):
+        fed.computation("float32")(lambda x: f"{x:.2f}")
+    fed.computation("float32")(lambda x: (x, f"{x}")[0])
+
+
+def test_a_copy_of_a_value_is_the_value() -> None:
+    @fed.computation("<a=int32>@SERVER")
+    def copied(x: Any) -> Any:
+        return copy.deepcopy([x, copy.copy(x)])
+
+    assert str(copied.type_signature.result) == "<<a=int32>@SERVER,<a=int32>@SERVER>"
+
+
+def test_a_field_cannot_be_named_by_a_number() -> None:
+    with pytest.raises(FederatedTypeError, match="1 names no field"):
+        fed.computation("int32")(lambda x: {1: x})
+    with pytest.raises(FederatedTypeError, match="1 names no field"):
+        fed.type_of({1: 2.0})
+
+
+def test_a_number_that_the_dtype_cannot_hold_is_an_error_that_shows_both() -> None:
+    with pytest.raises(FederatedTypeError, match="int32 and 2147483648"):
+        fed.computation("int32")(lambda x: x + 2**31)
+
+
+def test_sizes_that_do_not_fit_at_run_time_name_the_line_of_the_operator() -> None:
+    @fed.computation("{float32[?]}@CLIENTS", "{float32[?]}@CLIENTS")
+    def product(a: Any, b: Any) -> Any:
+        return fed.federated_sum(a * b)
+
+    line = product.__wrapped__.__code__.co_firstlineno + 2
+    said = rf"{__file__}:{line} in product: the operator 'mul' .* float32\[3\] and float32\[4\]"
+    with pytest.raises(fed.FederatedTypeError, match=said):
+        product(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))

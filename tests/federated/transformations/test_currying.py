@@ -2,10 +2,12 @@
 
 import pytest
 
+from calque.errors import InternalError
 from calque.federated import building_blocks as bb
 from calque.federated import to_type
 from calque.federated.building_blocks import free_references, same, verify
-from calque.federated.transformations import transform, uncurry
+from calque.federated.transformations import RULES, transform, uncurry
+from calque.federated.transformations.currying import is_uncurried
 
 INT, REAL = to_type("int32"), to_type("float32")
 
@@ -42,6 +44,7 @@ def test_a_call_with_both_is_a_call_of_a_call(name: str) -> None:
     apart = bb.Call(bb.Call(curried, first), second)
     together = bb.Call(whole, struct(first, second))
     assert same(transform(apart), transform(together))
+    assert same(transform(curried, "uncurry"), whole)
 
 
 def test_three_functions_become_one() -> None:
@@ -55,3 +58,23 @@ def test_three_functions_become_one() -> None:
 )
 def test_anything_else_stays(block: bb.BuildingBlock) -> None:
     assert uncurry(block) is block
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "(<int32,float32> -> int32)",
+        "(<float32,int32> -> bool)",
+        "(<int32> -> bool)",
+        "(int32 -> bool)",
+        "bool",
+    ],
+)
+def test_a_rule_that_uncurries_to_another_type_is_a_fault(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_uncurried(to_type("(int32 -> (float32 -> bool))"), to_type(after))
+    wrong = bb.Lambda("x", to_type("bool"), ref("x", to_type("bool")))
+    monkeypatch.setitem(RULES, "uncurry", lambda block: wrong)
+    with pytest.raises(InternalError, match="'uncurry' changed"):
+        transform(CURRIED["plain"], "uncurry")

@@ -225,6 +225,7 @@ def test_every_rule_is_in_the_table() -> None:
     assert set(transformations.NORMAL_FORM) <= set(RULES)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["float32@SERVER", "{float32}@CLIENTS"])
 def test_programs_may_be_longer_than_python_recurses(kind: str) -> None:
     count = sys.getrecursionlimit()

@@ -85,6 +85,20 @@ def test_an_instance_of_a_dataclass_is_a_struct_of_its_values() -> None:
     assert str(to_type(point)) == "<x=float16,y=int8[3]>"
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (Point(1, (2, [0.5])), "<x=int32,y=<int32,<float32>>>"),  # type: ignore[arg-type]
+        (Pair(True, {"a": 1.0, "b": np.zeros(2)}), "<first=bool,second=<a=float32,b=float64[2]>>"),
+        (Pair("int32*", (np.int8, [2])), "<first=int32*,second=int8[2]>"),
+        (tuple[int, tuple[float, bool]], "<int32,<float32,bool>>"),
+    ],
+    ids=str,
+)
+def test_numbers_of_instances_and_tuples_of_types_are_structs(spec: object, expected: str) -> None:
+    assert str(to_type(spec)) == expected
+
+
 @pytest.mark.parametrize("spec", [3, None, object(), lambda: 1, {"a": None}, np.dtype("U3")])
 def test_what_describes_no_type_is_refused(spec: object) -> None:
     with pytest.raises(FederatedTypeError):
@@ -174,6 +188,15 @@ def test_named_tuples_describe_types_by_their_annotations() -> None:
     bare = collections.namedtuple("bare", "a b")
     with pytest.raises(FederatedTypeError, match="'a' of bare has no annotation"):
         to_type(bare)
+
+
+class Nested(NamedTuple):
+    point: "Point"
+    variable: "Unknown"  # type: ignore[name-defined]
+
+
+def test_an_annotation_as_text_names_a_class_before_a_variable() -> None:
+    assert str(to_type(Nested)) == "<point=<x=float32,y=float32[2]>,variable=Unknown>"
 
 
 def test_placed_types_are_made_of_what_describes_types() -> None:

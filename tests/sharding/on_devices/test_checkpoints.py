@@ -1,14 +1,17 @@
 """`torch.distributed.checkpoint` of tensors spread over a mesh."""
 
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
+import calque
 from calque import sharding as sh
-from calque.sharding import P, checkpoints
+from calque.sharding import P, along, checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -78,3 +81,39 @@ def test_no_copy_on_the_host_is_larger_than_a_part(
 def test_tensors_without_a_placement_have_none_of_it() -> None:
     for tensor in (torch.ones(3), torch.ones(3, device="jax")):
         assert not hasattr(tensor, "__create_write_items__")
+
+
+def test_safetensors_write_whole_tensors_and_load_where_they_lie(tmp_path: Path) -> None:
+    files = pytest.importorskip("safetensors.torch")
+    sh.mesh(dp=8)
+    model = sh.shard_module(nn.Linear(16, 64).to("jax"), {"*": along("dp")})
+    files.save_file(model.state_dict(), tmp_path / "file")
+    found = files.load_file(tmp_path / "file")
+    assert torch.equal(found["weight"], model.weight.detach().cpu())
+    before = sh.placement(model.weight)
+    model.load_state_dict({name: value + 1 for name, value in found.items()})
+    assert torch.equal(model.weight.detach().cpu(), found["weight"] + 1)
+    assert sh.placement(model.weight) == before
+
+
+@pytest.mark.conformance  # orbax takes long to import
+@pytest.mark.filterwarnings("ignore")
+def test_orbax_writes_parts_and_reads_them_for_another_mesh(tmp_path: Path) -> None:
+    orbax: Any = pytest.importorskip("orbax.checkpoint")
+    sh.mesh(dp=8)
+    model = sh.shard_module(nn.Linear(16, 64).to("jax"), {"*": along("dp")})
+    arrays = {name: calque.to_jax(value) for name, value in model.state_dict().items()}
+    assert all(not array.is_fully_replicated for array in arrays.values())
+    with orbax.StandardCheckpointer() as files:
+        files.save(tmp_path / "made", arrays)
+        files.wait_until_finished()
+        sh.mesh(dp=4, tp=2)
+        plan = {"weight": P("tp", "dp"), "bias": P("tp")}
+        other = sh.shard_module(nn.Linear(16, 64).to("jax"), plan)
+        wanted = {name: calque.to_jax(value) for name, value in other.state_dict().items()}
+        abstract = jax.tree.map(orbax.utils.to_shape_dtype_struct, wanted)
+        found = files.restore(tmp_path / "made", abstract)
+    other.load_state_dict({name: calque.to_torch(array) for name, array in found.items()})
+    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours.cpu(), theirs.cpu())
+    assert sh.placement(other.weight).spec == P("tp", "dp")

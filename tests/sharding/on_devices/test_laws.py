@@ -247,6 +247,24 @@ def test_a_loaded_optimizer_has_its_state_where_the_parameters_are() -> None:
         assert spec_of(state["exp_avg"]) == P("dp")
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_optimizer_loads_a_file_to_where_the_parameters_are(device: str | None) -> None:
+    sh.mesh(dp=8)
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(sh.shard(torch.randn(8, 16), P("dp"))).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    again = torch.optim.AdamW(model.parameters())
+    again.load_state_dict(torch.load(file, map_location=device))
+    for parameter, state in again.state.items():
+        assert sh.placement(state["exp_avg"]) == sh.placement(parameter)
+        assert state["exp_avg"].cpu().equal(optimizer.state[parameter]["exp_avg"].cpu())
+        assert sh.placement(state["step"]) is None
+
+
 def test_an_unplaced_tensor_goes_along_and_one_of_a_single_device_too(x: Tensor) -> None:
     there = calque.to_torch(jax.device_put(jax.numpy.ones((8, 8)), jax.devices()[3]))
     here = calque.to_torch(jax.device_put(jax.numpy.ones((8, 8)), jax.devices()[0]))

@@ -116,10 +116,11 @@ def reference() -> tuple[list[float], dict[str, Tensor]]:
 
 
 def cases() -> list[Any]:
-    """Every way in every mode; the slow ones only with `-m conformance`."""
+    """Every way in every mode; most of them, parts of the others, only with `-m conformance`."""
     slow = pytest.mark.conformance
+    kept = {(way, "jit") for way in ("TP+SP", "HSDP")}
     return [
-        pytest.param(way, kind, marks=() if kind == "jit" or way == "FSDP+TP" else slow)
+        pytest.param(way, kind, marks=() if way == "FSDP+TP" or (way, kind) in kept else slow)
         for way in WAYS
         for kind in ("jit", "eager", "compile")
     ]
@@ -219,7 +220,7 @@ def test_placements_are_part_of_the_signature_and_of_the_guards() -> None:
     assert "spread as" in product.history[1]
     sh.shard(weight, P("dp"))
     results += [product(sh.shard(x, P())), product(sh.shard(x, P()))]
-    assert product.history[4:] == ["a tensor of the state was spread over devices in another way"]
+    assert product.history[4:] == ["a tensor of the state is spread over devices differently"]
     assert all(result.eq(16).all() for result in results)
 
 
@@ -277,3 +278,18 @@ def test_state_that_a_step_makes_lies_where_its_parameter_lies(name: str, before
             if isinstance(value, Tensor) and value.shape == ours.shape:
                 assert sh.placement(value) == sh.placement(ours)
     assert sh.memory(model, optimizers[0]).share < 0.14
+
+
+def test_a_model_of_which_a_part_is_spread_is_traced_once() -> None:
+    sh.mesh(tp=8)
+    torch.manual_seed(0)
+    on_cpu = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16))
+    model = copy.deepcopy(on_cpu).to("jax")
+    sh.shard(model[1].weight, P("tp"))
+    steps = [step_of(m, torch.optim.AdamW(m.parameters())) for m in (model, on_cpu)]
+    jitted = calque.jit(steps[0])
+    for _ in range(3):
+        x = torch.randn(4, 2, 16)
+        assert jitted(x.to("jax")).item() == pytest.approx(steps[1](x).item(), rel=0, abs=5e-7)
+    assert jitted.history == ["first call"]
+    assert sh.placement(model[0].weight).spec == P()

@@ -282,3 +282,108 @@ def test_a_global_variable_is_not_assigned_by_a_graph() -> None:
     program(torch.ones(2))
     with pytest.raises(calque.TraceError, match="last"):
         calque.record(program, torch.ones(2)).graph()
+
+
+@torch.jit.script
+def _by_size(x: Tensor) -> Tensor:
+    y = x.new_zeros(x.size(0))
+    for i in range(x.size(0)):
+        y[i] = x[i] * i
+    return y
+
+
+def _in_vmap(x: Tensor) -> Tensor:
+    return torch.func.vmap(lambda row: row * row.shape[0])(x)
+
+
+def _of_a_closure(x: Tensor) -> Tensor:
+    found = x[x > 0]
+    return torch.func.vmap(lambda row: row * found.numel())(x)
+
+
+@pytest.mark.parametrize(
+    ("program", "first", "other"),
+    [
+        (_by_size, torch.ones(3), torch.ones(5)),
+        (_in_vmap, torch.ones(2, 3), torch.ones(2, 4)),
+        (_of_a_closure, torch.tensor([1.0, -1.0]), torch.ones(2)),
+    ],
+)
+def test_shapes_that_no_mode_sees_asked_for_are_checked(
+    program: Any, first: Tensor, other: Tensor
+) -> None:
+    graph = calque.record(program, first).graph()
+    assert torch.equal(graph(first), program(first))
+    with pytest.raises(calque.TraceError, match="shape"):
+        graph(other)
+
+
+class _Scripts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer: Any = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def test_methods_that_a_scripted_module_looks_up_are_no_change() -> None:
+    model, x = _Scripts(), torch.randn(2, 3)
+    graph = calque.record(model, x).graph()
+    assert torch.equal(graph(x + 1), model(x + 1))
+
+
+def _backward(x: Tensor) -> Tensor:
+    y = x.detach().requires_grad_()
+    y.register_hook(lambda gradient: gradient * 3)
+    (y * y).sum().backward()
+    assert y.grad is not None
+    return y.grad
+
+
+def _reads_in_a_hook(x: Tensor) -> Tensor:
+    y, seen = x.detach().requires_grad_(), x * 2
+    y.register_hook(lambda gradient: gradient * seen.sum().item())
+    return torch.autograd.grad((y * y).sum(), y)[0]
+
+
+def test_what_threads_of_autograd_do_is_no_call_of_the_program() -> None:
+    x = torch.tensor([1.0, 2.0], device="jax")
+    graph = calque.record(_backward, x).graph()
+    assert graph(x + 1).tolist() == [12.0, 18.0]
+    recording = calque.record(_reads_in_a_hook, x)
+    with pytest.raises(calque.TraceError, match="tensors of the run inside"):
+        recording.graph()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    ids: Tensor
+    more: dict[str, Any]
+    count: int = 2
+
+
+def test_operators_of_a_program_that_takes_a_data_class() -> None:
+    def program(batch: _Batch) -> Tensor:
+        return batch.ids * batch.count + batch.more["x"][0]
+
+    first, other = (_Batch(torch.randn(3), {"x": (torch.randn(3),)}) for _ in range(2))
+    graph = calque.record(program, first).graph("aten")
+    torch.testing.assert_close(graph(other), program(other))
+    with pytest.raises(calque.TraceError, match="count"):
+        graph(dataclasses.replace(other, count=3))
+
+
+def test_a_write_to_tensors_in_a_list_is_no_dead_code() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.clone()
+        torch._foreach_mul_([y], 2.0)
+        return y
+
+    for graph in (
+        calque.trace(program, torch.ones(2)),
+        calque.record(program, torch.ones(2)).graph(),
+    ):
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        assert graph(torch.ones(2)).tolist() == [2.0, 2.0]

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import calque
+from calque.graph import JaxInterpreter
 
 
 def scaled(x: Tensor) -> Tensor:
@@ -29,12 +31,12 @@ def test_a_guard_names_the_line_and_both_values() -> None:
     with pytest.raises(calque.TraceError) as raised:
         graph(torch.tensor([1.0, 2.0]))
     message = str(raised.value)
-    assert "test_escapes.py:14 in scaled" in message
+    assert "test_escapes.py:16 in scaled" in message
     assert "item gave 4.0, and now it gives 2.0" in message
 
 
 def test_strict_refuses_at_the_line() -> None:
-    with pytest.raises(calque.TraceError, match=r"test_escapes.py:14 in scaled: item reads"):
+    with pytest.raises(calque.TraceError, match=r"test_escapes.py:16 in scaled: item reads"):
         calque.record(scaled, torch.tensor([1.0, -4.0]), strict=True)
     recording = calque.record(torch.relu, torch.ones(2), strict=True)
     assert recording.escapes == []
@@ -127,12 +129,31 @@ def test_problems_are_listed_all_at_once() -> None:
         lambda x: x + x.tolist()[0],
         lambda x: x + x[0].item(),
         lambda x: x if "0" in repr(x) else x * 2,
-        lambda x: x + len(x[x == 0]),
+        lambda x: x * 2 if torch.allclose(x, x * 1) and x.sum() == 0 else x,
+        lambda x: torch.cond(x.sum() > 1, lambda y: y + 1, lambda y: y * 2, (x,)),
+        lambda x: x.add_(1) * int(x.sum()),
     ],
-    ids=["numpy", "tolist", "item", "repr", "mask"],
+    ids=["numpy", "tolist", "item", "repr", "allclose", "cond", "between writes"],
 )
-def test_what_depends_on_values_has_no_operators(program: Any) -> None:
-    recording = calque.record(program, torch.zeros(2))
+def test_a_graph_of_operators_has_the_guards_too(program: Any) -> None:
+    graph = calque.record(program, torch.zeros(2)).graph("aten")
+    x, y = torch.zeros(2), torch.zeros(2)
+    torch.testing.assert_close(graph(x), program(y))
+    torch.testing.assert_close(x, y)
+    other = torch.full((2,), 3.0)
+    with pytest.raises(calque.TraceError, match=r"test_escapes\.py:\d+ .*when this was recorded"):
+        graph(other)
+    assert other.tolist() == [3.0, 3.0]  # nothing is written before the guard
+
+
+def test_a_guard_of_operators_is_refused_where_arrays_have_no_values_yet() -> None:
+    graph = calque.record(lambda x: x * x.sum().item(), torch.ones(2)).graph("aten")
+    with pytest.raises(calque.TraceError, match="test_escapes.py"):
+        jax.jit(JaxInterpreter(graph))(jax.numpy.ones(2))
+
+
+def test_a_shape_that_depends_on_values_has_no_operators() -> None:
+    recording = calque.record(lambda x: x + len(x[x == 0]), torch.zeros(2))
     with pytest.raises(calque.TraceError, match="depends on values of tensors") as raised:
         recording.graph("aten")
     assert "test_escapes.py" in "".join(raised.value.__notes__)
@@ -152,3 +173,100 @@ def test_an_attribute_of_a_tensor_that_is_given_is_a_problem() -> None:
     assert recording.result.tolist() == [3.0, 3.0]
     with pytest.raises(calque.TraceError, match="argument a has the attribute scale"):
         recording.graph()
+
+
+@pytest.mark.parametrize(
+    ("program", "other"),
+    [
+        (lambda x: x * 2 if x.is_contiguous() else x * 3, torch.ones(4, 2).t()),
+        (lambda x: x * x.stride(0), torch.ones(4, 2).t()),
+        (lambda x: x * 2 if x.requires_grad else x * 3, torch.ones(2, 4, requires_grad=True)),
+    ],
+)
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_what_was_asked_of_an_input_is_checked_at_every_level(
+    level: Any, program: Any, other: torch.Tensor
+) -> None:
+    graph = calque.record(program, torch.ones(2, 4)).graph(level)
+    assert torch.equal(graph(torch.ones(2, 4)), program(torch.ones(2, 4)))
+    with pytest.raises(calque.TraceError):
+        graph(other)
+
+
+@pytest.mark.parametrize("trace", [calque.record, calque.trace])
+def test_operators_of_an_input_with_a_gradient_refuse_one_without(trace: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.requires_grad else x * 3
+
+    given = torch.ones(2, requires_grad=True)
+    traced = trace(program, given)
+    graph = traced.graph("aten") if trace is calque.record else calque.lower(traced, given)
+    assert graph(torch.ones(2, requires_grad=True)).tolist() == [2, 2]
+    with pytest.raises(calque.TraceError, match="requires_grad = True, called with False"):
+        graph(torch.ones(2))
+    assert JaxInterpreter(graph)(np.ones(2, np.float32)).tolist() == [2, 2]
+
+
+def test_operators_refuse_inputs_that_share_memory_with_one_that_is_written() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + y
+
+    graph = calque.record(program, torch.ones(3), torch.ones(3)).graph("aten")
+    assert graph(torch.ones(3), torch.ones(3)).tolist() == [3, 3, 3]
+    both = torch.ones(3)
+    with pytest.raises(calque.TraceError, match="share it"):
+        graph(both, both)
+    with pytest.raises(calque.TraceError, match="share it"):
+        graph(both, both.view(3))
+
+
+def test_a_strict_recording_raises_though_the_program_catches() -> None:
+    def program(x: Tensor) -> Tensor:
+        try:
+            return x * x.sum().item()
+        except Exception:
+            return x
+
+    with pytest.raises(calque.TraceError, match="item reads the value"):
+        calque.record(program, torch.ones(2), strict=True)
+
+
+def test_a_recording_of_a_program_that_raised_has_no_graph() -> None:
+    def program(x: Tensor) -> Tensor:
+        raise KeyError(str(x.relu().dim()))
+
+    with pytest.raises(KeyError) as caught:
+        calque.record(program, torch.ones(2))
+    recording: Any = caught.value.recording  # type: ignore[attr-defined]
+    assert "relu" in calque.show(recording).text()
+    with pytest.raises(calque.TraceError, match="has raised KeyError"):
+        recording.graph()
+
+
+@pytest.mark.parametrize("read", ["mean", "var"])
+def test_operators_refuse_an_input_that_shares_memory_with_a_buffer_that_is_written(
+    read: Any,
+) -> None:
+    norm = torch.nn.BatchNorm1d(3)
+    graph: Any = calque.record(norm, torch.ones(3, 3)).graph("aten")
+    assert graph(torch.ones(3, 3)).tolist() == [[0, 0, 0]] * 3
+    with pytest.raises(calque.TraceError, match="share it"):
+        graph(getattr(graph, f"running_{read}").expand(3, 3))
+
+
+def test_operators_refuse_to_write_to_a_parameter_that_is_given_as_an_input() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)
+            return x + self.scale
+
+    graph: Any = calque.record(Scaled(), torch.ones(3)).graph("aten")
+    assert graph(torch.ones(3)).tolist() == [3, 3, 3]
+    with pytest.raises(calque.TraceError, match="share it"):
+        graph(graph.scale)
+    assert graph.scale.tolist() == [1, 1, 1]

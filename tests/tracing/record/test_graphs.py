@@ -204,3 +204,50 @@ def test_inputs_with_defaults_are_the_same_after_pickling() -> None:
             torch.testing.assert_close(again(*given), f(*given))
     with pytest.raises(calque.TraceError, match="mask"):
         again(x, None)
+
+
+WEIGHT = torch.randn(4, 4)
+KEPT: dict[str, Tensor] = {}
+ATTENTION = nn.MultiheadAttention(4, 2, batch_first=True)
+
+
+class Reading(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * KEPT["scale"]
+
+
+class Hiding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = Reading()
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        KEPT["scale"] = w.sum()
+        result = self.reading(x)
+        KEPT.clear()
+        return result
+
+
+def attend(x: Tensor, w: Tensor) -> Tensor:
+    once = torch.func.functional_call(ATTENTION, {"out_proj.weight": w}, (x, x, x))[0]
+    return once + ATTENTION(x, x, x)[0]
+
+
+LAYER = nn.Linear(4, 4)
+GIVEN = {
+    "another's weight": lambda x, w: torch.func.functional_call(LAYER, {"weight": w}, x) + LAYER(x),
+    "a weight of a layer inside": attend,
+    "a constant weight": lambda x, w: torch.func.functional_call(
+        ATTENTION, {"out_proj.weight": WEIGHT}, (x, x, x)
+    )[0],
+    "a value that is not handed over": Hiding(),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_module_that_computes_with_what_it_is_not_given_is_opened(name: str) -> None:
+    program: Any = GIVEN[name]
+    recording = calque.record(program, torch.randn(1, 2, 4), torch.randn(4, 4))
+    x, w = torch.randn(1, 2, 4), torch.randn(4, 4)
+    for graph in (recording.graph("module"), recording.graph(leaf=lambda module, path: True)):
+        torch.testing.assert_close(graph(x, w), program(x, w))

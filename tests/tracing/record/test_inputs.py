@@ -1,5 +1,7 @@
 """What a graph of a recording checks of its inputs beside their looks."""
 
+import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -80,3 +82,41 @@ def test_a_tensor_in_a_container_that_may_be_left_out() -> None:
     assert torch.equal(graph(x, (2 * x, 4 * x)), 9 * x)
     with pytest.raises(calque.TraceError, match="past"):
         graph(x, (None, 2 * x))
+
+
+@dataclasses.dataclass
+class Cache:
+    keys: Tensor
+
+
+def fills_a_dictionary(x: Tensor, cache: dict[str, Any]) -> Tensor:
+    cache["new"]["k"] = x * 2
+    cache["keys"] = torch.cat([cache["keys"], x])
+    return cache["keys"].sum()
+
+
+def fills_an_object(x: Tensor, cache: Cache) -> Tensor:
+    cache.keys = torch.cat([cache.keys, x])
+    return cache.keys.sum()
+
+
+@pytest.mark.parametrize("level", ["function", "module"])
+@pytest.mark.parametrize(
+    ("program", "make"),
+    [
+        (fills_a_dictionary, lambda: {"keys": torch.randn(2), "new": {}}),
+        (fills_an_object, lambda: Cache(torch.randn(2))),
+    ],
+)
+def test_what_is_assigned_to_an_argument_is_assigned_to_what_is_given_later(
+    program: Any, make: Any, level: Any
+) -> None:
+    recording = calque.record(program, torch.randn(3), make())
+    graph, x, cache = recording.graph(level), torch.randn(3), make()
+    same = copy.deepcopy(cache)
+    assert torch.equal(graph(x, cache), program(x, same))
+    if isinstance(cache, Cache):
+        cache, same = vars(cache), vars(same)
+    torch.testing.assert_close(cache, same)
+    with pytest.raises(calque.TraceError, match="changes a container among its arguments"):
+        recording.graph("aten")

@@ -271,3 +271,8 @@ def test_an_edit_opens_the_layer_that_it_is_in(pattern: str, leaf: Any) -> None:
     torch.testing.assert_close(later(other), expected)
     torch.testing.assert_close(now.graph(**options)(other), expected)
     assert later.graph.find_nodes(op="call_module", target="layers.0") or leaf is not None
+
+
+def test_a_pattern_that_is_no_text_is_told() -> None:
+    with pytest.raises(TypeError, match=r"'layers\.\*', and not 0"):
+        calque.record(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(2), keep=[0])  # pyright: ignore[reportArgumentType]

@@ -199,3 +199,18 @@ def test_the_witness_accounts_for_every_operator() -> None:
 
 def lambda_as_function(x: Tensor) -> Tensor:
     return (x * 2).sin()
+
+
+class Sealed(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "recording":
+            raise TypeError("sealed")
+        super().__setattr__(name, value)
+
+
+def test_an_exception_that_refuses_attributes_is_raised_as_it_is() -> None:
+    def program(x: Tensor) -> Tensor:
+        raise Sealed(x * 2)
+
+    with pytest.raises(Sealed):
+        calque.record(program, torch.ones(2))

@@ -1,5 +1,6 @@
 """Programs that recordings get wrong: `TRAPS` maps a name to a maker of program and inputs."""
 
+import asyncio
 import copy
 import dataclasses
 import datetime
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch import relu as early_bound_relu
 from torch.nn import functional as F
 from torch.nn.functional import linear as early_bound_linear
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 
@@ -452,6 +454,15 @@ def tensors_from_numpy(x: Tensor) -> Tensor:
     return x * table + torch.as_tensor(np.ones(3, np.float32))
 
 
+@trap((3,))
+def arrays_written_as_tensors(x: Tensor) -> Tensor:
+    table = torch.as_tensor(np.array([1.0, 2.0, 3.0], np.float32))
+    table.mul_(x)
+    other = torch.asarray(np.ones(3, np.float32))
+    other += x
+    return table + other
+
+
 @trap((3,), verdict="refused")
 def writes_through_numpy(x: Tensor) -> Tensor:
     y = x * 2
@@ -580,6 +591,35 @@ def thread_pools(x: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
+@trap((3,))
+def threads_without_gradients(x: Tensor) -> Any:
+    weight, results = nn.Parameter(torch.ones(3)), {}
+
+    def work(name: str, enabled: bool) -> None:
+        with torch.set_grad_enabled(enabled):
+            results[name] = x * weight
+
+    with torch.set_grad_enabled(not torch.is_grad_enabled()):
+        for name, enabled in {"a": False, "b": True}.items():
+            thread = threading.Thread(target=work, args=(name, enabled))
+            thread.start()
+            thread.join()
+        results["c"] = x * weight
+    return results, [result.requires_grad for result in results.values()]
+
+
+@trap((3,))
+def tasks(x: Tensor) -> Tensor:
+    async def work(number: int) -> Tensor:
+        await asyncio.sleep(0)
+        return x * number
+
+    async def main() -> list[Tensor]:
+        return [*await asyncio.gather(work(1), work(2))]
+
+    return torch.stack(asyncio.run(main()))
+
+
 _POOL = ThreadPoolExecutor(1)
 
 
@@ -628,6 +668,28 @@ def grad_modes(x: Tensor) -> Any:
     with torch.no_grad():
         a = y * 2
     return (y * 3 + a).detach(), torch.tensor(a.requires_grad)
+
+
+class _Doubling(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {})) * 2
+
+
+@trap((3,), verdict="refused")
+def dispatch_modes(x: Tensor) -> Tensor:
+    with _Doubling():
+        return x.sin()
+
+
+@trap((3,))
+def masks_in_place(x: Tensor) -> Tensor:
+    mask = x > 0
+    mask &= x < 1
+    mask |= x < -1
+    mask ^= True
+    return x * mask
 
 
 @trap((3,), verdict="refused")

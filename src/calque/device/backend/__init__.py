@@ -1,4 +1,4 @@
-"""What PyTorch expects of a device.
+"""The interfaces that PyTorch expects of a device.
 
 Its module, accelerator, hooks, moves, DLPack, forks, signals.
 """

@@ -1,4 +1,4 @@
-"""What PyTorch's engine needs help with in a backward: exceptions of hooks, and late devices.
+"""Backwards in PyTorch's engine: exceptions that hooks raise, and devices that appear late.
 
 When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
 asks the device's guard, which is Python, for the device's type. CPython takes any call that
@@ -17,7 +17,7 @@ import torch
 
 from calque.device.backend.placed_gradients import run_placing
 from calque.device.runtime.placement import spread
-from calque.upstream import torch_c
+from calque.upstream import torch_c, torch_internals
 from calque.upstream.jax_internals import backends_are_initialized
 
 _KIND = torch_c.autograd.DeviceType.PrivateUse1
@@ -39,7 +39,7 @@ def device_type() -> Any:
 
 def install() -> None:
     """Have `backward` and `grad` raise what the guard put aside, and run where they can."""
-    run = torch.autograd.graph._engine_run_backward
+    run = torch_internals.autograd_graph._engine_run_backward
     has_thread: bool | None = None
 
     @functools.wraps(run)
@@ -67,7 +67,7 @@ def install() -> None:
 
 
 def _has_thread(run: Any) -> bool:
-    """Whether the engine has a thread for the device; a backward is the only way to know."""
+    """True if the engine has a thread for the device; a backward is the only way to know."""
     errors: list[RuntimeError] = []
 
     def look() -> None:

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import NoReturn
 
+import torch.utils.data
+
 from calque.device.memory.cell import active, x64
 from calque.device.runtime import executable
 from calque.upstream.jax_internals import xla_bridge
@@ -20,7 +22,7 @@ class _State:
 
 
 def is_bad() -> bool:
-    """Whether this process was forked after JAX had started."""
+    """Returns True if this process was forked after JAX had started."""
     return _State.bad_fork
 
 
@@ -34,7 +36,17 @@ class _Refusal:
 def _refuse(*_: object) -> NoReturn:
     raise RuntimeError(
         "the jax device cannot be used in a process that was forked after the device was first "
-        "used: start the process with the 'spawn' method, or keep to CPU tensors in it"
+        f"used: {_remedy()}"
+    )
+
+
+def _remedy() -> str:
+    """Returns what to do in a forked process, by what has forked it."""
+    if torch.utils.data.get_worker_info() is None:
+        return "start the process with the 'spawn' method, or keep to CPU tensors in it"
+    return (
+        "in a DataLoader's workers, let the data set and collate_fn make CPU tensors, and move the "
+        'batch in the training loop: `batch.to("jax")`'
     )
 
 
@@ -49,7 +61,9 @@ def _after_fork() -> None:
 
 
 def _is_loaders() -> bool:
-    """Whether a `DataLoader` forks: its workers make CPU tensors, and the device refuses others."""
+    """Returns True if a `DataLoader` forks: its workers make CPU tensors, and the device refuses
+    others.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.endswith(_LOADER):

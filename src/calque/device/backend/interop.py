@@ -14,8 +14,9 @@ from jax import Array
 from torch.overrides import has_torch_function_unary
 
 from calque.device.kernels.copies import to_host
-from calque.device.memory.cell import read, wrap, x64
+from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_torch as torch_dtype
 
 

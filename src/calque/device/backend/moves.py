@@ -4,6 +4,7 @@ PyTorch gives a module new parameters when the old ones cannot take the new tens
 those of an out-of-tree device never can: tied weights would be untied and an optimizer made before
 the move would go on with the old ones. Here a parameter that enters or leaves the device keeps its
 identity, attributes and hooks, and changes only what is behind it. Every other move is PyTorch's.
+A module of TorchScript holds what is behind its parameters, and is given that anew.
 """
 
 import functools
@@ -11,17 +12,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.jit import ScriptModule
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
-from calque.upstream import torch_c
+from calque.device.memory.cell import cell_of, current
+from calque.device.runtime.placement import placed
+from calque.device.runtime.promised import promised, take
+from calque.upstream import torch_c, torch_internals
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _PLAIN = (torch.Tensor, Parameter)
 
 
 def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether a conversion takes a tensor onto the device or away from it."""
+    """Returns True if a conversion takes a tensor onto the device or away from it."""
     types = (before.device.type, after.device.type)
     return types[0] != types[1] and "jax" in types
 
@@ -39,6 +44,9 @@ class Move:
         if is_lazy(tensor):
             return self._lazy(tensor)
         result = self._function(tensor)
+        if promised(tensor) is not None and result.device.type == "jax":
+            cell = cell_of(result)
+            cell.array = placed(current(cell), take(tensor))
         plain = type(result) in _PLAIN and isinstance(tensor, Parameter)
         if not (plain and crosses(tensor, result)):
             return result
@@ -91,12 +99,28 @@ def _moved(gradients: Any) -> None:
     )
 
 
+def _scripted_parameters(root: Module) -> list[tuple[Module, str, Parameter]]:
+    """Returns the parameters of TorchScript's modules, with their places."""
+    return [
+        (module, name, parameter)
+        for module in root.modules()
+        if isinstance(module, ScriptModule)
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+    ]
+
+
 def install() -> None:
     """Let modules move their parameters this way."""
-    theirs = Module._apply
+    theirs = torch_internals.Module._apply
 
     @functools.wraps(theirs)
     def _apply(self: Module, fn: Function, recurse: bool = True) -> Module:
-        return theirs(self, fn if isinstance(fn, Move) else Move(fn), recurse)
+        if isinstance(fn, Move):
+            return theirs(self, fn, recurse)
+        scripted = _scripted_parameters(self)
+        result = theirs(self, Move(fn), recurse)
+        for module, name, parameter in scripted:
+            setattr(module, name, parameter)
+        return result
 
-    Module._apply = _apply  # type: ignore[method-assign]
+    torch_internals.Module._apply = _apply  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ def placed_like(gradient: Any, placement: Sharding) -> Any:
 
 @contextmanager
 def placing(roots: Iterable[Any]) -> Iterator[None]:
-    """Within, gradients that reach leaves with a placement get it.
+    """Inside this context, gradients that reach leaves with a placement get it.
 
     Args:
         roots: what is differentiated.

@@ -1,22 +1,70 @@
-"""What `print(x)`, `repr(x)`, an f-string and a debugger show of a tensor while it is traced.
+"""The text of a traced tensor: `print(x)`, `repr(x)`, f-strings and debuggers.
 
-It has no values yet; looking at it must not end the trace. Where the trace may assume values, in
+It has no values yet; looking at it must not end the trace, but the text must not be read by the
+program, nor kept: it is another one than eagerly. Where the trace may assume values, in
 the code of an installed package, the text has them: that code may do more with it than show it.
 """
 
 import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from calque.device.memory.cell import active
-from calque.errors.frames import asking_frame
+from calque.errors import TraceError, unrepeatable
+from calque.errors.frames import asking_frame, is_library, user_origin
+from calque.errors.placeholder_text import PlaceholderText
+from calque.errors.text_use import is_read
+from calque.upstream import torch_internals
 
 Tensor = torch.Tensor
+_MARK = ", traced by calque.jit)"
+_OTHER = "values=unknown ({}), perhaps nan or inf"
+
+
+class _Wording(threading.local):
+    """How the tensors of a trace are described.
+
+    Attributes:
+        others: with other words than usual; where that happened, by text.
+    """
+
+    others: dict[str, Any] | None = None
+
+
+_wording = _Wording()
+
+
+@contextmanager
+def described_otherwise() -> Iterator[dict[str, Any]]:
+    """A context in which the texts of traced tensors are others than usual, as values may be.
+
+    What a program computes then must not be another one. Gives where such texts are made.
+    """
+    around, _wording.others = _wording.others, {}
+    try:
+        yield _wording.others
+    finally:
+        _wording.others = around
+
+
+def refuse_read(texts: dict[str, Any]) -> None:
+    """Refuse a program that is another one when its texts have other words."""
+    places = " or ".join(dict.fromkeys(str(origin) for origin in texts.values() if origin))
+    raise TraceError(
+        f"{places}{': ' if places else ''}the text of a tensor is read and has no values while "
+        "the function is traced: with another text the function computes something else.\n"
+        "Compare the tensor itself, or read the text outside of the function."
+    )
 
 
 def _is_traced(tensor: Any) -> bool:
-    """Whether the text is to say that: the values are neither there nor assumed by the trace."""
+    """Returns True if the text is to say that: the values are neither there nor assumed by the
+    trace.
+    """
     trace = active.trace
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":
         return False
@@ -24,12 +72,47 @@ def _is_traced(tensor: Any) -> bool:
 
 
 def _described(tensor: Tensor) -> str:
+    asking = asking_frame()
+    if not is_library(asking.f_code.co_filename) and is_read(asking):
+        raise _read()
     parts = [f"shape={tuple(tensor.shape)}", f"dtype={tensor.dtype}", f"device='{tensor.device}'"]
-    if tensor.grad_fn is not None:
-        parts.append(f"grad_fn=<{tensor.grad_fn.name()}>")
+    try:
+        node = tensor.grad_fn and tensor.grad_fn.name()
+    except RuntimeError:  # of a view that PyTorch lets nobody differentiate
+        node = "Invalid"
+    if node is not None:
+        parts.append(f"grad_fn=<{node}>")
     elif tensor.requires_grad:
         parts.append("requires_grad=True")
-    return f"tensor({', '.join(parts)}, traced by calque.jit)"
+    if _wording.others is not None:
+        parts.append(_OTHER.format(len(_wording.others) + 1))
+    text = f"tensor({', '.join(parts)}{_MARK}"
+    if _wording.others is not None:
+        _wording.others.setdefault(text, user_origin())
+    if active.trace is not None:
+        active.trace.texts.setdefault(text, user_origin())
+    return PlaceholderText(text, _read)
+
+
+def _read() -> Exception:
+    return unrepeatable(
+        "the text of a tensor is read",
+        "and has no values while the function is traced",
+        "Compare the tensor itself, or read the text outside of the function.",
+    )
+
+
+def refuse_kept(text: str) -> None:
+    """Refuse text that outlives a trace, if it has that of a traced tensor in it."""
+    if _MARK not in text or active.trace is None:
+        return
+    for shown, origin in active.trace.texts.items():
+        if shown in text:
+            place = f"{origin}: " if origin else ""
+            raise TraceError(
+                f"{place}text with a tensor in it outlives the traced function, and would not "
+                f"have its values: {shown}.\nKeep or return the tensor, and make the text outside."
+            )
 
 
 def _with_freed_graph(tensor: Any, text: str) -> str:
@@ -37,14 +120,14 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
     Such is what a compiled step gives, in which the backward was.
     """
-    if tensor.device.type == "jax" and type(tensor.grad_fn).__name__ == "Error":
+    if "grad_fn=<Error>" in text and tensor.device.type == "jax":
         return text.replace("grad_fn=<Error>", "grad_fn=<FreedBackward>")
     return text
 
 
 def install() -> None:
     """Answer for the device's tensors in a trace; all others are shown as ever."""
-    their_str, their_format = torch._tensor_str._str, Tensor.__format__
+    their_str, their_format = torch_internals.tensor_str._str, Tensor.__format__
 
     @functools.wraps(their_str)
     def _str(self: Any, *args: Any, **kwargs: Any) -> str:
@@ -59,5 +142,5 @@ def install() -> None:
                 return _described(self)
         return their_format(self, format_spec)
 
-    torch._tensor_str._str = _str
+    torch_internals.tensor_str._str = _str
     Tensor.__format__ = __format__  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import torch
 from calque.device.memory.cell import active, read
 from calque.device.memory.host import host_tensor
 from calque.device.runtime.addressable import is_here, own_shards, where
-from calque.upstream import torch_c
+from calque.upstream import torch_c, torch_internals
 
 _MOST = 8  # parts that are shown
 _INDENT = 7  # of what stands behind "tensor("
@@ -19,7 +19,7 @@ _INDENT = 7  # of what stands behind "tensor("
 
 def install() -> None:
     """Have `repr` show such tensors (a second call does nothing)."""
-    shown = torch._tensor_str._str
+    shown = torch_internals.tensor_str._str
     if hasattr(shown, "shows_parts"):
         return
 
@@ -30,11 +30,11 @@ def install() -> None:
         return shown(self, tensor_contents=tensor_contents)
 
     show.shows_parts = True  # type: ignore[attr-defined]
-    torch._tensor_str._str = show
+    torch_internals.tensor_str._str = show
 
 
 def _parts(tensor: torch.Tensor) -> str | None:
-    """What this process holds of a tensor; None if that is the whole, or it is a wrapper."""
+    """Returns this process's parts of a tensor; None if that is all of it, or a wrapper."""
     if torch_c.functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read(tensor.detach())
@@ -44,7 +44,9 @@ def _parts(tensor: torch.Tensor) -> str | None:
     rank, count = jax.process_index(), jax.process_count()
     lines = [f"..., shape={tuple(array.shape)}{where(array)}; process {rank} of {count} holds"]
     for index, part in list(shards.items())[:_MOST]:
-        lines.append(f"{index}: {torch._tensor_str._tensor_str(host_tensor(part), _INDENT)}")
+        lines.append(
+            f"{index}: {torch_internals.tensor_str._tensor_str(host_tensor(part), _INDENT)}"
+        )
     if len(shards) > _MOST:
         lines.append(f"and {len(shards) - _MOST} parts more")
     return ("\n" + " " * _INDENT).join(lines)

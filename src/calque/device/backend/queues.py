@@ -34,7 +34,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _in_a_queue(reduce: Any) -> Any:
-    """What a function gives; in the thread of a queue, its exception for the receiver."""
+    """Returns a function's result; in a queue's thread, its exception, for the receiver."""
     try:
         return reduce()
     except Exception as error:

@@ -3,7 +3,6 @@
 import sys
 
 import torch
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from calque.device.backend import (
     accelerator,
@@ -11,6 +10,7 @@ from calque.device.backend import (
     data_parallel,
     forks,
     interop,
+    loaded_state,
     moves,
     printing,
     queues,
@@ -34,6 +34,7 @@ from calque.device.kernels.fallback import fall_back
 from calque.device.runtime import async_dispatch, persistent_cache, sizes
 from calque.device.validation import factorizations
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import setup_privateuseone_for_python_backend
 
 _libraries: list[torch.library.Library] = []
 
@@ -53,7 +54,7 @@ def register() -> None:
             "calque in a process without that package"
         )
     installed_release.ask()
-    _setup_privateuseone_for_python_backend(
+    setup_privateuseone_for_python_backend(
         "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
@@ -71,6 +72,7 @@ def register() -> None:
         storage,
         queues,
         moves,
+        loaded_state,
         data_parallel,
         printing,
         interop,

@@ -23,12 +23,12 @@ _initialized = True
 
 
 def is_available() -> bool:
-    """Whether the device can be used: always."""
+    """Returns True if the device can be used: always."""
     return True
 
 
 def is_initialized() -> bool:
-    """Whether the device is set up: always."""
+    """Returns True if the device is set up: always."""
     return True
 
 
@@ -186,7 +186,7 @@ mem_get_info = get_memory_info
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 can be used: always, though not every device is faster with it."""
+    """Returns True if bfloat16 can be used: always, though not every device is faster with it."""
     return True
 
 
@@ -195,7 +195,7 @@ def empty_cache() -> None:
 
 
 class Hooks(torch_c.acc.PrivateUse1Hooks):
-    """What PyTorch asks of the accelerator."""
+    """The hooks through which PyTorch asks about the accelerator."""
 
     def is_available(self) -> bool:
         return True
@@ -210,4 +210,4 @@ class Hooks(torch_c.acc.PrivateUse1Hooks):
 class Guard(torch_c.acc.DeviceGuard):
     """Tells PyTorch the type of the device."""
 
-    type_ = staticmethod(interrupts.hold(backward_errors.device_type))  # type: ignore[assignment]
+    type_: Any = staticmethod(interrupts.hold(backward_errors.device_type))

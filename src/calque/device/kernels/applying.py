@@ -30,7 +30,7 @@ def apply(
     default_float: Any,
     outline: Outline | None,
 ) -> Any:
-    """What a rule gives for arrays (see `calque.ops.table.registry`).
+    """Applies a rule to arrays (see `calque.ops.table.registry`).
 
     Args:
         rule: the rule.
@@ -44,8 +44,8 @@ def apply(
         RuntimeError: what PyTorch raises for such shapes, dtypes and options.
         torch.OutOfMemoryError: a result alone is larger than the device's memory.
     """
-    first = [rng.key_of(key)] if rule.random else []
     ours = rule.function.__module__.startswith("calque.")
+    first = [rng.key_of(key, ours)] if rule.random else []
     checked = nullcontext() if outline is None else outline.checked(args, kwargs, ours)
     with promotion.default_float_scope(default_float), checked:
         if outline is not None:

@@ -1,4 +1,4 @@
-"""What a call of an operator is told by, on the fast path.
+"""Keys of operator calls on the fast path.
 
 A call of a kind that was made before has the same description: the dtypes, shapes and strides of
 its tensors, and its other arguments but for the numbers that are data. The executable that serves
@@ -93,7 +93,7 @@ def cell_behind(tensor: Any) -> Cell | None:
 
 
 def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether one of some arguments lies in a cell."""
+    """Returns True if one of some arguments lies in a cell."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             if getattr(value.untyped_storage(), "cell", None) is cell:

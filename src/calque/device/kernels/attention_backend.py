@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend
 from calque.device.kernels.binding import traced_parameters
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fast_path import wrap_result
-from calque.device.memory.cell import wrap_strided
 from calque.device.memory.strides import of_attention
+from calque.device.memory.wrapping import wrap_strided
 from calque.device.runtime.imports import when_imported
 from calque.ops.table.registry import RULES
 
@@ -67,7 +67,9 @@ class _Attention:
 
 
 def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether `nn.TransformerEncoder` may pack a padded batch: the device has no nested tensors."""
+    """Returns True if `nn.TransformerEncoder` may pack a padded batch: the device has no nested
+    tensors.
+    """
     return False
 
 

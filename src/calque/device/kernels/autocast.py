@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from calque.ops.table.facts import told
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import tree_leaves, tree_map
 
 KEY = "AutocastPrivateUse1"
 _AUTOCAST = torch_c.DispatchKeySet(torch_c.DispatchKey.AutocastPrivateUse1)
@@ -29,7 +29,7 @@ def _castable(value: Any) -> bool:
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    return pytree.tree_map(lambda x: x.to(dtype) if _castable(x) else x, tree)
+    return tree_map(lambda x: x.to(dtype) if _castable(x) else x, tree)
 
 
 def _without_autocast(op: Kernel, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
@@ -53,7 +53,7 @@ def _float32(op: Kernel) -> Kernel:
 
 def _widest(op: Kernel) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if _castable(x)]
+        tensors = [x for x in tree_leaves((args, kwargs)) if _castable(x)]
         lower = torch.get_autocast_dtype("jax")
         wide = any(x.dtype == torch.float32 for x in tensors)
         return _without_autocast(op, args, kwargs, torch.float32 if wide else lower)

@@ -18,6 +18,7 @@ from calque.device.kernels.checked import checked
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written
+from calque.device.memory import strides
 from calque.device.memory.cell import cell_of, read, write, x64
 from calque.device.runtime.dtypes import to_torch
 from calque.errors.warning import warn
@@ -25,6 +26,7 @@ from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c
 from calque.upstream.torch_c import eval_frame
+from calque.upstream.torch_internals import OpOverload
 
 Kernel = Callable[..., Any]
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
@@ -39,7 +41,7 @@ def schema_of(name: str) -> torch_c.FunctionSchema:
     return torch_c.get_schema(base, overload)
 
 
-def overload_of(name: str) -> torch._ops.OpOverload:
+def overload_of(name: str) -> OpOverload:
     """The operator object of `namespace::name.overload`."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
@@ -47,7 +49,7 @@ def overload_of(name: str) -> torch._ops.OpOverload:
 
 
 def is_written(argument: torch_c.Argument) -> bool:
-    """Whether an operator writes to an argument."""
+    """Returns True if an operator writes to an argument."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
@@ -59,7 +61,7 @@ def traced_parameters(rule: Rule) -> frozenset[str]:
 
 
 def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
-    """What calls the rule of an operator, or of the in-place operator named.
+    """Returns the function that calls the rule of an operator, or of the in-place operator named.
 
     `place` is that of the in-place operator's `self` among the rule's arguments.
     """
@@ -71,7 +73,9 @@ def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
 
 def functional(rule: Rule) -> Kernel:
     """The kernel of an operator that makes new tensors."""
-    return runner(rule).kernel()
+    if rule.random or rule.check is not None or strides.always(rule.name):
+        return _when_called(lambda: runner(rule).general)
+    return fast_path.kernel_of(lambda: runner(rule))
 
 
 def mutating(rule: Rule) -> Kernel:
@@ -98,7 +102,7 @@ def mutating(rule: Rule) -> Kernel:
 
 @cache
 def _positions(rule: Rule) -> list[int]:
-    """Where the arguments that a rule changes stand."""
+    """Returns where the arguments that a rule changes stand."""
     names = [a.name for a in schema_of(rule.name).arguments]
     return [names.index(name) for name in rule.mutates]
 
@@ -344,7 +348,8 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
     """
     for name, kernel in taken.items():
         library.impl(name, untraced(kernel), "PrivateUse1")
-    has = torch_c.dispatch_has_kernel_for_dispatch_key
+    of = torch_c.dispatch_get_registrations_for_dispatch_key
+    composite = set(of(_COMPOSITE_IMPLICIT)).difference(of("Autograd"))
     bases = {name.rstrip("_") for name in _by_base()}
     looked_at = {name.partition(".")[0] for name in (*told("values"), *told("numbers"))}
     for name in torch_c.dispatch_get_all_op_names():
@@ -353,7 +358,7 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
             continue
         if name.partition(".")[0].rstrip("_") not in bases and name not in renamed():
             continue
-        if has(name, _COMPOSITE_IMPLICIT) and not has(name, "Autograd"):
+        if name in composite:
             continue
         kernel = derived(name)
         if kernel is not None:

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Sharding
 from torch.nn import Parameter
 
-from calque.device.kernels import fast_path, growing_shapes
+from calque.device.kernels import growing_shapes
 from calque.device.kernels.applying import UNUSED, apply
 from calque.device.kernels.arguments import NUMBERS
 from calque.device.kernels.fast_path import wrap_result
@@ -81,14 +81,14 @@ class Runner:
         cast: int | None = None,
         outline: Outline | None = None,
     ) -> None:
-        self.rule = rule
-        self.cast = cast
-        self.outline = outline
+        self.rule: Rule = rule
+        self.cast: int | None = cast
+        self.outline: Outline | None = outline
         self._traced = (traced - rule.static) | rule.dynamic
         self._names = rule.parameters
-        self.named = {name: name in self._traced for name in self._names}
-        self.dynamic = tuple(self.named.values())
-        self.guarded = rule.random or rule.check is not None
+        self.named: dict[str, bool] = {name: name in self._traced for name in self._names}
+        self.dynamic: tuple[bool, ...] = tuple(self.named.values())
+        self.guarded: bool | Callable[..., bool] = rule.random or rule.check is not None
         self._cache = Table()
         self._lay: strides.Layer | type | None = Slot  # until a call asks
 
@@ -150,12 +150,8 @@ class Runner:
         laid = lay(strides.leaves(result), args, kwargs)
         return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
 
-    def kernel(self) -> Callable[..., Any]:
-        """The kernel of a functional operator: tensors in, tensors out."""
-        general = self.guarded or strides.always(self.rule.name)
-        return self._general if general else fast_path.kernel_of(self)
-
-    def _general(self, *args: Any, **kwargs: Any) -> Any:
+    def general(self, *args: Any, **kwargs: Any) -> Any:
+        """A kernel for any call of a functional operator: tensors in, tensors out."""
         return self.wrapped(self(args, kwargs), args, kwargs)
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
@@ -170,22 +166,7 @@ class Runner:
     def _split(self, value: Any, name: str, arrays: list[Any]) -> Any:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
-            try:
-                cell: Cell = value.untyped_storage().cell
-            except AttributeError:
-                arrays.append(array_of(value))
-                return _ARRAY
-            if active.trace is not None:
-                arrays.append(read(value))
-                return _ARRAY
-            if not cell.viewed or is_whole(cell, value):
-                arrays.append(cell.array)
-                return _ARRAY
-            slot = viewed(cell, value, arrays)
-            if slot is None:
-                arrays.append(read(value))
-                return _ARRAY
-            return slot
+            return _split_tensor(value, arrays)
         if kind in NUMBERS:
             if name in self._traced:
                 arrays.append(value)
@@ -195,9 +176,8 @@ class Runner:
             if value and type(value[0]) is int and name not in self._traced:
                 return tuple(value)
             return tuple([self._split(item, name, arrays) for item in value])
-        if isinstance(value, Tensor):
-            arrays.append(array_of(value))
-            return _ARRAY
+        if isinstance(value, Tensor):  # of a class that is one in Python only
+            return _split_tensor(value, arrays)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
                 return (float, value.node.pin())
@@ -206,7 +186,7 @@ class Runner:
         return value
 
     def _placement(self, args: Sequence[Any]) -> Sharding | None:
-        """Where the result is needed, so that no device makes the whole of what it is to share."""
+        """Returns the result's placement, so that no device makes all of a tensor that is split."""
         if self.cast is None or self.rule.mutates or active.trace is not None:
             return None
         target = args[self.cast]
@@ -276,6 +256,25 @@ class Runner:
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
+    try:
+        cell: Cell = value.untyped_storage().cell
+    except AttributeError:
+        arrays.append(array_of(value))
+        return _ARRAY
+    if active.trace is not None:
+        arrays.append(read(value))
+        return _ARRAY
+    if not cell.viewed or is_whole(cell, value):
+        arrays.append(cell.array)
+        return _ARRAY
+    slot = viewed(cell, value, arrays)
+    if slot is None:
+        arrays.append(read(value))
+        return _ARRAY
+    return slot
 
 
 def _moved(name: str, template: list[Any]) -> int | None:

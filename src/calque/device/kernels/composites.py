@@ -20,21 +20,23 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.seen import seen
 from calque.device.memory import rng
-from calque.device.memory.cell import read, wrap, x64
+from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array
+from calque.device.memory.wrapping import wrap
 from calque.device.runtime.compile_cache import kept
+from calque.device.runtime.in_flight import settled
 from calque.errors import CalqueError
 from calque.ops.table.facts import fact_of, told
 from calque.ops.table.registry import RULES, Rule
-from calque.upstream import torch_c
+from calque.upstream import torch_c, torch_internals
 from calque.upstream.torch_c import DispatchKey
+from calque.upstream.torch_internals import pytree
 
 _MODES = torch_c.TorchDispatchModeKey
 _VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
@@ -71,7 +73,7 @@ def cotangent(result: Any, gradient: Array | None) -> Any:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class _Pullback:
-    """What a forward leaves to its backward.
+    """The values that a forward leaves to its backward.
 
     Attributes:
         residuals: the arrays of the pullback that are no arguments of the operator.
@@ -95,7 +97,8 @@ class _Pullback:
 
 def _pull(pullback: _Pullback, arguments: list[Array | None], gradients: list[Any]) -> list[Array]:
     arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
-    return _puller(tree, tuple(array.shape for array in arrays))(pullback, arguments, gradients)
+    puller = _puller(tree, tuple(array.shape for array in arrays))
+    return settled(puller(pullback, arguments, gradients))
 
 
 @kept
@@ -259,10 +262,10 @@ def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any
 
 
 def _plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors have values and are differentiated by torch's graph alone."""
+    """Returns True if tensors have values and are differentiated by torch's graph alone."""
     if torch_c.functorch.peek_interpreter_stack() is not None:
         return False
-    if torch.autograd.forward_ad._current_level >= 0:
+    if torch_internals.forward_ad._current_level >= 0:
         return False
     if any(torch_c.get_dispatch_mode(mode) is not None for mode in _VALUELESS):
         return False
@@ -330,7 +333,7 @@ class _Kernels:
         return self._returned(results, values)
 
     def _serves(self, values: Sequence[Any]) -> bool:
-        """Whether the rule stands for PyTorch's composition, which refuses some calls."""
+        """Returns True if the rule stands for PyTorch's composition, which refuses some calls."""
         if self._without_gradient is None:
             return True
         tensors = [v for v in values if isinstance(v, Tensor)]

@@ -1,5 +1,6 @@
 """A tensor with another placement, as an operator that autograd and every tracer see through."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,8 +11,11 @@ from calque.device.kernels.custom import op
 from calque.device.runtime.placement import spread
 
 NAME = "calque_sharding::constrain"
-_placements: list[Sharding] = []
-_numbers: dict[Sharding, int] = {}
+Place = Sharding | Callable[[tuple[int, ...]], Sharding | None]
+"""A placement, or what gives one for a shape: None for one that is to stay as it is."""
+
+_placements: list[Place] = []
+_numbers: dict[Place, int] = {}
 _library: list[torch.library.Library] = []
 
 
@@ -26,8 +30,8 @@ def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
     return torch.ops.calque_sharding.constrain(tensor, number)
 
 
-def number_of(placement: Sharding) -> int:
-    """What the operator `calque_sharding::constrain` knows a placement by."""
+def number_of(placement: Place) -> int:
+    """Returns the number by which the operator `calque_sharding::constrain` finds a placement."""
     if not _library:
         _define()
     spread.exists = True
@@ -45,4 +49,7 @@ def _define() -> None:
 
     @op(NAME)
     def constrain(x: Any, placement: int) -> Any:
-        return jax.lax.with_sharding_constraint(x, _placements[placement])
+        found = _placements[placement]
+        if not isinstance(found, Sharding):
+            found = found(x.shape)
+        return x if found is None else jax.lax.with_sharding_constraint(x, found)

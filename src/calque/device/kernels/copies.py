@@ -16,7 +16,6 @@ from calque.device.kernels import remedies, validations
 from calque.device.kernels.out_aliasing import Written
 from calque.device.memory import geometry
 from calque.device.memory.cell import (
-    META,
     active,
     cell_of,
     current,
@@ -24,14 +23,13 @@ from calque.device.memory.cell import (
     read,
     regeometries,
     replace,
-    wrap,
-    wrap_strided,
     write,
     x64,
 )
 from calque.device.memory.host import check_device, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
 from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.memory.wrapping import META, wrap, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placed
@@ -68,7 +66,7 @@ def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
 def no_value(
     tensor: torch.Tensor, use: str, remedy: str | Callable[[FrameType], str] = remedies.of_number
 ) -> TraceError:
-    """What is raised in a trace that cannot know a value; names the user's line.
+    """Returns the error for a trace that cannot know a value; it names the user's line.
 
     Args:
         tensor: the tensor.

@@ -14,9 +14,6 @@ from typing import Any, TypeVar
 
 import jax
 import torch
-from torch._library.custom_ops import OPDEFS
-from torch._library.simple_registry import singleton as fake_registry
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels import binding, composites
 from calque.device.kernels.composites import cotangent, pullback_of
@@ -26,6 +23,7 @@ from calque.ops.table import registry
 from calque.ops.table.registry import RULES, Rule
 from calque.state import watched
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OPDEFS, fake_registry, pytree, tree_leaves
 
 F = TypeVar("F", bound=Callable[..., Any])
 Schema = torch_c.FunctionSchema
@@ -146,7 +144,7 @@ def _spoken(given: Any) -> str:
 
 
 def _library(name: str) -> torch.library.Library:
-    """What registrations in a namespace hang on; they last as long as the process."""
+    """Returns the library of a namespace's registrations; it lives as long as the process."""
     namespace = name.partition("::")[0]
     if namespace not in _libraries:
         _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
@@ -154,12 +152,12 @@ def _library(name: str) -> torch.library.Library:
 
 
 def _is_composite(name: str) -> bool:
-    """Whether PyTorch differentiates an operator through its parts."""
+    """Returns True if PyTorch differentiates an operator through its parts."""
     return _has_kernel(name, "CompositeImplicitAutograd") and not _has_kernel(name, "Autograd")
 
 
 def _is_differentiable(name: str) -> bool:
-    """Whether an operator has a formula for its gradient."""
+    """Returns True if an operator has a formula for its gradient."""
     definition = OPDEFS.get(name)
     if definition is not None:  # it has an autograd kernel in any case, which may only raise
         return definition._backward_fn is not None
@@ -276,7 +274,7 @@ def _backward(name: str, ctx: Any, *incoming: Any) -> Any:
     wanted = [i for i in ctx.tensors if leaves[i].is_floating_point() or leaves[i].is_complex()]
     args = pytree.tree_unflatten(leaves, ctx.spec)
     gradients: list[Any] = [None] * len(leaves)
-    given = pytree.tree_leaves(incoming, is_leaf=lambda leaf: leaf is None)
+    given = tree_leaves(incoming, is_leaf=lambda leaf: leaf is None)
     found = _gradient(name)(*args, *ctx.named.values(), given, wanted)
     for place, gradient in zip(wanted, found, strict=True):
         gradients[place] = gradient
@@ -285,7 +283,7 @@ def _backward(name: str, ctx: Any, *incoming: Any) -> Any:
 
 
 def _has_tensor(tree: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tree))
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(tree))
 
 
 def _spelled(kind: str) -> str:

@@ -13,23 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch._decomp import decomposition_table
-from torch.utils import _pytree as pytree
 
 from calque.device.kernels.sparse import check_dense
-from calque.device.memory.cell import (
-    active,
-    cell_of,
-    other_device,
-    read,
-    wrap,
-    wrap_strided,
-    write,
-    x64,
-)
+from calque.device.memory.cell import active, cell_of, other_device, read, write, x64
 from calque.device.memory.host import array_of, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
 from calque.device.memory.packed_shapes import DESCRIPTION, fitted, shapes_of, tensors_of
+from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime import callbacks
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import (
@@ -42,8 +32,15 @@ from calque.errors import (
 from calque.errors.warning import warn
 from calque.ops.table.facts import fact_of_form
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    OpOverload,
+    decomposition_table,
+    pytree,
+    tree_leaves,
+    tree_map,
+)
 
-logger = logging.getLogger("calque.fallback")
+logger: logging.Logger = logging.getLogger("calque.fallback")
 
 SERVED: Counter[str] = Counter()
 """How often each operator was served by its CPU kernel, by name."""
@@ -55,7 +52,7 @@ _decomposing = threading.local()
 _SHAPES_ASKED = "the shapes of {}"
 
 
-def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no rule (see the module)."""
     decomposition = _decompositions().get(op)
     if decomposition is not None:
@@ -69,7 +66,7 @@ def fall_back(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _on_cpu(op, args, kwargs)
 
 
-def _check_callable(op: torch._ops.OpOverload, callbacks: bool) -> None:
+def _check_callable(op: OpOverload, callbacks: bool) -> None:
     """Raise UnsupportedOpError where a program cannot call back to the host for an operator."""
     if not callbacks:
         raise UnsupportedOpError(
@@ -101,7 +98,7 @@ def _decompositions() -> dict[Any, Any]:
     }
 
 
-def _warn_once(op: torch._ops.OpOverload) -> None:
+def _warn_once(op: OpOverload) -> None:
     name = op.name()
     SERVED[name] += 1
     if SERVED[name] > 1:
@@ -123,7 +120,7 @@ def to_host(value: Any) -> Any:
     return value.detach().to("cpu") if _is_device(value) else value
 
 
-def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
     flat, spec = pytree.tree_flatten((args, kwargs))
     _check_devices(op, flat)
     copies: dict[int, torch.Tensor] = {}
@@ -150,12 +147,10 @@ def _on_cpu(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     for value, copy in zip(flat, host, strict=True):
         if _is_device(value) and id(value) in targets:
             _bring_back(value, copy)
-    return pytree.tree_map(
-        lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result
-    )
+    return tree_map(lambda r: _result(r, originals) if isinstance(r, torch.Tensor) else r, result)
 
 
-def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
+def _check_devices(op: OpOverload, values: list[Any]) -> None:
     """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     others = [t for t in tensors if t.device.type != "jax" and t.ndim]
@@ -167,7 +162,7 @@ def _check_devices(op: torch._ops.OpOverload, values: list[Any]) -> None:
         )
 
 
-def written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors that the schema says are written.
 
     Below autograd the CPU kernel does not advance a tensor's version, which would tell.
@@ -177,7 +172,7 @@ def written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Ten
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             targets.append(value)
-    return [value for value in pytree.tree_leaves(targets) if isinstance(value, torch.Tensor)]
+    return [value for value in tree_leaves(targets) if isinstance(value, torch.Tensor)]
 
 
 def _bring_back(target: torch.Tensor, copy: torch.Tensor) -> None:
@@ -194,7 +189,7 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
     return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
 
 
-def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
     """The CPU kernel as a host callback of the traced program; what it writes is written after."""
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)
@@ -234,7 +229,7 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(tuple(outs[i].shape), to_numpy(outs[i].dtype)) for i in own]
 
     def host(*arrays: Any) -> Any:
-        results = pytree.tree_leaves(on_host(*arrays))
+        results = tree_leaves(on_host(*arrays))
         pairs = zip((results[i] for i in own), shapes, strict=True)
         return [fitted(host_view(r.contiguous()), s.shape) for r, s in pairs]
 
@@ -250,7 +245,7 @@ def call_back(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _check_apart(op: torch._ops.OpOverload, written: list[Any], given: list[Any]) -> None:
+def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
     """Raise UnsupportedOpError where an operator would see in one argument what it writes to one.
 
     The host has a copy of each.

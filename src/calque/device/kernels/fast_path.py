@@ -8,11 +8,10 @@ the tensor they write. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import torch
-from torch.utils._pytree import tree_leaves
 
 from calque.device.kernels.arguments import (
     Description,
@@ -21,8 +20,9 @@ from calque.device.kernels.arguments import (
     is_among,
 )
 from calque.device.kernels.slots import Viewed, slot_of
-from calque.device.memory.cell import Cell, active, cell_of, swap, wrap, wrap_strided, x64
+from calque.device.memory.cell import Cell, active, cell_of, swap, x64
 from calque.device.memory.geometry import Ints
+from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.executable import Execution, execution
@@ -32,6 +32,7 @@ from calque.device.runtime.sizes import as_out_of_memory, translated
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import ArrayImpl, debug_infs, debug_nans
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
+from calque.upstream.torch_internals import tree_leaves
 
 if TYPE_CHECKING:
     from calque.device.kernels.call import Runner
@@ -88,7 +89,7 @@ def wrap_result(result: Any) -> Any:
 
 
 class _Calls:
-    """What is known of the calls of one operator.
+    """The calls seen of one operator.
 
     Attributes:
         name: the operator.
@@ -117,7 +118,7 @@ class _Calls:
 
 
 class _Results(_Calls):
-    """What is known of the calls of an operator that gives new tensors."""
+    """The calls seen of an operator that returns new tensors."""
 
     def __init__(self, runner: "Runner") -> None:
         super().__init__(runner, runner.rule.name)
@@ -140,7 +141,7 @@ class _Results(_Calls):
             together(arrays)
         previous = _swap(True)
         try:
-            result = function.call(*arrays)
+            result = settled(function.call(*arrays))
         except jax.errors.JaxRuntimeError as error:
             raise as_out_of_memory(error) from None
         finally:
@@ -156,7 +157,7 @@ class _Results(_Calls):
             return self.general(args, kwargs)
         function, own = self.runner.prepare(args, kwargs)
         with translated(), x64():
-            result = function(*own)
+            result = settled(function(*own))
         tensors = self.runner.wrapped(result, args, kwargs)
         single = type(result) is ArrayImpl and result.size
         found = _execution(function, arrays) if single else None
@@ -170,12 +171,26 @@ class _Results(_Calls):
         return tensors
 
 
-def kernel_of(runner: "Runner") -> Kernel:
-    """The kernel of a functional operator: tensors in, tensors out."""
-    calls, dynamic, named = _Results(runner), runner.dynamic, runner.named
-    executables, general = calls.executables, calls.general
+def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
+    """The kernel of a functional operator: tensors in, tensors out.
+
+    Args:
+        make: gives what calls the operator's rule, at the first call: most are never called.
+    """
+    calls: _Results | None = None
+    dynamic = named = executables = general = serve = cast(Any, None)
+
+    def begin() -> None:
+        nonlocal calls, dynamic, named, executables, general, serve
+        runner = make()
+        begun = _Results(runner)
+        dynamic, named, executables = runner.dynamic, runner.named, begun.executables
+        general, serve = begun.general, begun.serve
+        calls = begun  # last: another thread looks at it
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if calls is None:
+            begin()
         if active.trace is not None or debug_nans.value or debug_infs.value:
             return general(args, kwargs)
         arrays: list[Any] = []
@@ -184,7 +199,7 @@ def kernel_of(runner: "Runner") -> Kernel:
             return general(args, kwargs)
         found = executables.get(key)
         if found is None:
-            return calls.serve(key, arrays, args, kwargs)
+            return serve(key, arrays, args, kwargs)
         found.used = True
         execute, handlers, shape, dtype, stride = found.value
         try:
@@ -268,7 +283,7 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
         told = {"dtype": out.dtype} if untold and out.dtype != torch.bool else {}
         function, own = runner.prepare(args, kwargs | told)
         with translated(), x64():
-            result = function(*own)
+            result = settled(function(*own))
         admitted = hasattr(function, "lower") and _fits(result, out)
         written = general(*args, out=out, **kwargs)  # which may refuse it
         if admitted:
@@ -304,7 +319,7 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
 
 
 def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Callable[..., Any]:
-    """What gives the array behind a target, with a function's result written into it.
+    """Returns a function that writes another's result into a target, and gives the target's array.
 
     It takes that array and where the target starts in it, and then the function's own arrays;
     `reads` says whether the target's are among those.
@@ -324,7 +339,7 @@ def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Calla
 
 
 def _fits(result: Any, out: Tensor) -> bool:
-    """Whether a result is written to an `out=` tensor as it is."""
+    """Returns True if a result is written to an `out=` tensor as it is."""
     if type(result) is not ArrayImpl or not result.size or result.weak_type:
         return False
     return result.shape == tuple(out.shape) and to_torch(result.dtype) == out.dtype
@@ -335,7 +350,7 @@ def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Given(NamedTuple):
-    """What XLA's executable gives, for one array that is there already."""
+    """The results of XLA's executable, for one array that already exists."""
 
     array: Any
 
@@ -344,7 +359,7 @@ class _Given(NamedTuple):
 
 
 def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
-    """How to execute a function with one result: by JAX's own call where only that will do."""
+    """Returns how to execute a function with one result: JAX's own call, or its executable."""
     found = _execution(function, arrays)
     if found is not None:
         return found
@@ -362,7 +377,7 @@ def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
 
 
 def _execution(function: Callable[..., Any], arrays: list[Any]) -> Execution | None:
-    """How to execute what JAX compiles for some arrays; None where JAX's own call must."""
+    """Returns how to execute what JAX compiles for some arrays; None where JAX's own call must."""
     lower = getattr(function, "lower", None)
     if lower is None:
         return None

@@ -7,8 +7,6 @@ table, by name; it is bound when the operator is first met, for the library is i
 
 from typing import Any
 
-import torch
-
 from calque.device.kernels import custom
 from calque.device.kernels.fallback import call_back, written
 from calque.device.memory.cell import active, read, write
@@ -16,6 +14,7 @@ from calque.errors import TraceError, noting_refusals
 from calque.ops.table.registry import RULES
 from calque.state import call_watched
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OpOverload
 
 _TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
 _met: set[str] = set()
@@ -27,7 +26,7 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
     Raises:
         TraceError: it reads values, and has no fake kernel.
     """
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace in _TORCHS:
+    if not isinstance(op, OpOverload) or op.namespace in _TORCHS:
         return op(*args, **kwargs)
     prepare(op)
     if active.trace is None:
@@ -42,7 +41,7 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
         return call_back(op, args, kwargs)
 
 
-def prepare(op: torch._ops.OpOverload) -> None:
+def prepare(op: OpOverload) -> None:
     """Bind an operator's rule, if it has one and is met for the first time."""
     if op.name() not in _met:
         _met.add(op.name())

@@ -3,23 +3,30 @@
 What counts is that the same operator is compiled at the same line of the user's for shapes that
 differ in one length alone, wherever that length stands in them. Layers of different widths, which
 one line may call, differ in more; but vectors have nothing else to differ in, so that of them only
-those count that the user's own line computes with, not those that an optimizer goes through.
+those count that the user's own line computes with. Nothing counts that PyTorch's optimizers and
+initializations compute: they go through parameters, which may differ in one length (the kernels of
+depthwise convolutions) and are as many as they are.
 """
 
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+
+import torch
 
 from calque.errors import ShapeWarning
 from calque.errors.frames import asking_frame, user_frame
 
 Shapes = Sequence[tuple[int, ...]]
 _LENGTHS = 5  # of which the last is warned of
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OF_PARAMETERS = (_TORCH + "optim" + os.sep, os.path.join(_TORCH, "nn", "init.py"))
 _MOST = 10_000  # lines and operators to remember
 
 
 class _Lines:
-    """What was compiled at which line."""
+    """The programs compiled at each line."""
 
     def __init__(self) -> None:
         self.lengths: dict[object, set[int]] = defaultdict(set)
@@ -44,7 +51,10 @@ def note(name: str, shapes: Shapes) -> None:
         return
     if len(_lines.lengths) > _MOST:
         _lines.lengths.clear()
-    is_direct = asking_frame() is frame
+    asking = asking_frame()
+    if asking.f_code.co_filename.startswith(_OF_PARAMETERS):
+        return
+    is_direct = asking is frame
     for length in {n for shape in shapes for n in shape}:
         others = tuple(tuple([None if n == length else n for n in shape]) for shape in shapes)
         if not is_direct and all(n is None for shape in others for n in shape):

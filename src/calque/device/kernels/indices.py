@@ -1,4 +1,4 @@
-"""What index operators need that a rule cannot do: masks, indices on the CPU, and bounds.
+"""Arguments of index operators that a rule cannot handle: masks, indices on the CPU, and bounds.
 
 PyTorch lets an index tensor lie on the CPU, lets a mask stand for the positions where it is set,
 and raises for an index out of range. Positions and bounds are values, so they are looked at here,
@@ -21,9 +21,10 @@ from calque.device.kernels.copies import no_value
 from calque.device.kernels.remedies import MASK
 from calque.device.kernels.seen import host_view, seen
 from calque.device.memory import strides
-from calque.device.memory.cell import active, read, wrap, wrap_strided, x64
+from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import known
+from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.addressable import values as on_host
 from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
@@ -61,8 +62,8 @@ def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> 
 
 
 def _implied(indices: Sequence[Tensor | None]) -> int | None:
-    """How many positions a traced mask has by the index tensors beside it; None if they leave it
-    open. A mask of a single position is as good: it is broadcast.
+    """Returns the number of positions a traced mask has by the index tensors beside it; None if
+    they leave it open. A mask of a single position is as good: it is broadcast.
     """
     if active.trace is None:
         return None
@@ -168,7 +169,7 @@ def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | No
 
 
 def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
-    """Whether the rule can write through the mask as it is (see `ops.scatter`)."""
+    """Returns True if the rule can write through the mask as it is (see `ops.scatter`)."""
     present = [i for i in indices if i is not None]
     if len(present) != 1 or not _is_mask(present[0]):
         return False

@@ -18,15 +18,16 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
-from calque.device.memory.cell import META, active
+from calque.device.memory.cell import active
+from calque.device.memory.wrapping import META
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import to_torch
 from calque.errors import InternalError, user_origin
 from calque.ops.table import promotion
 from calque.ops.table.facts import fact_of_form
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OpOverload, tree_leaves
 
 _DEVICE = torch.device("meta")
 _CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
@@ -51,7 +52,7 @@ class Outline:
         op: the operator: the functional one, or the in-place one if that is what was called.
     """
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
+    def __init__(self, op: OpOverload) -> None:
         self.op = op
 
     @cached_property
@@ -118,7 +119,7 @@ class Outline:
     def _refusal(
         self, error: promotion.RefusedDtype, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Exception:
-        """What the CPU raises for the dtypes: its class differs from release to release."""
+        """Returns the CPU's error for the dtypes, whose class differs between releases."""
         try:
             with torch.random.fork_rng(devices=()):
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
@@ -130,7 +131,7 @@ class Outline:
         return NotImplementedError(str(error))
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Where a number may be a huge size, ask PyTorch for the result's, before a rule uses it.
+        """Asks PyTorch for a result's size before a rule uses it, if a number may be huge.
 
         Raises:
             RuntimeError: the bytes of a result overflow.
@@ -156,7 +157,7 @@ class Outline:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        """What PyTorch gives on another device, or raises.
+        """Asks PyTorch for the result on another device, or its exception.
 
         Raises:
             NotImplementedError: it has no kernel.
@@ -191,7 +192,7 @@ class Outline:
 
 
 def _are_small(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether the arrays of a call, and what its numbers may ask for, are quick to make."""
+    """Returns True if the arrays of a call, and what its numbers may ask for, are quick to make."""
     leaves = tree_leaves((args, kwargs))
     elements = sum(leaf.size for leaf in leaves if isinstance(leaf, jax.Array))
     numbers = [abs(leaf) for leaf in leaves if type(leaf) is int]
@@ -199,7 +200,7 @@ def _are_small(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether a number, or one of a list, is too large for most sizes."""
+    """Returns True if a number, or one of a list, is too large for most sizes."""
     if isinstance(value, list | tuple):
         return any(map(_is_huge, value))
     return type(value) in (int, float) and value > _MANY

@@ -1,4 +1,4 @@
-"""What PyTorch demands of a tensor that an operator writes: its memory, and the dtype of `out=`.
+"""PyTorch's demands on a tensor that an operator writes to: its memory, and the dtype of `out=`.
 
 Most operators read and write element by element and take the written tensor as an input, but no
 part of it; some gather, and take neither; a few compute first. Which is which is a fact of the
@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 
 
 class Written:
-    """What one in-place or `out=` operator demands of the tensors it writes.
+    """The demands of one in-place or `out=` operator on the tensors it writes.
 
     Args:
         name: the operator.
@@ -32,15 +32,15 @@ class Written:
 
     def __init__(self, name: str, rule: Rule | None = None) -> None:
         self.name = name
-        self.base = name.removeprefix("aten::").partition(".")[0]
+        self.base: str = name.removeprefix("aten::").partition(".")[0]
         known = Known() if rule is None else fact_of(rule.name)
         told = known.get("writes", ())
         in_place = self.base.endswith("_")
         own = known.get("writes_in_place", ()) if in_place else told
         self._fills = "fills" in own
         self._looks = "computes_first" not in own
-        self.apart = "apart" in told or "changes" in told
-        self.any_shape = "any_shape" in told
+        self.apart: bool = "apart" in told or "changes" in told
+        self.any_shape: bool = "any_shape" in told
         self._changes = "changes" in told and not in_place
         self._exact = "exact_dtype" in told or self.base.endswith("_copy")
         self._no_booleans = "no_booleans" in told
@@ -114,11 +114,11 @@ class _Place:
         self.dense = resized or geometry.is_dense(tuple(tensor.shape), self.stride)
 
     def same(self, other: "_Place") -> bool:
-        """Whether both are the same elements in the same order."""
+        """Returns True if both are the same elements in the same order."""
         return (self.start, self.end, self.stride) == (other.start, other.end, other.stride)
 
     def overlaps(self, other: "_Place") -> bool:
-        """Whether both have memory in common; where one has gaps PyTorch does not look."""
+        """Returns True if both have memory in common; where one has gaps PyTorch does not look."""
         if not (self.dense and other.dense):
             return False
         return max(self.start, other.start) < min(self.end, other.end)

@@ -1,4 +1,4 @@
-"""What to write instead, where a trace is asked for a value that it does not have.
+"""Remedies: what to write instead where a trace is asked for a value that it does not have.
 
 The same look at a value has another way out in a `while`, in an `if`, in a line that logs a loss
 and in a copy to the CPU. Which it is, is read off the source of the line that asks.
@@ -71,7 +71,7 @@ def _encloses(node: ast.AST, place: Place) -> bool:
 
 
 def _decides(node: ast.AST, frame: FrameType) -> bool:
-    """Whether what runs is what a statement or expression decides by."""
+    """Returns True if what runs is what a statement or expression decides by."""
     condition = getattr(node, "test", node)
     found = running(frame)
     assert found is not None

@@ -23,7 +23,7 @@ def host_view(array: Array) -> np.ndarray | None:
 
 
 def _own_view(array: Array) -> np.ndarray | None:
-    """As `host_view`; of an array of several processes those of this one, in one dimension."""
+    """Like `host_view`; of an array of several processes, this one's parts, in one dimension."""
     if next(iter(array.devices())).platform != "cpu":
         return None
     return own_values(array)
@@ -35,7 +35,7 @@ class Seen:
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+        self.tensor: Tensor = tensor
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -34,12 +34,12 @@ class Viewed(Slot):
     __slots__ = ("__weakref__", "free", "plan")
 
     def __init__(self, plan: Plan, free: Ints) -> None:
-        self.plan = plan
-        self.free = free
+        self.plan: Plan = plan
+        self.free: Ints = free
 
     @property
     def count(self) -> int:
-        """How many starts there are."""
+        """The number of starts."""
         return len(self.free)
 
     def read(self, array: Array, starts: list[Any]) -> Array:

@@ -6,14 +6,14 @@ PyTorch makes some of them without asking a device, and keys of its own stand fo
 from typing import Any, NoReturn
 
 import torch
-from torch.utils import _pytree as pytree
 
 from calque.errors import UnsupportedOpError, user_origin
+from calque.upstream.torch_internals import OpOverload, tree_leaves
 
 KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1")
 
 
-def refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
+def refuse(op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
     """Raise UnsupportedOpError, at the user's line, for an operator that makes or takes one."""
     origin = user_origin()
     place = f"{origin}: " if origin else ""
@@ -23,8 +23,8 @@ def refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-def check_dense(op: torch._ops.OpOverload, results: Any) -> None:
+def check_dense(op: OpOverload, results: Any) -> None:
     """Raise UnsupportedOpError where an operator's CPU kernel gives a sparse tensor."""
-    for result in pytree.tree_leaves(results):
+    for result in tree_leaves(results):
         if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
             refuse(op)

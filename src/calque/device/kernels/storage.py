@@ -14,9 +14,10 @@ import torch
 
 from calque.device.kernels.copies import to_host
 from calque.device.memory import geometry
-from calque.device.memory.cell import Cell, active, current, layout_of, replace, share, wrap, x64
+from calque.device.memory.cell import Cell, active, current, layout_of, replace, x64
 from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
+from calque.device.memory.wrapping import share, wrap
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.sizes import LARGEST, translated
 from calque.upstream import torch_c

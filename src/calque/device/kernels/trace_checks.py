@@ -40,12 +40,14 @@ class Failure:
 
 
 def looking() -> bool:
-    """Whether a check of values has anybody to report to: the caller, or a trace that collects."""
+    """Returns True if a check of values has anybody to report to: the caller, or a trace that
+    collects.
+    """
     return active.trace is None or active.trace.looking
 
 
 def reported() -> bool:
-    """Whether somebody looks at what a trace collects, when its program has run."""
+    """Returns True if somebody looks at what a trace collects, when its program has run."""
     return active.trace is not None and active.trace.failures is not None
 
 

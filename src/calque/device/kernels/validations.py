@@ -40,7 +40,7 @@ _BETWEEN = (
 
 
 def answer(value: Tensor) -> bool | None:
-    """What the caller is told in a trace of a boolean that it only raises for; None for others."""
+    """Returns the assumed answer for a boolean that its caller only raises for; None for others."""
     frame = sys._getframe(1)
     for _ in range(_DEPTH):
         error = REFUSALS.get(frame.f_code)
@@ -135,7 +135,7 @@ def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
 
 
 def functional_assert_async(self: Tensor, assert_msg: str, dep_token: Tensor) -> Tensor:
-    """As `assert_async`; gives back the tensor that keeps it in order."""
+    """Like `assert_async`, but returns the tensor that keeps it in order."""
     assert_async(self, assert_msg)
     return dep_token.clone()
 

@@ -13,52 +13,64 @@ import torch
 from calque.device.kernels import storage
 from calque.device.kernels.binding import schema_of
 from calque.device.memory import geometry
-from calque.device.memory.cell import META, alias, cell_of, regeometries, share, size_in_bytes
+from calque.device.memory.cell import cell_of, regeometries, size_in_bytes
 from calque.device.memory.geometry import Layout
+from calque.device.memory.wrapping import META, alias, share
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OpOverload
 
-aten = torch.ops.aten
+aten: Any = torch.ops.aten
 _ATEN = "aten::"
 _COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
-def _overload(name: str) -> torch._ops.OpOverload:
+def _overload(name: str) -> OpOverload:
     packet, _, overload = name.removeprefix(_ATEN).partition(".")
     return getattr(getattr(aten, packet), overload or "default")
 
 
 @cache
 def changes_geometry(op: Any) -> bool:
-    """Whether an operator gives its argument another geometry in place, as PyTorch's tags tell.
+    """Returns True if an operator gives its argument another geometry in place, as PyTorch's tags
+    tell.
 
     Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
     """
-    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.inplace_view not in op.tags:
+    if not isinstance(op, OpOverload) or torch.Tag.inplace_view not in op.tags:
         return False
     return op._overloadpacket not in (aten.set_, aten.detach_)
 
 
 def _gives_views(schema: Any) -> bool:
-    """Whether the results of an operator are views of its arguments."""
+    """Returns True if the results of an operator are views of its arguments."""
     found = [r.alias_info for r in schema.returns]
     return any(alias is not None and not alias.is_write for alias in found)
 
 
-def _is_left_to_devices(name: str) -> bool:
-    """Whether an operator gives a view, and PyTorch has no kernel of it for all devices."""
-    has = torch_c.dispatch_has_kernel_for_dispatch_key
-    composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
-    made = has(name, "Meta") and not any(has(name, key) for key in composite)
-    return made and _gives_views(schema_of(name))
+def _left_to_devices() -> list[str]:
+    """The operators that give a view, and of which PyTorch has no kernel for all devices."""
+    of = torch_c.dispatch_get_registrations_for_dispatch_key
+    made = set(of("Meta")).difference(
+        of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
+    )
+    aten = [name for name in made if name.startswith(_ATEN)]
+    return [name for name in aten if _gives_views(schema_of(name))]
 
 
-def _moves_in_place(name: str) -> bool:
-    """Whether an operator is the in-place form of a view."""
-    base = name.partition(".")[0]
-    if not base.endswith("_"):
-        return False
-    functional = torch_c.jit_get_schemas_for_operator(base[:-1])
-    return any(map(_gives_views, functional)) and changes_geometry(_overload(name))
+def _moved_in_place() -> list[str]:
+    """The operators that are the in-place form of a view."""
+    names = [name for name in torch_c.dispatch_get_all_op_names() if name.startswith(_ATEN)]
+    overloads: dict[str, list[str]] = {}
+    for name in names:
+        overloads.setdefault(name.partition(".")[0], []).append(name)
+
+    def moves(name: str) -> bool:
+        base = name.partition(".")[0]
+        functional = overloads.get(base[:-1], ()) if base.endswith("_") else ()
+        viewing = any(_gives_views(schema_of(each)) for each in functional)
+        return viewing and changes_geometry(_overload(name))
+
+    return [name for name in names if moves(name)]
 
 
 def as_strided(
@@ -96,14 +108,14 @@ def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
     return alias(aten.view.default, tensor, size)
 
 
-def _aliasing(op: torch._ops.OpOverload) -> Any:
+def _aliasing(op: OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
         return alias(op, tensor, *args)
 
     return kernel
 
 
-def _sharing(op: torch._ops.OpOverload) -> Any:
+def _sharing(op: OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         share(tensor)
         return op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
@@ -111,7 +123,7 @@ def _sharing(op: torch._ops.OpOverload) -> Any:
     return kernel
 
 
-def _in_place(op: torch._ops.OpOverload) -> Any:
+def _in_place(op: OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
             share(tensor)
@@ -184,10 +196,9 @@ def _prepare(
 
 def kernels() -> dict[str, Any]:
     """The view kernels by operator name."""
-    names = [n for n in torch_c.dispatch_get_all_op_names() if n.startswith(_ATEN)]
     return {
-        **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in names if _is_left_to_devices(n)},
-        **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in names if _moves_in_place(n)},
+        **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in _left_to_devices()},
+        **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in _moved_in_place()},
         "as_strided": as_strided,
         "view.dtype": view_dtype,
         "_unsafe_view": unsafe_view,

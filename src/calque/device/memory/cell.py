@@ -9,7 +9,6 @@ a trace that fails has changed nothing.
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -20,17 +19,12 @@ from jax import Array
 from calque.device.memory import geometry
 from calque.device.memory.geometry import Layout, View
 from calque.device.runtime import sizes
-from calque.device.runtime.dtypes import TO_NUMPY, TO_TORCH, to_torch
+from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.interrupts import settles
-from calque.device.runtime.placement import kept, note, spread
+from calque.device.runtime.placement import kept, spread
 from calque.device.runtime.threads import Presence
-from calque.upstream import torch_c
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
-
-_create = torch_c.acc.create_empty_tensor
-_set = torch.ops.aten.set_.source_Storage_storage_offset
-META = torch_c.DispatchKeySet(torch_c.DispatchKey.Meta)
 
 
 class Cell:
@@ -45,18 +39,19 @@ class Cell:
     __slots__ = ("__weakref__", "array", "stride", "viewed")
 
     def __init__(self, array: Array, stride: geometry.Ints | None = None) -> None:
-        self.array = array
-        self.stride = stride
-        self.viewed = False
+        self.array: Array = array
+        self.stride: geometry.Ints | None = stride
+        self.viewed: bool = False
 
 
 class Trace(Protocol):
-    """What the cells ask of a running trace (see `calque.program.lifting`)."""
+    """The interface of a running trace for the cells (see `calque.program.lifting`)."""
 
     callbacks: bool  # whether the program may call back to the host
     failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
     looking: bool  # whether values are to be checked as PyTorch checks them eagerly
     placements: WeakKeyDictionary["Cell", Any]  # of storages that are made in the trace
+    texts: dict[str, Any]  # what was shown of tensors, and where
 
     def is_fresh(self, cell: Cell) -> bool: ...
 
@@ -78,13 +73,13 @@ class Trace(Protocol):
 
 
 class Observer(Protocol):
-    """What is told of the values that the host reads in an eager call (see `host_reads`)."""
+    """Receives the values that the host reads in an eager call (see `host_reads`)."""
 
     def see(self, array: Array, use: str) -> None: ...
 
 
 class _Active(threading.local):
-    """What goes on in a thread.
+    """The state of one thread.
 
     Attributes:
         trace: the trace that runs; None while its thread is eager.
@@ -102,7 +97,7 @@ class _Active(threading.local):
         self._presence = Presence()
 
 
-active = _Active()
+active: _Active = _Active()
 
 
 class _Regeometries:
@@ -114,7 +109,7 @@ class _Regeometries:
     count = 0
 
 
-regeometries = _Regeometries()
+regeometries: _Regeometries = _Regeometries()
 
 
 class x64:
@@ -168,7 +163,7 @@ def layout_of(cell: Cell) -> Layout:
 
 
 def size_in_bytes(cell: Cell) -> int:
-    """How many bytes a cell's storage has."""
+    """Returns how many bytes a cell's storage has."""
     array = cell.array
     return array.nbytes if cell.stride is None else layout_of(cell).length * array.dtype.itemsize
 
@@ -200,7 +195,7 @@ def swap(cell: Cell, before: Array, array: Array) -> bool:
     array that it read lacks what another has written since: then it has to compute again.
 
     Returns:
-        Whether the cell held `before`. Nothing comes between the look and the write: Python
+        True if the cell held `before`. Nothing comes between the look and the write: Python
         changes threads at calls and backward jumps only.
     """
     if spread.exists:
@@ -212,7 +207,7 @@ def swap(cell: Cell, before: Array, array: Array) -> bool:
 
 
 def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
-    """Whether a tensor has exactly the geometry and dtype of its cell's array.
+    """Returns True if a tensor has exactly the geometry and dtype of its cell's array.
 
     PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) hand
     them to the device as they are.
@@ -283,104 +278,6 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
     return geometry.from_memory(geometry.retype(flat, array.dtype), layout)
 
 
-def wrap(array: Array) -> torch.Tensor:
-    """A fresh row-major tensor of the device over an array."""
-    tensor = wrap_untraced(array)
-    if active.trace is not None:
-        storage = tensor.untyped_storage()
-        active.trace.created(storage.cell, storage)  # type: ignore[attr-defined]
-    return tensor
-
-
-def wrap_untraced(array: Array) -> torch.Tensor:
-    """As `wrap`, where no trace is running."""
-    dtype, shape = array.dtype, array.shape
-    if not spread.exists:
-        note(array)
-    if 0 in shape:
-        sizes.check_strides(shape)
-    tensor = _create(shape, TO_TORCH.get(dtype) or to_torch(dtype))
-    tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
-    if 0 in shape:
-        set_geometry(tensor, View(shape, geometry.contiguous_strides(shape), 0))
-    return tensor
-
-
-def wrapper(
-    shape: tuple[int, ...], stride: geometry.Ints, dtype: torch.dtype
-) -> Callable[[Array], torch.Tensor]:
-    """What wraps arrays of one kind where no trace is running, decided once.
-
-    Args:
-        shape, stride, dtype: of the tensors. The arrays are those of `wrap_strided`, or have their
-            axes in the order of memory where there is one (`geometry.permutation`).
-    """
-    row_major = stride == geometry.contiguous_strides(shape)
-    if 0 in shape or not (row_major or geometry.permutation(shape, stride)):
-        return lambda array: wrap_strided(array, stride)
-
-    def wrapped(array: Array) -> torch.Tensor:
-        tensor = _create(shape, dtype)
-        tensor.untyped_storage().cell = Cell(array)  # type: ignore[attr-defined]
-        return tensor
-
-    def permuted(array: Array) -> torch.Tensor:
-        tensor = _create(shape, dtype)
-        storage = tensor.untyped_storage()
-        storage.cell = cell = Cell(array)  # type: ignore[attr-defined]
-        cell.viewed = True
-        _set.redispatch(META, tensor, storage, 0, shape, stride)
-        return tensor
-
-    return wrapped if row_major else permuted
-
-
-def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor over an array, with the given strides."""
-    stride = tuple(stride)
-    row_major, dense = _kind(array.shape, stride)
-    if row_major:
-        return wrap(array)
-    if not dense:
-        return _wrap_sparse(array, stride)
-    tensor = wrap(array)
-    if array.size:
-        cell = cell_of(tensor)
-        cell.stride = stride
-        cell.viewed = True
-    set_geometry(tensor, View(array.shape, stride, 0))
-    return tensor
-
-
-def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """As `wrap_strided`, over a storage that has nothing in the holes that the strides leave.
-
-    Only where nobody reads those: strides must be nested (`geometry.is_nested`).
-    """
-    tensor = wrap(array)
-    cell = cell_of(tensor)
-    cell.stride = tuple(stride)
-    cell.viewed = True
-    set_geometry(tensor, View(array.shape, cell.stride, 0))
-    return tensor
-
-
-@lru_cache(maxsize=4096)
-def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
-    """Whether strides are row-major, and whether they are dense."""
-    return stride == geometry.contiguous_strides(shape), geometry.is_dense(shape, stride)
-
-
-def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
-    extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
-    with x64():
-        base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))
-    tensor = alias(torch.ops.aten.as_strided.default, base, array.shape, stride, 0)
-    write(tensor, array)
-    return tensor
-
-
 def check_writable(tensor: torch.Tensor) -> None:
     """Raise RuntimeError where a write would hit one element through two indices."""
     if 0 in tensor.stride() and geometry.overlaps(view_of(tensor)):
@@ -388,23 +285,3 @@ def check_writable(tensor: torch.Tensor) -> None:
             "unsupported operation: more than one element of the written-to tensor refers to a "
             "single memory location. Please clone() the tensor before performing the operation."
         )
-
-
-def alias(op: torch._ops.OpOverload, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run a view operator on the geometry of a tensor only: the result shares its storage."""
-    share(tensor)
-    return op.redispatch(META, tensor, *args, **kwargs)
-
-
-def share(tensor: torch.Tensor) -> Cell:
-    """Prepare a tensor's storage for views: PyTorch checks them against its size in bytes."""
-    cell = cell_of(tensor)
-    if not cell.viewed:
-        cell.viewed = True
-        set_geometry(tensor, view_of(tensor))
-    return cell
-
-
-def set_geometry(tensor: torch.Tensor, view: View) -> None:
-    """Give a tensor a geometry; the storage's size in bytes grows to hold it."""
-    _set.redispatch(META, tensor, tensor.untyped_storage(), view.offset, view.size, view.stride)

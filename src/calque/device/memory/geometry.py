@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many elements the memory has, with its holes."""
+        """The number of elements in the memory, with its holes."""
         return extent(self.shape, self.stride)
 
 
@@ -91,7 +91,7 @@ def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the strides are a permutation of row-major ones: no holes and no overlap."""
+    """Returns True if the strides are a permutation of row-major ones: no holes and no overlap."""
     if 0 in shape:
         return True
     expected = 1
@@ -118,12 +118,14 @@ def permutation(shape: Ints, stride: Ints) -> Ints | None:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements a memory needs for these sizes and strides."""
+    """Returns how many elements a memory needs for these sizes and strides."""
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether each stride steps over all that the smaller ones reach: holes, but no overlap."""
+    """Returns True if each stride steps over all that the smaller ones reach: holes, but no
+    overlap.
+    """
     reached = 0
     for step, size in sorted(zip(stride, shape, strict=True)):
         if size > 1 and step <= reached:
@@ -133,7 +135,9 @@ def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def overlaps(view: View) -> bool:
-    """Whether two indices of the view share an element (only broadcast axes are looked for)."""
+    """Returns True if two indices of the view share an element (only broadcast axes are looked
+    for).
+    """
     shared = any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
     return shared and 0 not in view.size
 
@@ -196,7 +200,7 @@ def memory_order(layout: Layout) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
-    """How to reach a view that has elements, and where along each axis to start."""
+    """Returns how to reach a view that has elements, and where along each axis to start."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
         raise RuntimeError(

@@ -59,7 +59,7 @@ class Unforeseen(BaseException):
 
 
 class AssumesValues(Protocol):
-    """What knows values that a trace does not (see `calque.jitting.assumed_values`)."""
+    """Supplies values that a trace does not know (see `calque.jitting.assumed_values`)."""
 
     def value(
         self, array: Array, use: str, error: Callable[[], Exception]

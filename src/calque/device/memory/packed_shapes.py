@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from calque.device.runtime.dtypes import TO_NUMPY
+from calque.upstream.torch_internals import tree_leaves
 
 _SIZE = 64
 _DTYPES = list(TO_NUMPY)
@@ -21,7 +21,7 @@ def shapes_of(results: Any) -> np.ndarray:
         ValueError: there are too many of them.
     """
     words: list[int] = []
-    for tensor in pytree.tree_leaves(results):
+    for tensor in tree_leaves(results):
         if isinstance(tensor, torch.Tensor):
             words += [1 + _DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape]
     if len(words) > _SIZE:

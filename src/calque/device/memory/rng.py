@@ -16,6 +16,7 @@ import torch
 from jax import Array
 
 from calque.device.memory.cell import active
+from calque.ops.table.random_bits import as_jaxs, wrapped
 
 DEFAULT_SEED = 0
 
@@ -30,7 +31,7 @@ class RandomState:
     def restore(self, seed: int, offset: int) -> None:
         """Set the state."""
         with self._lock:
-            self.seed = seed % 2**64
+            self.seed: int = seed % 2**64
             self._offsets = itertools.count(offset)
             self._next = offset
 
@@ -50,11 +51,11 @@ class RandomState:
 
     @property
     def offset(self) -> int:
-        """How many draws were taken."""
+        """The number of draws taken so far."""
         return self._next
 
 
-state = RandomState()
+state: RandomState = RandomState()
 
 
 def pack(seed: int, offset: int) -> np.ndarray:
@@ -62,14 +63,19 @@ def pack(seed: int, offset: int) -> np.ndarray:
     return np.array([seed, offset], dtype=np.uint64)
 
 
-def key_of(packed: Array) -> Array:
-    """The JAX key of a packed seed and offset (see `pack`)."""
+def key_of(packed: Array, ours: bool = True) -> Array:
+    """The JAX key of a packed seed and offset (see `pack`).
+
+    Args:
+        packed: these.
+        ours: whether it is for a rule of calque's own; to others it is a key of JAX's own kind.
+    """
     seed, offset = packed[0], packed[1]
     low = jnp.uint64(0xFFFFFFFF)
-    data = jnp.stack([seed >> 32, seed & low]).astype(jnp.uint32)
-    key = jax.random.wrap_key_data(data, impl="threefry2x32")
+    key = wrapped(jnp.stack([seed >> 32, seed & low]).astype(jnp.uint32))
     key = jax.random.fold_in(key, (offset >> 32).astype(jnp.uint32))
-    return jax.random.fold_in(key, (offset & low).astype(jnp.uint32))
+    key = jax.random.fold_in(key, (offset & low).astype(jnp.uint32))
+    return key if ours else as_jaxs(key)
 
 
 def draw() -> Array | np.ndarray:

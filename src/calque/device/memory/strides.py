@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from jax import Array
 
-from calque.device.memory.cell import META, wrap, wrap_strided
 from calque.device.memory.geometry import Ints, contiguous_strides
+from calque.device.memory.wrapping import META, wrap, wrap_strided
 from calque.ops.table.facts import fact_of
+from calque.upstream.torch_internals import OpOverload
 
 Strides = Iterable[Ints | None] | None
 """The strides of each result; None for row-major ones."""
@@ -32,7 +33,7 @@ _IMAGE_RANKS = (4, 5)
 
 
 class _Place(NamedTuple):
-    """What PyTorch's Meta kernels see of a tensor."""
+    """The attributes of a tensor that PyTorch's Meta kernels read."""
 
     shape: torch.Size
     stride: Ints
@@ -102,7 +103,7 @@ def images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Str
 
 
 def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """As `images`, where any tensor is in `channels_last`."""
+    """Like `images`, where any tensor is in `channels_last`."""
     return _as_images(results, _tensors(args))
 
 
@@ -118,7 +119,7 @@ def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
 
 
 def _lies_as_images(shape: Ints, stride: Ints) -> bool:
-    """Whether PyTorch counts it as `channels_last`, as it does a part of such images."""
+    """Returns True if PyTorch counts it as `channels_last`, as it does a part of such images."""
     least = 0
     if stride[1] == 0:
         return False
@@ -221,12 +222,12 @@ def _transformed(shape: Ints, stride: Ints, dims: list[int]) -> Ints:
 
 
 def asked(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """As PyTorch's own Meta kernel of the operator lays them."""
+    """Lays results out as PyTorch's own Meta kernel of the operator does."""
     return _ask(name, tuple(map(_key, args)), tuple((n, _key(v)) for n, v in kwargs.items()))
 
 
 def followed(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """As `asked`; row-major where the arguments are."""
+    """Like `asked`, but row-major where the arguments are."""
     if _row_major(_tensors((*args, *kwargs.values()))):
         return None
     return asked(name, results, args, kwargs)
@@ -255,7 +256,7 @@ def _ask(name: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) 
     return [part.stride() if isinstance(part, Tensor) else None for part in parts]
 
 
-def _overload(name: str) -> torch._ops.OpOverload:
+def _overload(name: str) -> OpOverload:
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(_aten, packet), overload or "default")
 
@@ -281,7 +282,7 @@ _ALWAYS = frozenset(
 
 
 def layer_of(name: str) -> Layer | None:
-    """How the results of an operator (with its namespace) lie; None where always row-major."""
+    """Returns the layout of an operator's results (with its namespace); None if row-major."""
     known = fact_of(name)
     layout = known.get("layout")
     if "columns" in known:
@@ -295,6 +296,6 @@ def layer_of(name: str) -> Layer | None:
 
 
 def always(name: str) -> bool:
-    """Whether an operator's results need not be row-major where its arguments are."""
+    """Returns True if an operator's results need not be row-major where its arguments are."""
     known = fact_of(name)
     return "columns" in known or known.get("layout") in _ALWAYS

@@ -1,4 +1,4 @@
-"""What everything else stands on.
+"""The foundations of the device: dtypes, placements, threads, compiled programs.
 
 Executables and their caches, dtypes, sizes, signals, threads, callbacks.
 """

@@ -15,7 +15,7 @@ class ElsewhereError(RuntimeError):
 
 
 def is_here(array: Any) -> bool:
-    """Whether this process can read the whole of an array by itself."""
+    """Returns True if this process can read the whole of an array by itself."""
     return getattr(array, "is_fully_addressable", True) or array.is_fully_replicated
 
 
@@ -68,13 +68,13 @@ def own_shards(array: Any) -> dict[str, Any]:
 
 
 def where(array: Any) -> str:
-    """How an array is split over a mesh, as the end of a sentence."""
+    """Returns how an array is split over a mesh, as the end of a sentence."""
     spec = getattr(array.sharding, "spec", None)
     return "" if spec is None else f", placed P{tuple(spec)}".replace(",)", ")")
 
 
 def explained(error: RuntimeError, arrays: Any, use: str) -> RuntimeError:
-    """What an error stands for: an ElsewhereError where JAX cannot fetch one of some arrays."""
+    """Returns an ElsewhereError for an error that says JAX cannot fetch one of some arrays."""
     if "non-addressable" in str(error):
         for array in arrays:
             try:

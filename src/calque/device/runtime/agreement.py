@@ -1,4 +1,4 @@
-"""What several processes each bring along has to be the same in all.
+"""Checks that values which each process supplies are the same in all processes.
 
 A value that every process holds (a parameter before it is spread, a number, the random state) is
 one value of the program. JAX takes each process's own and does not look; here their digests are
@@ -39,7 +39,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def spans(placement: Sharding) -> bool:
-    """Whether a placement has devices of other processes."""
+    """Returns True if a placement has devices of other processes."""
     return not placement.is_fully_addressable
 
 
@@ -64,7 +64,7 @@ def check(host: np.ndarray, placement: Sharding) -> None:
 
 
 def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
-    """As `check`, for several values of which each process has its own."""
+    """Like `check`, for several values, each with one per process."""
     processes = {device.process_index for device in placement.device_set}
     if len(processes) < jax.process_count() or not hosts:
         return  # the others do not come by here, and JAX's collectives are of all

@@ -14,7 +14,7 @@ _FLAG = "jax_cpu_enable_async_dispatch"
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """Returns how many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -36,7 +36,7 @@ def call_back(
     *arrays: Any,
     name: str,
 ) -> list[Array]:
-    """As `jax.pure_callback` of a function from numpy arrays to a list of them; under `x64`.
+    """Like `jax.pure_callback` of a function from numpy arrays to a list of them; under `x64`.
 
     Args:
         function: what is called.
@@ -66,7 +66,7 @@ class _Kept(RuntimeError):
 
 
 def _kept(error: BaseException) -> _Kept:
-    """What to raise in its stead."""
+    """Returns the exception to raise in its place."""
     number = next(_numbers)
     _exceptions[number] = error
     if len(_exceptions) > _MOST_KEPT:  # of programs whose results nobody has looked at
@@ -81,7 +81,7 @@ def raised(error: Exception) -> BaseException | None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether JAX's log tells of something that is not raised as well."""
+    """Returns True if JAX's log tells of something that is not raised as well."""
     return not (record.exc_info and isinstance(record.exc_info[1], _Kept))
 
 

@@ -1,4 +1,4 @@
-"""What was compiled for eager calls, and how much of it is kept.
+"""The programs compiled for eager calls, and how many of them are kept.
 
 Each shape that an operator meets costs a compiled program of two or three megabytes. The tables of
 them together hold a bounded number: when there are more, a quarter goes, first of what was not used
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar
 
-logger = logging.getLogger("calque.kept")
+logger: logging.Logger = logging.getLogger("calque.kept")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,8 +32,8 @@ class Entry:
     __slots__ = ("_key", "_serial", "_table", "used", "value")
 
     def __init__(self, value: Any, table: "Table", key: Any, serial: int) -> None:
-        self.value = value
-        self.used = False
+        self.value: Any = value
+        self.used: bool = False
         self._table, self._key, self._serial = table, key, serial
 
     def drop(self) -> None:
@@ -43,7 +43,7 @@ class Entry:
 
 
 class Table(dict[Any, Entry]):
-    """What is kept for one owner, by key."""
+    """The programs of one owner, by key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,22 +133,28 @@ def set_max_programs(count: int) -> None:
 
     Raises:
         ValueError: it is less than 1.
+        TypeError: it is no integer.
 
     >>> import torch, calque
     >>> torch.jax.set_max_programs(2048)
     >>> torch.jax.get_max_programs()
     2048
     """
+    if not isinstance(count, int):
+        raise TypeError(
+            f"torch.jax.set_max_programs takes a number of programs, not {type(count).__name__} "
+            f"{count!r}"
+        )
     if count < 1:
         raise ValueError(f"at least one program has to be kept, not {count}")
     _kept.bound(count)
 
 
 def get_max_programs() -> int:
-    """How many compiled programs eager calls keep (see `set_max_programs`)."""
+    """Returns how many compiled programs eager calls keep (see `set_max_programs`)."""
     return _kept.most
 
 
 def count() -> int:
-    """How many compiled programs are kept."""
+    """Returns how many compiled programs are kept."""
     return sum(len(table) for reference in _kept.tables if (table := reference()) is not None)

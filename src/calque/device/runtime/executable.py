@@ -1,19 +1,21 @@
-"""What of JAX's compiled programs can be called without JAX's own look at every argument.
+"""JAX's compiled programs, called without JAX's own look at every argument.
 
 `jax.stages.Compiled` checks the shape, dtype and sharding of each argument at each call, and
 `jax.jit` the whole configuration. Who has seen to that already calls XLA's executable itself.
 """
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
 
 from calque.device.runtime import one_program
-from calque.device.runtime.in_flight import Waited, is_crowded
+from calque.device.runtime.in_flight import Waited, communicates, is_crowded
 from calque.device.runtime.placement import is_same, placed, spread
 from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
 _SMALL = 1024  # bytes
+_sharding_of = attrgetter("sharding")
 
 
 class Execution(NamedTuple):
@@ -27,7 +29,7 @@ class Execution(NamedTuple):
 
 
 def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution | None:
-    """How to execute a program on a flat list of its arguments.
+    """Returns how to execute a program on a flat list of its arguments.
 
     None where more than the arrays goes in or comes out (effects, callbacks, arguments dropped),
     where every call is waited for (`one_program`), and for releases of JAX built another way.
@@ -54,7 +56,7 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
         is_spread = any(s.num_devices > 1 for s in (*shardings, *_given(program)))
         if is_spread:
             spread.exists = True
-        waits = is_spread and is_crowded()
+        waits = is_spread and is_crowded() and communicates(compiled)
         return Execution(_OnDevices(execute, shardings, keeps, waits), handlers)
     except AttributeError:
         return None
@@ -89,9 +91,10 @@ class _OnDevices:
         self._waits = waits
 
     def __call__(self, arrays: list[Any]) -> Any:
-        found = [array.sharding for array in arrays]
+        found = [*map(_sharding_of, arrays)]
         if found != self._seen:  # compares identities first
             self._look(arrays, found)
+        self._seen = found
         for index in self._astray:
             arrays[index] = self._moved(index, arrays[index])
         results = self._execute(arrays)
@@ -100,7 +103,6 @@ class _OnDevices:
     def _look(self, arrays: list[Any], found: list[Any]) -> None:
         wanted = zip(arrays, found, self._shardings, strict=True)
         self._astray = [i for i, (a, f, w) in enumerate(wanted) if not is_same(f, w, a.ndim)]
-        self._seen = found
 
     def _moved(self, index: int, array: Any) -> Any:
         kept = self._kept.get(index)
@@ -113,7 +115,7 @@ class _OnDevices:
 
 
 def calls_back(lowered: jax.stages.Lowered) -> bool:
-    """Whether a program calls Python functions."""
+    """Returns True if a program calls Python functions."""
     return bool(lowered._lowering.compile_args["host_callbacks"])  # type: ignore[attr-defined]
 
 
@@ -124,7 +126,9 @@ def devices_of(lowered: jax.stages.Lowered) -> Any:
 
 
 def debugging() -> bool:
-    """Whether every call must be JAX's own: it is asked to look at the results, or to refuse."""
+    """Returns True if every call must be JAX's own: it is asked to look at the results, or to
+    refuse.
+    """
     return _refusing or debug_nans.value or debug_infs.value
 
 

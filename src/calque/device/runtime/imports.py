@@ -1,4 +1,4 @@
-"""What is done to a module of PyTorch's once somebody else has imported it.
+"""Changes to modules of PyTorch, made when somebody else imports them.
 
 Some of them take long to import and few programs use them: `torch.nn.attention.flex_attention`
 brings sympy from PyTorch 2.14 on.

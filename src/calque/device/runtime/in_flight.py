@@ -3,8 +3,10 @@
 XLA's CPU client hands each device's part of a program to one pool of threads, where a part waits in
 a collective for the other parts. When a few hundred programs have been started without a look at
 their results, parts of later ones hold the threads that the earlier ones lack, and the process ends
-with an error (JAX alone does so, too). So a program over several CPU devices is waited for; on CPUs
-that computes, no host is held up. GPUs and TPUs have queues of their own and are left alone.
+with an error (JAX alone does so, too). So a program over several CPU devices is waited for, unless
+it is known to have no collective: one that has starts when no other is on its way, and what may be
+before it in the pool's queue waits for nothing. GPUs and TPUs have queues of their own and are left
+alone.
 
 Programs of several processes are the matter of `one_program`.
 """
@@ -17,15 +19,23 @@ import jax
 
 from calque.upstream.jax_internals import ArrayImpl
 
+_OF_COLLECTIVES = ("channel_id=", "replica_groups=", "source_target_pairs=")
+
 
 @lru_cache(maxsize=1)
 def is_crowded() -> bool:
-    """Whether the devices of this process are CPUs, and several."""
+    """Returns True if the devices of this process are CPUs, and several."""
     return jax.default_backend() == "cpu" and jax.local_device_count() > 1
 
 
+def communicates(compiled: jax.stages.Compiled) -> bool:
+    """Returns True if a program's devices exchange values, or it cannot be told."""
+    text = compiled.as_text()
+    return text is None or any(attribute in text for attribute in _OF_COLLECTIVES)
+
+
 def settled(results: Any) -> Any:
-    """What a program gave; waited for if it is spread over several CPU devices.
+    """Returns a program's results, waiting for them if they are spread over several CPU devices.
 
     Args:
         results: an array, or a container of arrays. The first one that is spread stands for all.

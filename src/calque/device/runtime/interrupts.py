@@ -51,7 +51,7 @@ def settles(function: _Function) -> _Function:
 
 
 def settles_in(code: CodeType) -> None:
-    """As `settles`, for code that was generated and may be given up again."""
+    """Like `settles`, for generated code that may be discarded again."""
     key = id(code)
     _generated[key] = ref(code, lambda _: _generated.pop(key, None))
 
@@ -81,7 +81,7 @@ class Held:
 
     def __init__(self, function: FunctionType) -> None:
         # Not the function itself: a traceback that ends in it would hold it.
-        self.function = functools.partial(function)
+        self.function: functools.partial[Any] = functools.partial(function)
         self._usual = sys.maxsize  # nobody waits before `count`
         self._since = 0.0
         self._times = 0
@@ -91,7 +91,7 @@ class Held:
         self._usual = sys.getrefcount(self.function)
 
     def is_held(self) -> bool:
-        """Whether C++ is between looking the function up and the end of its call.
+        """Returns True if C++ is between looking the function up and the end of its call.
 
         A reference that stays has another cause (a tool that holds all objects there are) and
         must not hold up signals for ever.
@@ -123,7 +123,7 @@ def be_ready() -> None:
 
 
 def _has_to_wait(frame: FrameType | None) -> bool:
-    """Whether a handler that interrupts this frame has to wait."""
+    """Returns True if a handler that interrupts this frame has to wait."""
     for held in _held:
         if held.is_held():
             return True
@@ -155,11 +155,11 @@ class Handler:
 
     def __init__(self, signum: int, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._signum = signum
-        self.handler = handler
+        self.handler: Callable[[int, FrameType | None], Any] = handler
 
     @property
     def __call__(self) -> Callable[..., Any]:
-        """What the interpreter calls: the user's handler, or what does nothing."""
+        """Calls the user's handler, or does nothing."""
         if not _has_to_wait(sys._getframe().f_back):
             return self.handler
         if sys.gettrace() is not None or sys.getprofile() is not None:

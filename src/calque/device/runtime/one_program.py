@@ -29,12 +29,12 @@ _compared: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def is_needed() -> bool:
-    """Whether this process computes on CPUs together with others."""
+    """Returns True if this process computes on CPUs together with others."""
     return jax.distributed.is_initialized() and jax.default_backend() == "cpu"
 
 
 def is_installed() -> bool:
-    """Whether calls of programs are waited for here."""
+    """Returns True if calls of programs are waited for here."""
     return _installed
 
 

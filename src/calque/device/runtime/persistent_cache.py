@@ -30,7 +30,7 @@ _UNCHANGED: Any = object()
 
 
 class _Settings:
-    """What is set.
+    """The settings in effect.
 
     Attributes:
         folder: where calque keeps programs; None where it does not.
@@ -119,7 +119,7 @@ def _use(directory: Path | None, most: int) -> None:
 
 
 def _opened(path: str) -> Any:
-    """What JAX reads and writes a folder with, when it first does."""
+    """Returns the object through which JAX reads and writes a folder, made at its first use."""
     if _settings.folder is not None and Path(path) == _settings.folder:
         return Store(_settings.folder, _settings.most), path
     if _settings.folder is not None and getattr(jax.config, _SHORTEST) == 0.0:

@@ -20,12 +20,12 @@ from calque.upstream.jax_internals import ArrayImpl, enable_x64
 
 
 class _Spread:
-    """Whether an array with a placement was ever met in this process."""
+    """Records whether any array with a placement has been seen in this process."""
 
     exists = False
 
 
-spread = _Spread()
+spread: _Spread = _Spread()
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +56,7 @@ def note(array: Any) -> None:
 
 
 def is_same(one: Any, other: Any, ndim: int) -> bool:
-    """Whether two placements put each element of an array on the same devices."""
+    """Returns True if two placements put each element of an array on the same devices."""
     if one is other or one == other:
         return True
     if one is None or other is None:
@@ -67,12 +67,12 @@ def is_same(one: Any, other: Any, ndim: int) -> bool:
 def are_same(
     ones: Sequence[Sharding | None], others: Sequence[Sharding | None], ndims: Sequence[int]
 ) -> bool:
-    """Whether placements are the same pair by pair."""
+    """Returns True if placements are the same pair by pair."""
     return ones == others or all(map(is_same, ones, others, ndims))
 
 
 def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
-    """Whether a placement splits a shape evenly."""
+    """Returns True if a placement splits a shape evenly."""
     try:
         placement.shard_shape(shape)
     except ValueError:
@@ -97,7 +97,7 @@ def placed(array: Any, placement: Sharding) -> Array:
 
 
 def kept(array: Any, before: Any) -> Any:
-    """What takes the place of an array in a storage: its placement stays.
+    """Returns the array to store in place of another: it has the other's placement.
 
     Args:
         array: the new one.

@@ -47,7 +47,9 @@ def check(result: Any, made: bool) -> None:
 
 
 def _is_known(shape: Sequence[Any]) -> bool:
-    """Whether all sizes are numbers: some of an exported program are not until it is called."""
+    """Returns True if all sizes are numbers: some of an exported program are not until it is
+    called.
+    """
     return all(isinstance(n, int | np.integer) for n in shape)
 
 

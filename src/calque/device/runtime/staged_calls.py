@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
 IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
-"""Whether this release of JAX is built as is known here."""
+"""True if this release of JAX has the internals that this module needs."""
 
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = frozenset((bool, int, float))
@@ -40,7 +40,7 @@ class _Call(NamedTuple):
 
 
 def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-    """As `function(*arrays)`.
+    """Calls `function(*arrays)`.
 
     Args:
         function: made by `jax.jit`, of positional arguments that are arrays or numbers.
@@ -74,7 +74,7 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
 
 
 def stage(primitive: Any, aval: Any, **params: Any) -> Any:
-    """As `primitive.bind(**params)`, of one that takes nothing and has no effects.
+    """Like `primitive.bind(**params)`, for one without operands and effects.
 
     Args:
         primitive: it.
@@ -90,7 +90,7 @@ def stage(primitive: Any, aval: Any, **params: Any) -> Any:
 
 
 def _known(function: Any) -> dict[Any, _Call]:
-    """What is remembered of a function; it lives as long as the function."""
+    """Returns the cache of a function, which lives as long as the function."""
     try:
         return function._calque_calls
     except AttributeError:

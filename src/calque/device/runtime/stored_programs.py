@@ -22,7 +22,7 @@ _ABANDONED = 3600.0  # seconds after which a file half written is one that a kil
 
 
 class Store:
-    """What JAX asks for compiled programs, and gives them to.
+    """The store that JAX reads compiled programs from and writes them to.
 
     Args:
         folder: the folder of the files; it is made when the first is written.
@@ -30,7 +30,8 @@ class Store:
     """
 
     def __init__(self, folder: Path, most: int) -> None:
-        self._path = self.folder = folder
+        self.folder: Path = folder
+        self._path = folder
         self.most = most
         self._total: int | None = None  # until the first is written
         self._writes = True

@@ -11,7 +11,7 @@ from calque.upstream import torch_c
 
 _PATIENCE = 1.0  # seconds
 
-turn = threading.RLock()
+turn: threading.RLock = threading.RLock()
 """Held by a call that counts on being alone, and for a moment by those that look after others."""
 
 present: set[int] = set()
@@ -20,7 +20,7 @@ present: set[int] = set()
 
 
 class Presence:
-    """That a thread uses the device; belongs in its local data, and ends with it."""
+    """Marks that a thread uses the device; belongs in its local data, and ends with it."""
 
     __slots__ = ()
 

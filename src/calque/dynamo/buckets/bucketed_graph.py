@@ -32,14 +32,14 @@ from calque.program.turns import Turn
 from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
-logger = logging.getLogger("calque.compile")
+logger: logging.Logger = logging.getLogger("calque.compile")
 
 unpadded: deque[str] = deque(maxlen=64)
 """Why graphs run for each size by itself although buckets are asked for, the latest last."""
 
 
 class BucketedGraph:
-    """As `CompiledGraph`, but sizes that vary are padded, and one program serves a whole bucket.
+    """Like `CompiledGraph`, but sizes that vary are padded, and one program serves a whole bucket.
 
     A graph that would not give the same results so runs for each size by itself; `unpadded` says
     why.
@@ -62,7 +62,7 @@ class BucketedGraph:
     ) -> None:
         self._exact = CompiledGraph(graph, most, aliases=aliases)
         self._most, self._buckets = most, buckets
-        self._programs: OrderedDict[Any, _Program] = OrderedDict()
+        self._programs: OrderedDict[Any, BucketProgram] = OrderedDict()
         self._traced: OrderedDict[Any, SymbolicProgram] = OrderedDict()
         self._graph: FunctionalGraph | None = None
         self._merging = False
@@ -81,7 +81,7 @@ class BucketedGraph:
                 return program(inputs)
         return self._exact(inputs)
 
-    def _program(self, graph: FunctionalGraph, inputs: list[Any]) -> "_Program | None":
+    def _program(self, graph: FunctionalGraph, inputs: list[Any]) -> "BucketProgram | None":
         sizes = graph.sizes(inputs)
         if any(size < 1 for size in sizes.values()):
             return None
@@ -98,7 +98,7 @@ class BucketedGraph:
         if program is not None:
             return program
         try:
-            program = _Program(self._symbolic(graph, inputs, sizes, fixed, key), padded)
+            program = BucketProgram(self._symbolic(graph, inputs, sizes, fixed, key), padded)
         except Unpaddable as reason:
             if not self._merging and len({sizes[s] for s in graph.symbols}) < len(graph.symbols):
                 self._merging = True  # some operator needs sizes that are equal to be the same
@@ -138,7 +138,7 @@ def _partition(sizes: Any) -> tuple[int, ...]:
     return tuple(found.setdefault(size, len(found)) for size in sizes)
 
 
-class _Program:
+class BucketProgram:
     """A graph compiled for some buckets."""
 
     def __init__(self, symbolic: SymbolicProgram, padded: Mapping[str, int]) -> None:

@@ -56,7 +56,7 @@ def symbol_of(size: Any) -> str | None:
 
 
 def number(size: Any, sizes: Mapping[str, int]) -> int:
-    """What a size is, given what the symbols in it are."""
+    """Returns the value of a size for values of its symbols."""
     if not isinstance(size, torch.SymInt):
         return size
     expression = size.node.expr

@@ -17,9 +17,11 @@ from calque.graph.array_graph import ArrayNodes
 from calque.graph.dimensions import Dimensions
 from calque.graph.node_location import line_of
 from calque.program.jaxprs import prune
-from calque.program.lifting import Lifting, close
+from calque.program.lifted import lift
+from calque.program.lifting import Input, Lifting
 from calque.program.sources import ArgumentSource
 from calque.upstream.jax_internals import is_symbolic_dim
+from calque.upstream.torch_internals import OpOverload
 
 Tensor = torch.Tensor
 
@@ -46,7 +48,7 @@ class FunctionalGraph:
         output = copied.graph_copy(graph.graph, {})
         found = list(output) if isinstance(output, tuple | list) else [output]
         values: list[Any] = []
-        self.placeholders = [node for node in copied.nodes if node.op == "placeholder"]
+        self.placeholders: list[Any] = [node for node in copied.nodes if node.op == "placeholder"]
         self.written: list[int] = []
         for node in list(copied.nodes):
             if node.op != "call_function" or not _is_mutable(node.target):
@@ -60,20 +62,20 @@ class FunctionalGraph:
             values.append(node.args[1])
             copied.erase_node(node)
         self.results: list[Any] = found
-        self.returned = len(found) if returned is None else returned
+        self.returned: int = len(found) if returned is None else returned
         self._check(found)
         copied.output((*found, *values))
-        self.nodes = _Named(fx.GraphModule(graph, copied))
+        self.nodes: _Named = _Named(fx.GraphModule(graph, copied))
         kinds = Tensor | torch.SymInt
         found = [not isinstance(node.meta.get("val"), kinds) for node in self.placeholders]
-        self.others = [index for index, other in enumerate(found) if other]
+        self.others: list[int] = [index for index, other in enumerate(found) if other]
         self._sources = self._find_sources()
-        self.orders = buckets.orders
-        self.symbols = [s for s in buckets.rules if s in self._sources]
+        self.orders: dict[str, list[list[str]]] = buckets.orders
+        self.symbols: list[str] = [s for s in buckets.rules if s in self._sources]
         if not self.symbols:
             raise Unpaddable("no size that varies is an input's")
         shape_env = next(_symbols(self.placeholders)).node.shape_env
-        self.ranges = shape_env.var_to_range
+        self.ranges: Any = shape_env.var_to_range
         self._ranges = {str(symbol): bounds for symbol, bounds in self.ranges.items()}
 
     def _check(self, found: Sequence[Any]) -> None:
@@ -91,7 +93,7 @@ class FunctionalGraph:
             seen.add(place)
 
     def _find_sources(self) -> dict[str, tuple[int, int | None]]:
-        """Where the size that each symbol stands for is found: the input, and its dimension."""
+        """Returns the input and dimension in which each symbol's size is found."""
         found: dict[str, tuple[int, int | None]] = {}
         for index, node in enumerate(self.placeholders):
             value = node.meta.get("val")
@@ -108,7 +110,7 @@ class FunctionalGraph:
         return found
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """What the symbols are in a call."""
+        """Returns the values of the symbols in a call."""
         return {
             symbol: inputs[index] if dimension is None else inputs[index].shape[dimension]
             for symbol, (index, dimension) in self._sources.items()
@@ -129,12 +131,12 @@ def _symbols(nodes: Sequence[fx.Node]) -> Any:
 
 
 def is_tensor(node: Any) -> bool:
-    """Whether a result or a placeholder is a tensor."""
+    """Returns True if a result or a placeholder is a tensor."""
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor)
 
 
 def _is_mutable(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 def _place(node: fx.Node) -> str:
@@ -173,15 +175,14 @@ class SymbolicProgram:
         self._same = same
         lifting = Lifting()
         try:
-            self.dimensions = Dimensions(graph.placeholders, graph.ranges, fixed, same)
-            with lifting.activated():
-                traced = jax.make_jaxpr(lambda: self._body(lifting, inputs))()
+            self.dimensions: Dimensions = Dimensions(graph.placeholders, graph.ranges, fixed, same)
+            lifted = lift(lifting, lambda: self._body(lifting, inputs))
         except Exception as error:  # where it is the program's own, it comes unpadded too
             raise Unpaddable(str(error)) from error
-        closed, sources = close(traced, lifting.inputs)
-        self.closed, kept = prune(closed)
-        self.sources = [sources[i] for i in kept]
-        self.draws = lifting.draws
+        self.closed: jax.extend.core.ClosedJaxpr
+        self.closed, kept = prune(lifted.closed)
+        self.sources: list[Input] = [lifted.inputs[i] for i in kept]
+        self.draws: int = lifting.draws
 
     def _body(self, lifting: Lifting, inputs: list[Any]) -> list[Array]:
         given: list[Any] = []
@@ -215,7 +216,7 @@ class SymbolicProgram:
                 self.results.append(value)
             else:
                 raise Unpaddable(f"a result is of the type {type(value).__name__}")
-        self.shapes = [array.shape for array in arrays]
+        self.shapes: list[tuple[int, ...]] = [array.shape for array in arrays]
         return arrays
 
     def told(self, equation: Any) -> str:
@@ -230,7 +231,7 @@ class SymbolicProgram:
         return ""
 
     def layout(self, size: Any, order: Sequence[str]) -> Layout:
-        """How an axis of this size comes padded: a product by its factors, in the symbols' order.
+        """Returns the padded layout of an axis: a product by its factors, in the symbols' order.
 
         Any order is right; with the one in which the axis was joined the program needs no other.
         """

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import torch
 from jax import Array
 
-from calque.device.memory.cell import cell_of, read, wrap_strided, wrap_untraced, x64
+from calque.device.memory.cell import cell_of, read, x64
 from calque.device.memory.geometry import contiguous_strides
+from calque.device.memory.wrapping import wrap_strided, wrap_untraced
 from calque.device.runtime.dtypes import to_numpy
 from calque.dynamo.buckets.padding.padded import Layout, Sizes
 from calque.program.shared_memory import array_over, restrided

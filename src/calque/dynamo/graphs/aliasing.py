@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._functorch import config
-from torch._functorch._aot_autograd.schemas import OutputType
-from torch._guards import TracingContext
 
 from calque.device.memory.cell import cell_of, view_of
 from calque.device.memory.geometry import Ints, View, extent, is_dense, match_axes
 from calque.dynamo.graphs.inputs import storage
+from calque.upstream.torch_compile import OutputType, functorch_config
+from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 Result = Callable[[list[Any], list[Tensor]], Any]
@@ -69,7 +68,7 @@ class Aliases:
 
     @classmethod
     def foretold(cls) -> "Aliases":
-        """Those of the forward, or inference, graph that AOTAutograd is having compiled."""
+        """Returns the aliases of the forward or inference graph that AOTAutograd compiles now."""
         context = TracingContext.try_get()
         meta: Any = None if context is None else context.fw_metadata
         found = cls()
@@ -115,21 +114,21 @@ class Aliases:
 
 
 def _is_repeated(sequence: Any) -> bool:
-    """Whether a view is made by its operators and not by its geometry."""
-    if sequence is None or not config.view_replay_for_aliased_outputs:
+    """Returns True if a view is made by its operators and not by its geometry."""
+    if sequence is None or not functorch_config.view_replay_for_aliased_outputs:
         return False
     return not any(operator.has_symbolic_inputs for operator in sequence.sequence)
 
 
 def place_in(base: Tensor, view: Tensor) -> Place:
-    """Where a view lies in a tensor that it shares memory with."""
+    """Returns where a view lies in a tensor that it shares memory with."""
     size, stride, offset = view_of(view)
     start = offset * view.itemsize - view_of(base).offset * base.itemsize
     return Place(size, stride, start, view.dtype)
 
 
 def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
-    """Where a view would lie in another memory.
+    """Returns where a view would lie in another memory.
 
     Args:
         view: a view of the source's memory.
@@ -160,7 +159,7 @@ def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
 
 
 def shares(one: Any, other: Any) -> bool:
-    """Whether two values of a trace are tensors over one memory."""
+    """Returns True if two values of a trace are tensors over one memory."""
     both = isinstance(one, Tensor) and isinstance(other, Tensor)
     return both and cell_of(one) is cell_of(other)
 

@@ -4,42 +4,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import torch
 from jax import Array
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from torch import fx
 
-from calque.device.memory.cell import (
-    Cell,
-    active,
-    cell_of,
-    current,
-    is_whole,
-    read,
-    wrap,
-    wrap_strided,
-    write,
-    x64,
-)
+from calque.device.memory.cell import Cell, cell_of, current, read, x64
 from calque.device.memory.geometry import Ints
+from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.dtypes import to_numpy
-from calque.device.runtime.placement import placement_of, placements_of, spread
+from calque.device.runtime.placement import placements_of, spread
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.inputs import arrays_of, length, order_of
 from calque.dynamo.graphs.outputs import Returned, device_of, resizable
 from calque.dynamo.graphs.rebinding import rebound
 from calque.dynamo.graphs.remat import in_order
+from calque.dynamo.graphs.sinks import InputSink, ordered, placement_of_tensor
 from calque.graph.interpreter import Nodes
 from calque.program.channels_last import channels_last
 from calque.program.direct_call import compile_checked
-from calque.program.execution import Execution
-from calque.program.jaxprs import constant, may_raise, prune
-from calque.program.lifting import Lifting, close
-from calque.program.pinning import avals, constraints, pinned, settled
-from calque.program.shared_memory import tensor_over
-from calque.program.sources import ArgumentSource, CellSource, RandomSource
-from calque.program.stepping import Stepping
+from calque.program.jaxprs import constant, prune
+from calque.program.lifted import lift
+from calque.program.lifting import Lifting
+from calque.program.program import Program
+from calque.program.sinks import targets
+from calque.program.sources import ArgumentSource, CellSource
 from calque.program.transposed_operands import materialized
 from calque.program.value_checks import Checks
 from calque.program.view_arguments import offset_place, window_of
@@ -106,24 +95,27 @@ class CompiledGraph:
         return results
 
     def _call_for(self, inputs: list[Any]) -> Call:
-        key: Any = tuple(map(self._key, inputs)) if self._key is not None else None
-        if spread.exists:
-            key = key, tuple(map(_placement, inputs))
+        key = self._key_of(inputs)
         call = self._calls.get(key)
         if call is None:
-            program = _Program(
+            program = GraphProgram(
                 self._nodes, inputs, self._results, self._aliases, self._reaching, self._checks
             )
-            call = self._calls[key] = program.call()
+            call = program.call()
+            self._calls[self._key_of(inputs)] = call  # some of them may be spread now
             if self._key is None and not spread.exists:
                 self._only = call
             if len(self._calls) > self._most:
                 self._calls.popitem(last=False)
         return call
 
+    def _key_of(self, inputs: list[Any]) -> Any:
+        key: Any = tuple(map(self._key, inputs)) if self._key is not None else None
+        return (key, tuple(map(placement_of_tensor, inputs))) if spread.exists else key
+
 
 def _is_dynamic(value: Any) -> bool:
-    """Whether what is known of a node's value holds for some sizes or numbers only."""
+    """Returns True if what is known of a node's value holds for some sizes or numbers only."""
     if isinstance(value, _SYMBOLS):
         return True
     if isinstance(value, tuple | list):
@@ -135,7 +127,7 @@ def _is_dynamic(value: Any) -> bool:
 
 
 def _is_reaching(node: fx.Node) -> bool:
-    """Whether a node reaches into a storage at will."""
+    """Returns True if a node reaches into a storage at will."""
     return offset_place(node.target) is not None or any(
         n.endswith("_storage_offset") for n in node.kwargs
     )
@@ -145,9 +137,15 @@ def _shape_key(value: Any) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
 
 
-def _placement(value: Any) -> Any:
-    on_device = isinstance(value, Tensor) and value.device.type == "jax"
-    return placement_of(cell_of(value).array) if on_device else None
+def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
+    """The memory of those arguments that are state: parameters, and what the program writes."""
+    on_device = [
+        value
+        for index, value in enumerate(inputs)
+        if (index in written or isinstance(value, torch.nn.Parameter))
+        and value.device.type == "jax"
+    ]
+    return list(map(cell_of, on_device))
 
 
 def _place_key(value: Any) -> Any:
@@ -156,12 +154,7 @@ def _place_key(value: Any) -> Any:
     return (value.shape, value.stride(), value.storage_offset(), length(value))
 
 
-def _ordered(tensor: Tensor, order: Ints | None) -> Tensor:
-    """A tensor as it is handed to a program."""
-    return tensor if order is None else tensor.detach().permute(order)
-
-
-class _Program(Stepping[list[Any]]):
+class GraphProgram(Program[list[Any]]):
     """A graph compiled for some shapes.
 
     Args:
@@ -186,45 +179,29 @@ class _Program(Stepping[list[Any]]):
     ) -> None:
         self._lifting = Lifting(checks or None)
         self._reaching = reaching
-        with self._lifting.activated():
-            traced = jax.make_jaxpr(lambda: self._body(nodes, inputs, results, aliases))()
-        closed, found = close(traced, self._lifting.inputs)
-        pruned, kept = prune(closed)
+        lifted = lift(self._lifting, lambda: self._body(nodes, inputs, results, aliases))
+        pruned, kept = prune(lifted.closed)
         self._own_constants(pruned)
         pruned = materialized(channels_last(pruned))
-        self._sources = [found[i].source for i in kept]
-        self.gather = arrays_of(self._sources, inputs, reaching, self._orders)
-        self._donated = [
-            place
-            for place, source in enumerate(self._sources)
-            if isinstance(source, ArgumentSource) and self._is_replaced(inputs, source.index)
-            # What a failed program would have written stays.
-            if not (self._checks.failures or may_raise(pruned.jaxpr))
-        ]
-        self.random = [i for i, one in enumerate(self._sources) if isinstance(one, RandomSource)]
-        self.may_raise, self.draws = may_raise(pruned.jaxpr), self._lifting.draws
-        self.donating = bool(self._donated)
+        self.form(
+            pruned, [lifted.inputs[i] for i in kept], self._sinks, keeps=bool(self._checks.failures)
+        )
+        self.draws: int = self._lifting.draws
+        sources = [one.source for one in self.inputs]
+        self.gather: Callable[[list[Any]], list[Any]] = arrays_of(
+            sources, inputs, reaching, self._orders
+        )
         with x64():
-            state = [one.cell for one in self._sources if isinstance(one, CellSource)]
+            state = [one.cell for one in sources if isinstance(one, CellSource)]
+            state += _kept(inputs, [sink.index for sink in self._sinks])
             arrays = self.gather(list(inputs)) if spread.exists else [None] * len(kept)
-            placements = placements_of(arrays)
-            written = [_placement(inputs[index]) for index in self._written]
-            known = [*placements, *written, *constraints(pruned.jaxpr)]
-            whole = settled(state, known)
-            run = jax.jit(
-                jaxpr_as_fun(pruned),
-                donate_argnums=tuple(self._donated),
-                keep_unused=True,
-                out_shardings=pinned(written, len(pruned.out_avals), whole),
-            )
-            lowered = run.lower(*avals([found[i] for i in kept], placements, whole))
-            program = compile_checked(lowered)
-            self.execution = Execution(program, self.random, self._donated, self.may_raise)
+            self.place(state, placements_of(arrays))
+            self.run_by(compile_checked(self.lowered(pruned)))
         devices = [device_of(node) for node in results]
         devices += [x.device for x in inputs if isinstance(x, Tensor)]
         self._host = any(d is not None and d.type == "cpu" for d in devices)
         self._functional = self._separate and not (
-            self._host or self.draws or self._written or self._checks.failures or self.may_raise
+            self._host or self.draws or self.sinks or self._checks.failures or self.may_raise
         )
         del self._lifting
 
@@ -242,11 +219,14 @@ class _Program(Stepping[list[Any]]):
             before.append(current(cell_of(given[-1])))
         found = nodes.results(given)
         arrays: list[Array] = []
-        self._written: list[int] = []
+        self._sinks: list[InputSink] = []
         for index, array in enumerate(before):
             if array is not None and current(cell_of(given[index])) is not array:
-                self._written.append(index)
-                arrays.append(read(_ordered(given[index], self._orders.get(index))))
+                order, device = self._orders.get(index), inputs[index].device.type
+                is_replaced = device == "jax" and not self._reaching
+                where = placement_of_tensor(inputs[index])
+                self._sinks.append(InputSink(index, order, is_replaced, placement=where))
+                arrays.append(read(ordered(given[index], order)))
         returned = Returned(found, given, inputs, results, aliases)
         arrays += returned.arrays
         self._makers, self._results = returned.makers, returned.results
@@ -277,15 +257,9 @@ class _Program(Stepping[list[Any]]):
         """
         empty = [i for i, v in enumerate(closed.jaxpr.outvars) if 0 in v.aval.shape]
         for index in {*constant(closed), *empty}:
-            place = index - len(self._written)
+            place = index - len(self._sinks)
             if 0 <= place < len(self._makers):
                 self._makers[place] = resizable(self._makers[place])
-
-    def _is_replaced(self, inputs: Sequence[Any], index: int) -> bool:
-        """Whether an argument is written, and its whole memory is the device's."""
-        if self._reaching:
-            return False
-        return index in self._written and inputs[index].device.type == "jax"
 
     def call(self) -> Call:
         """The program as a function of the inputs."""
@@ -302,14 +276,15 @@ class _Program(Stepping[list[Any]]):
 
     def reads(self, call: list[Any]) -> list[Cell]:
         """The cells that they come from."""
-        cells = [one.cell for one in self._sources if isinstance(one, CellSource)]
-        given = [call[one.index] for one in self._sources if isinstance(one, ArgumentSource)]
+        sources = [one.source for one in self.inputs]
+        cells = [one.cell for one in sources if isinstance(one, CellSource)]
+        given = [call[one.index] for one in sources if isinstance(one, ArgumentSource)]
         return cells + [cell_of(tensor) for tensor in given if tensor.device.type == "jax"]
 
     def changes(self, call: list[Any]) -> list[Cell]:
         """The cells that the call changes."""
-        targets = [call[index] for index in self._written]
-        return list({cell_of(t): None for t in targets if t.device.type == "jax"})
+        written = [call[sink.index] for sink in self._sinks]
+        return list({cell_of(t): None for t in written if t.device.type == "jax"})
 
     def look(self, call: list[Any], outputs: list[Array]) -> None:
         """Raise what the checks of values say."""
@@ -321,8 +296,9 @@ class _Program(Stepping[list[Any]]):
 
     def finish(self, call: list[Any], outputs: list[Array]) -> list[Any]:
         """Write to parts of storages; gives the results."""
-        self._write_parts(call, outputs)
-        fresh = outputs[len(self._written) :]
+        for sink, array in zip(self.sinks, outputs, strict=False):
+            sink.store(call, array)
+        fresh = outputs[len(self.sinks) :]
         made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
         results = [result(call, made) for result in self._results]
         call.clear()
@@ -330,27 +306,7 @@ class _Program(Stepping[list[Any]]):
 
     def targets(self, call: list[Any]) -> list[Cell]:
         """The cells that the outputs belong into."""
-        return [self._target(call[index], index) for index in self._written]
-
-    def _target(self, tensor: Tensor, index: int) -> Cell:
-        if tensor.device.type == "jax" and active.trace is None:
-            cell = cell_of(tensor)
-            if not cell.viewed or is_whole(cell, _ordered(tensor, self._orders.get(index))):
-                return cell
-        return Cell(None)  # type: ignore[arg-type]
-
-    def _write_parts(self, call: list[Any], outputs: list[Array]) -> None:
-        """Write to the inputs that the graph writes to, where that is not done yet."""
-        replaced = []
-        for index, array in zip(self._written, outputs, strict=False):
-            target = call[index]
-            if self._host and target.device.type == "cpu":
-                _ordered(target, self._orders.get(index)).copy_(tensor_over(array))
-                continue
-            if cell_of(target).array is not array:
-                write(_ordered(target, self._orders.get(index)), array)
-            replaced.append(target)
-        torch.autograd.graph.increment_version(replaced)
+        return targets(self.sinks, call)
 
 
 class _Outputs:

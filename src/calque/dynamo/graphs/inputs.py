@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def length(value: Tensor) -> int:
-    """How many elements of its dtype a tensor's storage has."""
+    """Returns how many elements of its dtype a tensor's storage has."""
     return value.untyped_storage().nbytes() // value.itemsize
 
 
@@ -116,7 +116,7 @@ def _on_device(index: int) -> Callable[[list[Any]], Array]:
 
 
 def _in_memory(index: int, order: Ints) -> Callable[[list[Any]], Array]:
-    """As `_on_device`, with the axes in the order of memory."""
+    """Like `_on_device`, with the axes in the order of memory."""
 
     def array(inputs: list[Any]) -> Array:
         tensor = inputs[index]

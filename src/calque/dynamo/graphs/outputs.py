@@ -12,8 +12,9 @@ import torch
 from jax import Array
 from torch import fx
 
-from calque.device.memory.cell import Cell, cell_of, is_whole, layout_of, read, view_of, wrapper
+from calque.device.memory.cell import Cell, cell_of, is_whole, layout_of, read, view_of
 from calque.device.memory.geometry import Ints, is_dense, permutation
+from calque.device.memory.wrapping import wrapper
 from calque.device.runtime.dtypes import to_torch
 from calque.dynamo.graphs.aliasing import (
     Aliases,
@@ -41,7 +42,7 @@ Maker = Callable[[Array], Tensor]
 
 
 class Returned:
-    """What a graph returned, while it is traced.
+    """The results of a graph, while it is traced.
 
     Args:
         found: the results, and after them what `aliases` names besides.
@@ -85,7 +86,7 @@ class Returned:
             if result is None:
                 result = known[id(value)] = self._result(value, device_of(node))
             self.results.append(result)
-        self.separate = len(self.results) == len(self.makers) == len(self._whole)
+        self.separate: bool = len(self.results) == len(self.makers) == len(self._whole)
 
     def _result(self, value: Any, device: torch.device | None) -> Result:
         if not isinstance(value, Tensor):
@@ -112,7 +113,7 @@ class Returned:
         return _made_of(base, value)
 
     def _can_view(self, owner: int, value: Tensor) -> bool:
-        """Whether a view of what stands for an argument can be one of the argument."""
+        """Returns True if a view of what stands for an argument can be one of the argument."""
         argument = self._arguments[owner]
         return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
 
@@ -163,7 +164,7 @@ class Returned:
 
 
 def device_of(node: Any) -> torch.device | None:
-    """Where a result belongs; None if it is no tensor."""
+    """Returns where a result belongs; None if it is no tensor."""
     value = node.meta["val"] if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
 
@@ -215,7 +216,7 @@ def _made_of(base: int, like: Tensor | None) -> Result:
 def _maker(
     shape: Ints, stride: Ints, dtype: torch.dtype, device: torch.device | None
 ) -> Callable[[Array], Tensor]:
-    """What makes an output of a program a tensor with memory of its own.
+    """Returns a function that makes an output of a program a tensor with memory of its own.
 
     Args:
         shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
@@ -235,7 +236,7 @@ def _maker(
 
 
 def resizable(make: Maker) -> Maker:
-    """What makes tensors of the CPU in memory of PyTorch's."""
+    """Returns a function that makes tensors of the CPU in memory of PyTorch's."""
 
     def made(array: Array) -> Tensor:
         tensor = make(array)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext
 
 from calque.device.memory.cell import view_of
 from calque.device.memory.geometry import extent
 from calque.errors import EagerWarning
 from calque.errors.warning import warn
+from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 _OTHERWISE = (
@@ -26,13 +26,13 @@ _OTHERWISE = (
 
 
 def may_overlap(inputs: Sequence[Any]) -> bool:
-    """Whether any arguments share memory."""
+    """Returns True if any arguments share memory."""
     tensors = [value for value in inputs if _is_strided(value)]
     return len(set(map(_memory, tensors))) < len(tensors)
 
 
 class Writes:
-    """What AOTAutograd knows of writes to arguments, taken from it while it compiles a graph."""
+    """AOTAutograd's knowledge of writes to arguments, read from it while it compiles a graph."""
 
     def __init__(self) -> None:
         self._meta: Any = None

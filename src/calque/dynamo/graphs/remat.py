@@ -13,7 +13,8 @@ import torch
 from jax import lax
 from torch import fx
 
-from calque.device.memory.cell import read, wrap_strided
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap_strided
 
 
 def in_order(graph: fx.GraphModule) -> fx.GraphModule:

@@ -27,7 +27,7 @@ def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
 
 
 def same(first: bb.BuildingBlock, second: bb.BuildingBlock) -> bool:
-    """Whether two blocks differ in nothing but the names that they bind.
+    """Returns True if two blocks differ in nothing but the names that they bind.
 
     >>> from calque.federated import to_type
     >>> int32 = to_type(int)

@@ -1,8 +1,8 @@
-"""What users pass, as held values of a type; and what differs between clients, stacked.
+"""Arguments of users, as held values of a type; those that differ between clients are stacked.
 
 On the clients a list holds one value for each client; anything else is stacked already, its arrays
-with the clients as leading axis. So it is with the elements of sequences. Sequences of clients may
-have different lengths: they are padded to the longest, and know how many elements count.
+with the clients as leading axis. So it is with the elements of sequences. Sequences of different
+lengths stand one after the other in the same arrays (`Ragged`).
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from calque.device.backend.interop import to_jax
 from calque.errors import ClientError
 from calque.federated.compiler.layout import is_placed
 from calque.federated.errors import type_error
+from calque.federated.ragged import Ragged, over_ragged
 from calque.federated.representation import Sequence, shapes_of
 from calque.federated.types import (
     CLIENTS,
@@ -35,7 +36,7 @@ _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "comple
 
 
 def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
-    """What a user passes, as a held value.
+    """Returns an argument of the user's as a held value.
 
     Args:
         value: arrays, tensors, numbers, and containers of them.
@@ -71,7 +72,8 @@ def count_clients(held: Any, kind: Type) -> set[int]:
     if isinstance(kind, StructType):
         return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
-        return {leaf.shape[0] for leaf in jax.tree.leaves(held)}
+        counted = over_ragged(held, lambda part: part.length, lambda leaf: leaf)
+        return {leaf.shape[0] for leaf in jax.tree.leaves(counted)}
     return set()
 
 
@@ -142,27 +144,24 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
     return jnp.stack(held) if isinstance(held[0], jax.Array) else jnp.asarray(np.stack(held))
 
 
-def _ragged(held: list[Sequence], path: str) -> Sequence:
+def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
+    """The sequences of all clients: stacked if they are of one length."""
     lengths = [int(one.length) for one in held]
-    capacity = max(max(lengths), 1)
-
-    def padded(*leaves: Any) -> Any:
-        first = np.asarray(leaves[0])
-        odd = next((i for i, leaf in enumerate(leaves) if leaf.shape[1:] != first.shape[1:]), None)
+    for leaves in zip(*(jax.tree.leaves(one.elements) for one in held), strict=True):
+        shapes = [leaf.shape[1:] for leaf in leaves]
+        odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
         if odd is not None:
             raise ClientError(
-                f"an element of {path} of client {odd} has shape {list(leaves[odd].shape[1:])}, "
-                f"one of client 0 {list(first.shape[1:])}.\nGive all elements the same shape."
+                f"an element of {path} of client {odd} has shape {list(shapes[odd])}, "
+                f"one of client 0 {list(shapes[0])}.\nGive all elements the same shape."
             )
-        whole = np.zeros((len(leaves), capacity, *first.shape[1:]), first.dtype)
-        some = next((leaf[0] for leaf, length in zip(leaves, lengths) if length), None)
-        for row, leaf, length in zip(whole, leaves, lengths, strict=True):
-            row[:length] = leaf[:length]
-            if some is not None:  # so that what is computed of padding, and masked, is no NaN
-                row[length:] = leaf[length - 1] if length else some
-        return jnp.asarray(whole)
-
-    elements = jax.tree.map(padded, *[one.elements for one in held])
+    own = [
+        jax.tree.map(lambda leaf, length=length: np.asarray(leaf)[:length], one.elements)
+        for one, length in zip(held, lengths, strict=True)
+    ]
+    if len(set(lengths)) > 1 or not lengths[0]:
+        return Ragged.of(own)
+    elements = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *own)
     return Sequence(elements, jnp.asarray(lengths, jnp.int32))
 
 
@@ -175,6 +174,8 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
             for i, (part, (name, t)) in enumerate(zip(parts, member.elements, strict=True))
         )
     if isinstance(member, SequenceType):
+        if isinstance(value, Ragged) and axes == ():
+            return value.with_elements(_elements(value.elements, member.element, path, False))
         if not isinstance(value, Sequence):
             raise type_error(
                 f"{path} is asked to be a sequence on each client",
@@ -318,14 +319,21 @@ def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
 
 
 def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
-    """As JAX takes arrays: 64 bits as 32, if that is asked for; integers if they fit."""
+    """Narrows 64 bits to 32 as JAX does, if that is asked for; integers only if they fit."""
     if _NARROWED.get(np.dtype(array.dtype).name) != kind.dtype.name:
         return array
+    refusal = f"{path} has numbers that {kind} cannot hold"
     if kind.dtype.kind in "iu" and not isinstance(array, jax.core.Tracer) and array.size:
         info, known = np.iinfo(kind.dtype), np.asarray(array)
         if known.min() < info.min or known.max() > info.max:
-            raise type_error(f"{path} has numbers that {kind} cannot hold", "Use a wider dtype.")
-    return array.astype(kind.dtype)
+            raise type_error(refusal, "Use a wider dtype.")
+    try:
+        with np.errstate(over="raise"):
+            if isinstance(array, jax.Array) and not is_placed(array):
+                np.asarray(array).astype(kind.dtype)  # JAX gives infinity without a word
+            return array.astype(kind.dtype)
+    except FloatingPointError:
+        raise type_error(refusal, "Use a wider dtype.") from None
 
 
 def _fields(value: Any, kind: StructType, path: str) -> list[Any]:

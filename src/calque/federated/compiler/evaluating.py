@@ -1,4 +1,4 @@
-"""What a block computes, on held values: the arrays of JAX, or what JAX puts in their place.
+"""Evaluation of blocks on held values: JAX's arrays, or what JAX puts in their place.
 
 Where a value lives makes no difference here: on the clients, a program is evaluated for one client,
 and whoever calls this sees to it that it is evaluated for all.

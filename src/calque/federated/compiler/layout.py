@@ -10,6 +10,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from calque.federated.compiler.planning import lives_on_clients
+from calque.federated.ragged import Ragged, is_ragged
+from calque.federated.ragged import padded as without_ragged
 from calque.federated.types import StructType, Type
 
 
@@ -30,7 +32,7 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """How many devices share the clients."""
+        """The number of devices that share the clients."""
         return 1 if self.mesh is None else self.mesh.shape[self.axis]
 
     @property
@@ -48,13 +50,13 @@ def over_parts(
     Args:
         held: the value.
         kind: its type, which says where each part lives.
-        differing: takes arrays with the clients as leading axis.
+        differing: takes arrays with the clients as leading axis, and what is ragged.
         same: takes all others.
     """
     if isinstance(kind, StructType):
         parts = zip(held, kind, strict=True)
         return tuple(over_parts(h, t, differing, same) for h, t in parts)
-    return jax.tree.map(differing if lives_on_clients(kind) else same, held)
+    return jax.tree.map(differing if lives_on_clients(kind) else same, held, is_leaf=is_ragged)
 
 
 def of_clients(held: Any, kind: Type, clients: int) -> Any:
@@ -63,7 +65,7 @@ def of_clients(held: Any, kind: Type, clients: int) -> Any:
     def cut(leaf: Any) -> Any:
         return leaf if leaf.shape[0] == clients else leaf[:clients]
 
-    return over_parts(held, kind, cut, lambda leaf: leaf)
+    return over_parts(without_ragged(held), kind, cut, lambda leaf: leaf)
 
 
 def padded(leaf: Any, layout: Layout) -> Any:
@@ -94,19 +96,27 @@ def spread(held: Any, kind: Type, layout: Layout) -> Any:
     def shared(leaf: Any) -> Any:
         return leaf if is_placed(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
 
+    def by_client(part: Any) -> Any:
+        if not isinstance(part, Ragged):
+            return shared(part)
+        if any(is_placed(leaf) for leaf in jax.tree.leaves(part)):
+            return jax.tree.map(shared, part.padded())
+        rows = part.over_devices(layout.devices, layout.padded)
+        return jax.tree.map(lambda leaf: _placed(leaf, over, mesh), rows)
+
     def copied(leaf: Any) -> Any:
         return leaf if is_placed(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
-    return over_parts(held, kind, shared, copied)
+    return over_parts(held, kind, by_client, copied)
 
 
 def several_processes(mesh: Mesh | None) -> bool:
-    """Whether some of a mesh's devices belong to another process."""
+    """Returns True if some of a mesh's devices belong to another process."""
     return mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
 
 
 def replicated(result: Any, mesh: Mesh) -> Any:
-    """What is computed, whole on every device; for what is traced."""
+    """Marks a traced value as whole on every device."""
     whole = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, whole), result)
 
@@ -122,7 +132,7 @@ def of_this_process(result: Any) -> Any:
 
 
 def is_placed(leaf: Any) -> bool:
-    """Whether an array is traced, or spread over several processes: it stays as it is."""
+    """Returns True if an array is traced, or spread over several processes: it stays as it is."""
     if isinstance(leaf, jax.core.Tracer):
         return True
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable

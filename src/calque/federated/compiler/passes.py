@@ -17,9 +17,10 @@ from jax.sharding import PartitionSpec
 from calque.errors import ClientError, Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.layout import Layout, padded
+from calque.federated.compiler.layout import Layout, over_parts, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, collected
+from calque.federated.ragged import Place, Ragged, is_ragged, over_ragged
 from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
@@ -74,12 +75,14 @@ def run_pass(
         spread = jax.shard_map(
             one.run,
             mesh=layout.mesh,
-            in_specs=(over, whole, over),
+            in_specs=(over, whole, over, (over, whole)),
             out_specs=(whole, over, whole),
             # A traced PyTorch function carries its own program, which knows nothing of axes.
             check_vma=False,
         )
-        results, kept, failed = spread(inputs, server, numbers)
+        rows = {name: _rows(held) for name, (held, _) in clients.items()}
+        same = {name: _same(held, kind) for name, (held, kind) in clients.items()}
+        results, kept, failed = spread(inputs, server, numbers, (rows, same))
     kept = jax.tree.map(lambda leaf: leaf[: layout.clients], kept)
     for name, call in stage.aggregations:
         if _is(call, "federated_collect"):
@@ -106,12 +109,26 @@ class _Pass:
         self.checks: list[Check] = []
 
     def keeps(self, call: Call) -> bool:
-        """Whether an aggregation needs the values of all clients, in their order."""
+        """Returns True if an aggregation needs the values of all clients, in their order."""
         in_order = self.layout.mesh is not None and _is(call, "federated_reduce")
         return in_order or _is(call, "federated_collect")
 
-    def run(self, values: Any, server: dict[str, Any], numbers: Any) -> Any:
-        """The results of aggregations, what is kept, and who fails a check, on one device."""
+    def run(self, values: Any, server: dict[str, Any], numbers: Any, own: Any = None) -> Any:
+        """The results of aggregations, what is kept, and who fails a check, on one device.
+
+        Args:
+            values: of the device's clients.
+            server: what is the same for all clients.
+            numbers: of the device's clients.
+            own: of what is ragged, the rows that the device has, by name; and of values that
+                differ in part, what is the same for all clients. None on the only device.
+        """
+        if own is not None:
+            rows, same = own
+            self.clients = {
+                name: (_with_same(_with_rows(held, iter(rows[name])), kind, iter(same[name])), kind)
+                for name, (held, kind) in self.clients.items()
+            }
         shared = {**server, COUNT: max(self.layout.clients, 1)}
         reducers = {
             name: self._reducer(call, shared)
@@ -150,15 +167,21 @@ class _Pass:
             axis = self.layout.axis
             results = {name: r.across(results[name], axis) for name, r in reducers.items()}
             failed = [jax.lax.pmin(first, axis) for first in failed]
+        failed += self._refused(reducers, results)
+        results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
+        return results, kept, failed
+
+    def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
+        """For every result that its aggregation may refuse, a check, and 0 where it does."""
         calls = dict(self.stage.aggregations)
+        failed = []
         for name, reducer in reducers.items():
             refused = reducer.refused(results[name])
             if refused is not None:
                 what = f"{refused[0]} in {_spoken(calls[name])}"
                 self.checks.append(Check(what, calls[name].origin, of_all=True))
                 failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
-        results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
-        return results, kept, failed
+        return failed
 
     def _reducer(self, call: Call, shared: dict[str, Any]) -> Reducer:
         reducer = _kind(call)(call, shared)
@@ -197,15 +220,16 @@ class _Pass:
         """
         if any(issubclass(_kind(call), Reduce) for _, call in self.stage.aggregations):
             return None
-        parts = jax.tree.leaves(values, is_leaf=lambda part: isinstance(part, Sequence))
-        lengths = [part.length for part in parts if isinstance(part, Sequence)]
+        sized = Sequence | Place
+        parts = jax.tree.leaves(values, is_leaf=lambda part: isinstance(part, sized))
+        lengths = [part.length for part in parts if isinstance(part, sized)]
         return jnp.argsort(sum(lengths), descending=True) if lengths else None
 
     def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
-        """What one client contributes, what of it is kept, and which checks it fails."""
+        """Returns a client's contribution, what of it is kept, and which checks it fails."""
         environment = dict(shared)
         for name, (held, kind) in self.clients.items():
-            environment[name] = _joined(held, kind, iter(value[name]))
+            environment[name] = _joined(held, kind, iter(value[name]), self.layout)
         self.checks.clear()
         flags: list[Any] = []
         for name, call in self.stage.clients:
@@ -258,20 +282,58 @@ def _spoken(call: Call) -> str:
 
 
 def has_nan(found: Any) -> Any:
-    """Whether a float of what a client computes is NaN; None if there are no floats."""
+    """Returns True if a float of what a client computes is NaN; None if there are no floats."""
     leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None
 
 
 def _split(held: Any, kind: Type) -> list[Any]:
-    """The parts of a held value that differ from client to client."""
+    """The parts of a held value that differ from client to client; of what is ragged, places."""
     if isinstance(kind, StructType):
         return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
-    return [held] if lives_on_clients(kind) else []
+    if not lives_on_clients(kind):
+        return []
+    return [over_ragged(held, lambda part: part.places, lambda leaf: leaf)]
 
 
-def _joined(held: Any, kind: Type, parts: Iterator[Any]) -> Any:
-    """A held value with the parts that differ replaced."""
+def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
+    """A held value with the parts that differ replaced by those of one client."""
     if isinstance(kind, StructType):
-        return tuple(_joined(h, t, parts) for h, t in zip(held, kind, strict=True))
-    return next(parts) if lives_on_clients(kind) else held
+        return tuple(_joined(h, t, parts, layout) for h, t in zip(held, kind, strict=True))
+    if not lives_on_clients(kind):
+        return held
+
+    def of_one(part: Any, own: Any) -> Any:
+        return part.at(own, _first_row(part, layout)) if isinstance(part, Ragged) else own
+
+    return jax.tree.map(of_one, held, next(parts), is_leaf=is_ragged)
+
+
+def _first_row(part: Ragged, layout: Layout) -> Any:
+    """The number of the first row that a device has."""
+    if layout.mesh is None:
+        return 0
+    return jax.lax.axis_index(layout.axis) * jax.tree.leaves(part.elements)[0].shape[0]
+
+
+def _rows(held: Any) -> list[Any]:
+    """The elements of what is ragged in a held value."""
+    parts = jax.tree.leaves(held, is_leaf=is_ragged)
+    return [part.elements for part in parts if isinstance(part, Ragged)]
+
+
+def _with_rows(held: Any, rows: Iterator[Any]) -> Any:
+    """A held value with other elements of what is ragged."""
+    return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
+
+
+def _same(held: Any, kind: Type) -> list[Any]:
+    """The arrays of a held value that are the same for all clients."""
+    found: list[Any] = []
+    over_parts(held, kind, lambda leaf: leaf, found.append)
+    return found
+
+
+def _with_same(held: Any, kind: Type, same: Iterator[Any]) -> Any:
+    """A held value with other arrays that are the same for all clients."""
+    return over_parts(held, kind, lambda leaf: leaf, lambda leaf: next(same))

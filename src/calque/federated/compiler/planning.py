@@ -21,7 +21,7 @@ from calque.federated.types import CLIENTS, FederatedType, Type, walk
 
 @dataclass(frozen=True)
 class Stage:
-    """What runs before a pass over the clients, and in it.
+    """The steps that run before a pass over the clients, and in it.
 
     Attributes:
         server: calls on the server, or of values that live nowhere; in order.
@@ -112,7 +112,7 @@ def _stages(
 
 
 def lives_on_clients(kind: Type) -> bool:
-    """Whether a type has parts that may differ from client to client."""
+    """Returns True if a type has parts that may differ from client to client."""
     return any(
         isinstance(part, FederatedType) and part.placement is CLIENTS and not part.all_equal
         for part in walk(kind)

@@ -82,7 +82,7 @@ class Program:
         assert isinstance(normal, Lambda)
         self.normal = normal
         self.plan: Plan = plan(normal)
-        self.type = program.type
+        self.type: FunctionType = program.type
         if options.mesh is not None:
             options = replace(options, mesh=_automatic(options.mesh))
         self.options = options
@@ -171,7 +171,7 @@ class Program:
     def _run(
         self, argument: Any, data: dict[str, Any], clients: int, locate: bool
     ) -> tuple[Any, Any, Any]:
-        """What is jitted: the held result, who fails which check, and whether somebody may."""
+        """Returns the held result, who fails which check, and whether somebody may; jitted."""
         server: dict[str, Any] = {}
         differing: dict[str, tuple[Any, Type]] = {}
         roots = [(one.uri, data[one.uri], one.type) for one in self.plan.data]
@@ -236,10 +236,12 @@ class Program:
             remedy = (
                 "Look at what clients hold" if check.of_all else "Look at what this client holds"
             )
-            raise ClientError(
+            error = ClientError(
                 f"{place}{who}{check.what}.\n{remedy}; "
                 "computation.configured(check=False) does not look for such clients."
             )
+            error.position = None if check.of_all else client
+            raise error
 
 
 def _automatic(mesh: Mesh) -> Mesh:
@@ -257,7 +259,7 @@ def _is_concrete(tree: Any) -> bool:
 
 
 def _needs_wide(program: BuildingBlock) -> bool:
-    """Whether a tensor of 64 bits occurs in a program."""
+    """Returns True if a tensor of 64 bits occurs in a program."""
     stack = [program]
     while stack:
         block = stack.pop()

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calque.federated.building_blocks import Call, Intrinsic, Literal, Struct
+from calque.federated.building_blocks import BuildingBlock, Call, Intrinsic, Literal, Struct
 from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 from calque.federated.errors import type_error
@@ -30,16 +30,18 @@ class Reducer:
     """
 
     shows_nan = True
-    """Whether NaN of a client is NaN in the result, so that only that needs to be looked at."""
+    """True if a NaN of a client is NaN in the result, so that only that has to be checked."""
 
     of_none = True
-    """Whether there is a result where there are no clients."""
+    """True if there is a result where there are no clients."""
 
     def __init__(self, call: Call, environment: Environment) -> None:
         assert call.argument is not None
         self.call = call
         argument = call.argument
-        self.parts = list(argument.children()) if isinstance(argument, Struct) else [argument]
+        self.parts: list[BuildingBlock] = (
+            list(argument.children()) if isinstance(argument, Struct) else [argument]
+        )
         self.environment = environment
         self.prepare()
 
@@ -47,7 +49,7 @@ class Reducer:
         """Evaluate what does not live on the clients."""
 
     def of_client(self, environment: Environment) -> Any:
-        """What one client contributes."""
+        """Returns the contribution of one client."""
         assert self.call.argument is not None
         return evaluate(self.call.argument, environment)
 
@@ -68,11 +70,11 @@ class Reducer:
         return running
 
     def violated(self, contribution: Any) -> Any:
-        """Whether a client's contribution cannot be used, for another reason than NaN."""
+        """Returns True if a client's contribution cannot be used, for another reason than NaN."""
         return None
 
     def refused(self, running: Any) -> tuple[str, Any] | None:
-        """What may be wrong with the clients together, and whether it is."""
+        """Returns what may be wrong with the clients together, and whether it is."""
         return None
 
 
@@ -97,7 +99,7 @@ class Sum(Reducer):
         return jax.tree.unflatten(self._spec, found)
 
     def scaled(self, total: Any, clients: int) -> Any:
-        """What is made of a sum."""
+        """Returns the result for a sum."""
         return total
 
 
@@ -184,6 +186,8 @@ class Reduce(Reducer):
     shows_nan = False
 
     def prepare(self) -> None:
+        self.op: Any
+        self.zero: Any
         self.zero, self.op = (evaluate(part, self.environment) for part in self.parts[1:3])
 
     def of_client(self, environment: Environment) -> Any:
@@ -211,6 +215,8 @@ class Aggregate(Reduce):
 
     def prepare(self) -> None:
         super().prepare()
+        self.merge: Any
+        self.report: Any
         self.merge, self.report = (evaluate(part, self.environment) for part in self.parts[3:5])
 
     def across(self, running: Any, axis: str) -> Any:
@@ -233,7 +239,7 @@ class SecureSum(Reducer):
     def prepare(self) -> None:
         bits = self.parts[1]
         assert isinstance(bits, Literal)
-        self.bits = int(bits.value)
+        self.bits: int = int(bits.value)
 
     def of_client(self, environment: Environment) -> Any:
         return evaluate(self.parts[0], environment)
@@ -301,7 +307,7 @@ REDUCERS: dict[str, type[Reducer]] = {
 
 
 def is_aggregation(call: Call) -> bool:
-    """Whether a call brings values of the clients to the server."""
+    """Returns True if a call brings values of the clients to the server."""
     return isinstance(call.function, Intrinsic) and call.function.uri in REDUCERS
 
 

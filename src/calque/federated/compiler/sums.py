@@ -58,7 +58,7 @@ def across(running: Running, axis: str) -> Running:
 
 
 def results(running: Running) -> list[Any]:
-    """What running sums come to."""
+    """Returns the results of running sums."""
     settled = _settled(running)
     return [total + rest for total, rest in zip(settled.totals, settled.rests, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What the operators ask of their arguments, and how they say that they did not get it."""
+"""Checks of the operators' arguments, and their error messages."""
 
 from collections.abc import Callable
 from typing import Any

@@ -63,7 +63,7 @@ def federated_value(value: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
-    """What a function without parameters gives, computed at a placement.
+    """Evaluates a function without parameters at a placement.
 
     Args:
         function: `( -> T)`.
@@ -246,7 +246,7 @@ def federated_collect(value: Any) -> Value:
 
 @with_user_frames
 def federated_select(client_keys: Any, max_key: int, server_value: Any, select: Any) -> Value:
-    """What each client asks for of the server's value, by keys.
+    """Sends each client the parts of the server's value that it asks for by keys.
 
     Args:
         client_keys: `{int32[n]}@CLIENTS`, each at least 0 and below `max_key`.

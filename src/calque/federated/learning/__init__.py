@@ -1,7 +1,7 @@
 """Federated learning of PyTorch modules: algorithms, aggregators, evaluation, partitioning."""
 
 from calque.federated.learning import aggregators
-from calque.federated.learning.averaging import fed_avg, fed_prox, fed_sgd
+from calque.federated.learning.averaging import fed_avg, fed_opt, fed_prox, fed_sgd
 from calque.federated.learning.checkpoints import Checkpoints
 from calque.federated.learning.drift import mime_lite, scaffold
 from calque.federated.learning.evaluation import Evaluation, PersonalizedEvaluation
@@ -33,6 +33,7 @@ __all__ = [
     "dirichlet",
     "epsilon",
     "fed_avg",
+    "fed_opt",
     "fed_prox",
     "fed_sgd",
     "load",

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Unpack
 
+import jax
 import torch
 
 from calque.errors import with_user_frames
 from calque.federated.learning import aggregators
 from calque.federated.learning.aggregators import Aggregator, StatefulAggregator
-from calque.federated.learning.models import Model, tree_add
+from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup
@@ -57,17 +58,22 @@ def fed_avg(
     >>> int(state.round), int(metrics["examples"])
     (1, 2)
     """
+    if not proximal >= 0:
+        raise ValueError(f"the weight of a proximal term is at least 0, not {proximal}")
     setup = Setup(module, loss, settings)
     by_client = as_optimizer(client_optimizer, setup.model.trained)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
 
     def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
-        def held(gradients: Any, parameters: Any) -> Any:
-            away = tree_add(parameters, setup.model.free(state.parameters), -1.0)
-            return tree_add(gradients, away, proximal)
+        server = setup.model.free(state.parameters)
 
-        hook = held if proximal else None
-        return setup.sent(*setup.trained(state, data, key, by_client, hook))
+        def distance(parameters: Any) -> Any:
+            """Half the squared distance from the server's model, weighted."""
+            squares = jax.tree.map(lambda a, b: ((a - b) ** 2).sum(), parameters, server)
+            return proximal / 2 * sum(jax.tree.leaves(squares))
+
+        penalty = distance if proximal else None
+        return setup.sent(*setup.trained(state, data, key, by_client, penalty=penalty))
 
     return setup.process(
         client,
@@ -93,6 +99,21 @@ def fed_prox(
 
 
 @with_user_frames
+def fed_opt(
+    module: torch.nn.Module, loss: Loss | None = None, *, server_optimizer: Steps, **rest: Any
+) -> IterativeProcess:
+    """`fed_avg` with an optimizer on the server (Reddi et al. 2021), such as FedAdam or FedYogi.
+
+    Args:
+        module: as of `fed_avg`.
+        loss: as of `fed_avg`.
+        server_optimizer: is given the mean change of the clients as gradient.
+        **rest: as of `fed_avg`.
+    """
+    return fed_avg(module, loss, server_optimizer=server_optimizer, **rest)
+
+
+@with_user_frames
 def fed_sgd(
     module: torch.nn.Module,
     loss: Loss | None = None,
@@ -109,7 +130,9 @@ def fed_sgd(
         server_optimizer: a learning rate, or an optimizer as of `fed_avg`.
         aggregator: as of `fed_avg`.
         **settings: as of `fed_avg`, without epochs, shuffle and drop_remainder; batch_size is how
-            many examples a client computes at once, and no matter for the result.
+            many examples a client computes at once, and no matter for the result, unless the
+            examples of a batch depend on each other (BatchNorm): then the gradient is that of
+            each batch's own loss.
     """
     setup = Setup(module, loss, settings, without=("epochs", "shuffle", "drop_remainder"))
     by_server = as_optimizer(server_optimizer, setup.model.trained)

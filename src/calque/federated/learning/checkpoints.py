@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from calque.errors import with_user_frames
 from calque.federated.learning.state import State
+from calque.federated.learning.training import is_positive
 
 
 class Checkpoints:
@@ -30,9 +32,16 @@ class Checkpoints:
 
     Raises:
         ImportError: orbax is not installed.
+        ValueError: `keep` or `every` is not at least 1.
     """
 
+    @with_user_frames
     def __init__(self, directory: str | Path, keep: int = 3, every: int = 1) -> None:
+        if not (is_positive(keep) and is_positive(every)):
+            raise ValueError(
+                f"keep={keep!r} and every={every!r} are no numbers of states and rounds.\n"
+                "Use whole numbers, at least 1."
+            )
         orbax: Any = importlib.import_module("orbax.checkpoint")
         self._orbax = orbax
         self._every = every
@@ -43,13 +52,20 @@ class Checkpoints:
             ),
         )
 
+    @with_user_frames
     def save(self, state: State) -> None:
-        """Write a state, and wait until it is on disk."""
+        """Write a state, and wait until it is on disk.
+
+        Raises:
+            TypeError: it is no state.
+        """
+        _require_state(state)
         number = int(state.round)
         if number % self._every == 0 and number not in self._manager.all_steps():
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
             self._manager.save(number, args=self._orbax.args.StandardSave(_named(arrays)))
 
+    @with_user_frames
     def latest(self, initial: State) -> State:
         """The state of the last round that was saved; `initial` if none was.
 
@@ -57,8 +73,10 @@ class Checkpoints:
             initial: of the same process; says what is in a state.
 
         Raises:
+            TypeError: `initial` is no state.
             ValueError: the state on disk is of another model or algorithm.
         """
+        _require_state(initial)
         number = self._manager.latest_step()
         if number is None:
             return initial
@@ -83,6 +101,14 @@ class Checkpoints:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_state(state: Any) -> None:
+    if not isinstance(state, State):
+        raise TypeError(
+            f"a state has to be given, not {type(state).__name__}.\n"
+            "Pass what initialize() or a round gave."
+        )
 
 
 def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,11 +10,11 @@ import torch
 from calque.errors import with_user_frames
 from calque.federated.learning import aggregators
 from calque.federated.learning.models import tree_add
-from calque.federated.learning.optimizers import sgd
+from calque.federated.learning.optimizers import as_optimizer, sgd
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup, moved, zeros
 from calque.federated.learning.state import Sent, State
-from calque.federated.learning.training import full_gradient
+from calque.federated.learning.training import full_gradient, is_positive
 from calque.federated.representation import Sequence
 
 
@@ -41,6 +41,10 @@ def scaffold(
         server_learning_rate: of the server's step.
         **settings: as of `fed_avg`, without weighting: all clients weigh the same.
     """
+    if not is_positive(clients):
+        raise ValueError(f"there is at least one client, a whole number, not {clients!r}")
+    if not client_learning_rate > 0:  # which control variates are divided by
+        raise ValueError(f"the clients' learning rate is positive, not {client_learning_rate}")
     setup = Setup(module, loss, settings, without=("weighting",))
     setup.weighting = "uniform"
     by_client = sgd(client_learning_rate)
@@ -89,8 +93,10 @@ def mime_lite(
         server_learning_rate: how much of the clients' mean change the server makes.
         **settings: as of `fed_avg`.
     """
+    if not 0 <= momentum < 1:
+        raise ValueError(f"a momentum is at least 0 and below 1, not {momentum}")
     setup = Setup(module, loss, settings)
-    by_client = sgd(learning_rate)
+    by_client = as_optimizer(learning_rate)
 
     def mixed(gradients: Any, velocity: Any) -> Any:
         return jax.tree.map(lambda g, m: (1 - momentum) * g + momentum * m, gradients, velocity)

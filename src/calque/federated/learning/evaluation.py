@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from calque.errors import with_user_frames
+from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
+from calque.federated.learning.mixing import WholeBatches
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Steps, as_optimizer
+from calque.federated.learning.refusals import explained
 from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
-from calque.federated.learning.staging import element_type, labelled
+from calque.federated.learning.staging import element_of, labelled
 from calque.federated.learning.state import State
 from calque.federated.learning.training import train
 from calque.federated.representation import Sequence
@@ -58,8 +60,10 @@ class Evaluation:
             data: as of `IterativeProcess.next`.
 
         Returns:
-            `loss`, `examples`, and `accuracy` where the module's output has scores of classes for
-            the integer that `y` is.
+            `loss`, `examples`, and `accuracy` where the module's output has scores of two classes
+            or more for each integer of `y`, along its last axis or axis 1, as `cross_entropy` has
+            it; not where its shape could mean either. Negative numbers are no classes, and count
+            for nothing: those that `cross_entropy` ignores.
 
         Raises:
             ClientError: a client's data are of another type, or its loss is NaN.
@@ -69,7 +73,7 @@ class Evaluation:
 
 
 class PersonalizedEvaluation:
-    """As `Evaluation`, but of a model that each client fits to its own examples first.
+    """Like `Evaluation`, but of a model that each client first fits to its own examples.
 
     Args:
         module: as of `Evaluation`.
@@ -106,6 +110,7 @@ class PersonalizedEvaluation:
             done = train(*start, own, key, optimizer, setup.batches)
             return _totals(setup.model, {**parameters, **done.parameters}, done.buffers, test)
 
+        self._whole_batches = WholeBatches(setup.model, setup.filled)
         self._summed = _Summed(setup.model, fitted, setup.options)
 
     @with_user_frames
@@ -117,9 +122,12 @@ class PersonalizedEvaluation:
             own: the examples that clients fit the model to; as of `IterativeProcess.next`.
             test: the examples that it is evaluated on, of the same clients.
 
-        Returns, raises: as `Evaluation`.
+        Returns, raises: as `Evaluation`; `ClientError` also where a client's own examples are no
+            whole batches, and those of a batch depend on each other.
         """
-        return self._summed(state, test, own)
+        staged = labelled(own)
+        self._whole_batches.require(staged, np.arange(staged.length.shape[0]), state)
+        return self._summed(state, test, staged)
 
 
 class _Summed:
@@ -137,13 +145,18 @@ class _Summed:
         length = staged[0].length
         if not isinstance(length, jax.core.Tracer) and not np.asarray(length).any():
             raise ValueError("no client has examples to evaluate on.\nChoose others.")
-        elements = tuple(element_type(one.elements) for one in staged)
+        elements = tuple(element_of(one) for one in staged)
         if elements not in self._known:
             made = _computation(self._model, self._totals, elements)
             self._known[elements] = made.configured(**self._options)
-        totals = self._known[elements](state.parameters, state.buffers, *staged)
-        count = totals.pop("examples")
-        return {**{name: total / count for name, total in totals.items()}, "examples": count}
+        try:
+            totals = self._known[elements](state.parameters, state.buffers, *staged)
+        except ClientError as error:
+            raise explained(error, self._model, state, *staged) from None
+        found = {"loss": totals["loss"] / totals["examples"]}
+        if "judged" in totals:
+            found["accuracy"] = totals["right"] / totals["judged"]
+        return {**found, "examples": totals["examples"]}
 
 
 def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Computation:
@@ -168,7 +181,25 @@ def _totals(model: Model, parameters: Any, buffers: Any, data: Sequence) -> dict
     output, losses = model.outputs(parameters, buffers, data.elements)
     found = {"loss": jnp.where(data.mask, losses, 0).sum(), "examples": data.length}
     target = data.elements["y"]
-    if jnp.issubdtype(target.dtype, jnp.integer) and output.ndim == target.ndim + 1:
-        right = (output.argmax(-1) == target).reshape(data.capacity, -1).mean(1)
-        found["accuracy"] = jnp.where(data.mask, right, 0).sum()
+    axis = _class_axis(output, target)
+    if axis is not None:
+        classes = (target >= 0).reshape(data.capacity, -1)
+        hits = (output.argmax(axis) == target).reshape(data.capacity, -1) & classes
+        counted = classes.sum(1)
+        right = hits.sum(1) / jnp.maximum(counted, 1)
+        found["right"] = jnp.where(data.mask, right, 0).sum()
+        found["judged"] = (data.mask & (counted > 0)).sum(dtype=jnp.int32)
     return found
+
+
+def _class_axis(output: Any, target: Any) -> int | None:
+    """Returns the axis of the output that has a score for each class, if it is clear which."""
+    if not hasattr(output, "ndim") or not jnp.issubdtype(target.dtype, jnp.integer):
+        return None
+    shape = tuple(output.shape)
+    fitting = [
+        axis
+        for axis in sorted({1, len(shape) - 1})
+        if axis < len(shape) and shape[:axis] + shape[axis + 1 :] == tuple(target.shape)
+    ]
+    return fitting[0] if len(fitting) == 1 and shape[fitting[0]] > 1 else None

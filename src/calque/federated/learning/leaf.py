@@ -23,7 +23,7 @@ def load_leaf(
     Args:
         path: a file, or a directory with files `*.json`, such as LEAF's `data/train`.
         x: makes an array of the list of a client's examples, of text for instance; numbers become
-            float32 and int32 by themselves.
+            float32 and int32 by themselves, float32 for all clients if one has such.
         y: likewise, of their labels.
 
     Returns:
@@ -32,8 +32,9 @@ def load_leaf(
 
     Raises:
         FileNotFoundError: there is no such file, or none in the directory.
+        ValueError: a file is in another format.
         ClientError: a client has another number of examples than the file says, is in two files,
-            or its examples make no array.
+            or its examples make no array of float32 or int32.
     """
     path = Path(path)
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -41,11 +42,9 @@ def load_leaf(
         raise FileNotFoundError(f"there are no files *.json in {path}")
     found: dict[str, dict[str, Any]] = {}
     for file in files:
-        whole = json.loads(file.read_text())
-        for user, count in zip(whole["users"], whole["num_samples"], strict=True):
+        for user, count, data in _users(file):
             if user in found:
                 raise ClientError(f"client {user!r} of {file} is in another file, too")
-            data = whole["user_data"][user]
             arrays = {"x": _array(x, data["x"], user), "y": _array(y, data["y"], user)}
             lengths = {len(array) for array in arrays.values()}
             if lengths != {count}:
@@ -53,7 +52,53 @@ def load_leaf(
                     f"client {user!r} of {file} has {sorted(lengths)} examples, not {count}"
                 )
             found[user] = arrays
+    for name in ("x", "y"):
+        _make_alike(found, name)
     return found
+
+
+def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
+    """Give all clients' arrays one dtype, and those without examples the shape of the others.
+
+    JSON has whole numbers where a client's numbers happen to be whole, and nothing in empty lists.
+    """
+    whole = [arrays[name] for arrays in clients.values() if len(arrays[name])]
+    if not whole:
+        return
+    floats = {array.dtype for array in whole} > {np.dtype(np.float32)}
+    none = np.zeros((0, *whole[0].shape[1:]), np.float32 if floats else whole[0].dtype)
+    for user, arrays in clients.items():
+        array = arrays[name]
+        if not len(array):
+            arrays[name] = none
+        elif floats and array.dtype == np.int32:
+            arrays[name] = array.astype(np.float32)
+            if (arrays[name] != array).any():
+                raise ClientError(
+                    f"the examples of client {user!r} have integers that float32 cannot hold, and "
+                    "other clients have floats.\nPass x= or y=, a function that makes numbers."
+                )
+
+
+def _users(file: Path) -> list[tuple[str, int, dict[str, Any]]]:
+    """The name of each client, how many examples it has, and these.
+
+    Raises:
+        ValueError: the file is not in LEAF's format.
+    """
+    try:
+        whole = json.loads(file.read_text())
+        data = whole["user_data"]
+        return [
+            (user, count, {"x": data[user]["x"], "y": data[user]["y"]})
+            for user, count in zip(whole["users"], whole["num_samples"], strict=True)
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"{file} is not in LEAF's format: {what}.\n"
+            "It has users, num_samples, and user_data with x and y for each user."
+        ) from None
 
 
 def _array(make: Callable[[list[Any]], Any], examples: list[Any], user: str) -> np.ndarray:
@@ -67,4 +112,18 @@ def _array(make: Callable[[list[Any]], Any], examples: list[Any], user: str) -> 
             "Pass x= or y=, a function that makes numbers of them."
         )
     narrow = {"float64": np.float32, "int64": np.int32}.get(array.dtype.name)
-    return array if narrow is None else array.astype(narrow)
+    if narrow is np.int32 and array.size and (array != array.astype(np.int32)).any():
+        raise ClientError(
+            f"the examples of client {user!r} have integers that int32 cannot hold.\n"
+            "Pass x= or y=, a function that makes smaller ones of them."
+        )
+    if narrow is None:
+        return array
+    with np.errstate(over="ignore"):
+        found = array.astype(narrow)
+    if narrow is np.float32 and not np.isfinite(found[np.isfinite(array)]).all():
+        raise ClientError(
+            f"the examples of client {user!r} have numbers that float32 cannot hold.\n"
+            "Pass x= or y=, a function that makes smaller ones of them."
+        )
+    return found

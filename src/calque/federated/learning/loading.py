@@ -1,9 +1,10 @@
-"""What was trained, back in a PyTorch module."""
+"""Trained parameters, loaded back into a PyTorch module."""
 
 import torch
 
 from calque.device.backend.interop import to_torch
 from calque.errors import with_user_frames
+from calque.federated.learning.models import opened
 from calque.federated.learning.state import State
 
 
@@ -24,6 +25,7 @@ def load(module: torch.nn.Module, state: State) -> None:
     >>> module = torch.nn.Linear(2, 2)
     >>> learning.load(module, learning.fed_avg(module).initialize())
     """
+    module = opened(module)
     found = {**state.parameters, **state.buffers}
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     if own.keys() != found.keys():

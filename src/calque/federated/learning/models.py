@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from calque.device.backend.interop import to_torch
+from calque.federated.devices import on_jax
 from calque.federated.errors import type_error
 from calque.interop.functional import functional
+from calque.upstream.torch_internals import BatchNorm
 
 Parameters = dict[str, Any]
 
@@ -40,22 +42,37 @@ class Model:
     def __init__(
         self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor] | None = None
     ) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"a model is a torch.nn.Module, not {module!r}")
+        if loss is not None and (isinstance(loss, type) or not callable(loss)):
+            raise TypeError(
+                f"a loss is a function of the output and y, not {loss!r}.\nOf a class of losses, "
+                "pass what it makes: torch.nn.CrossEntropyLoss(reduction='none')."
+            )
+        module = opened(module)
         loss = loss or _cross_entropy
 
         def of_integers(output: Any, target: torch.Tensor) -> torch.Tensor:
             whole = not (target.is_floating_point() or target.dtype == torch.bool)
             return loss(output, target.long() if whole else target)
 
+        self._module = module
+        self._of_integers = of_integers
+        self.parameters: dict[str, jax.Array]
         self._train, self.parameters = functional(copy.deepcopy(module).train())
         self._eval, _ = functional(copy.deepcopy(module).eval())
         self._loss, _ = functional(of_integers)
-        self.buffers = {name: _narrow(buffer) for name, buffer in self._train.buffers.items()}
-        self.frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
-        self.trained = tuple(name for name in self.parameters if name not in self.frozen)
-        self.mixes_examples = any(isinstance(part, _BatchNorm) for part in module.modules())
+        self.buffers: dict[str, Any] = {
+            name: _narrow(buffer) for name, buffer in self._train.buffers.items()
+        }
+        self.frozen: set[str] = {n for n, p in module.named_parameters() if not p.requires_grad}
+        self.trained: tuple[str, ...] = tuple(
+            name for name in self.parameters if name not in self.frozen
+        )
+        self.mixes_examples: bool = any(isinstance(part, BatchNorm) for part in module.modules())
 
     def free(self, parameters: Parameters) -> Parameters:
-        """Those parameters that are trained."""
+        """Returns the parameters that are trained."""
         return {name: value for name, value in parameters.items() if name not in self.frozen}
 
     def losses(
@@ -70,7 +87,8 @@ class Model:
             key: raw bits of a key, for dropout.
         """
         args, kwargs = _arguments(examples["x"])
-        output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
+        with on_jax():
+            output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
         new = {name: new[name].astype(buffer.dtype) for name, buffer in buffers.items()}
         return self._each(output, examples["y"]), new
 
@@ -79,17 +97,43 @@ class Model:
     ) -> tuple[Any, Any]:
         """The output and the loss of each example in evaluation."""
         args, kwargs = _arguments(examples["x"])
-        output, _ = self._eval(parameters, *args, buffers=buffers, **kwargs)
+        with on_jax():
+            output, _ = self._eval(parameters, *args, buffers=buffers, **kwargs)
         return output, self._each(output, examples["y"])
 
+    def refusal(
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
+    ) -> str | None:
+        """Why PyTorch refuses examples on the CPU: a label or an index out of range; None if not.
+
+        An XLA program computes NaN of them.
+        """
+        module = copy.deepcopy(self._module).cpu().eval()
+        x, y = jax.tree.map(lambda leaf: to_torch(leaf, "cpu"), (examples["x"], examples["y"]))
+        state = {name: to_torch(leaf, "cpu") for name, leaf in {**parameters, **buffers}.items()}
+        args, kwargs = _arguments(x)
+        try:
+            with torch.no_grad():
+                self._of_integers(torch.func.functional_call(module, state, args, kwargs), y)
+        except (IndexError, RuntimeError) as error:
+            said = str(error).splitlines()[0].rstrip(".")
+            return said if "out of bounds" in said or "out of range" in said else None
+        return None
+
     def _each(self, output: Any, target: Any) -> Any:
-        losses = self._loss({}, output, target)
+        with on_jax():
+            losses = self._loss({}, output, target)
         if losses.shape != target.shape[:1]:
             raise type_error(
                 f"the loss of {target.shape[0]} examples is of shape {list(losses.shape)}",
                 "Give one number for each example: reduction='none', and a mean over other axes.",
             )
         return losses
+
+
+def opened(module: torch.nn.Module) -> torch.nn.Module:
+    """Returns the module that `torch.compile` or `calque.jit` was given; any other as it is."""
+    return dict(module.named_children()).get("_orig_mod", module)
 
 
 def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:

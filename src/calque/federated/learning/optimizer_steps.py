@@ -1,23 +1,34 @@
-"""Steps of PyTorch's optimizers that choose by numbers, computed with tensors instead."""
+"""Steps of PyTorch's optimizers that branch on values, computed with tensors instead."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+ParameterStep = Callable[[torch.Tensor, dict[str, Any], dict[str, Any]], None]
+"""A step of one parameter, which has a gradient: of it, its state and its group's settings."""
 
-def adafactor(optimizer: torch.optim.Optimizer) -> None:
-    """A step of Adafactor (Shazeer and Stern 2018), with the state that PyTorch's keeps.
 
-    Its sizes of steps are the least and the greatest of a constant and a number of a tensor.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                _adafactor_step(parameter, optimizer.state[parameter], group)
+def _for_each_parameter(
+    step: ParameterStep,
+) -> Callable[[torch.optim.Optimizer], None]:
+    """Returns the step of an optimizer that takes `step` for each parameter with a gradient."""
+
+    def whole_step(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    step(parameter, optimizer.state[parameter], group)
+
+    return whole_step
 
 
 def _adafactor_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """A step of Adafactor (Shazeer and Stern 2018), with the state that PyTorch's keeps.
+
+    Its step sizes are the least and the greatest of a constant and a tensor's value.
+    """
     assert parameter.grad is not None
     gradient = -parameter.grad if group["maximize"] else parameter.grad
     rate, (least, scale) = group["lr"], group["eps"]
@@ -45,9 +56,58 @@ def _adafactor_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[
         parameter.copy_(parameter * (1 - rate * group["weight_decay"]) - size * update)
 
 
+def _radam_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """A step of RAdam (Liu et al. 2020), with the state that PyTorch's keeps.
+
+    It chooses by the number of steps, in which float32 would lose all but three digits.
+    """
+    assert parameter.grad is not None
+    gradient = -parameter.grad if group["maximize"] else parameter.grad
+    rate, decay, (beta1, beta2) = group["lr"], group["weight_decay"], group["betas"]
+    start = parameter * (1 - rate * decay) if group["decoupled_weight_decay"] else parameter
+    if not group["decoupled_weight_decay"]:
+        gradient = gradient + decay * parameter
+    count = state.get("step", gradient.new_zeros(())) + 1
+    zeros = torch.zeros_like(parameter)
+    mean = state.get("exp_avg", zeros).lerp(gradient, 1 - beta1)
+    squares = beta2 * state.get("exp_avg_sq", zeros) + (1 - beta2) * gradient * gradient
+    state |= {"step": count, "exp_avg": mean, "exp_avg_sq": squares}
+
+    longest, length = 2 / (1 - beta2) - 1, _averaged_length(count, beta2)
+    scale = longest / ((longest - 4) * (longest - 2))
+    rectified = ((length - 4) * (length - 2) * scale / length).clamp(min=0).sqrt()
+    adapted = _one_minus_power(beta2, count).sqrt() / (squares.sqrt() + group["eps"])
+    step = rate * mean / _one_minus_power(beta1, count)
+    with torch.no_grad():
+        parameter.copy_(start - step * torch.where(length > 5.0, rectified * adapted, 1.0))
+
+
+def _one_minus_power(base: float, count: torch.Tensor) -> torch.Tensor:
+    """`1 - base**count`, to all digits."""
+    return -torch.expm1(count * math.log(base)) if base > 0 else torch.ones_like(count)
+
+
+def _averaged_length(count: torch.Tensor, beta: float) -> torch.Tensor:
+    """`2/(1-beta) - 1 - 2*count*beta**count/(1-beta**count)`, to all digits.
+
+    With `a = -count*log(beta)` the last term is `-2/log(beta) * a/(exp(a)-1)`, which for small `a`
+    is known by its series, so that the first terms need not be subtracted in float32.
+    """
+    rate = -math.log(beta)
+    a = (count * rate).clamp(max=80.0)
+    square = a * a
+    series = square * (1 / 12 - square * (1 / 720 - square * (1 / 30240 - square / 1209600)))
+    near = (2 / (1 - beta) - 1 - 2 / rate) + count - 2 / rate * series
+    far = 2 / (1 - beta) - 1 - 2 * count / torch.expm1(a)
+    return torch.where(a < 1.0, near, far)
+
+
 def _root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor * tensor).mean().sqrt()
 
 
-STEPS: dict[type, Callable[[torch.optim.Optimizer], None]] = {torch.optim.Adafactor: adafactor}
-"""By the class of an optimizer, what is done in the place of its `step`."""
+STEPS: dict[type, Callable[[torch.optim.Optimizer], None]] = {
+    torch.optim.Adafactor: _for_each_parameter(_adafactor_step),
+    torch.optim.RAdam: _for_each_parameter(_radam_step),
+}
+"""By the class of an optimizer, the function that takes the place of its `step`."""

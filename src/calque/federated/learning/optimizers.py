@@ -1,7 +1,7 @@
-"""What clients and the server step by: learning rates, optimizers of optax, and of PyTorch."""
+"""Optimizers of clients and the server: learning rates, optimizers of optax and of PyTorch."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,14 +14,14 @@ from calque.federated.learning.torch_optimizers import Make, TorchOptimizer
 
 
 class Optimizer(Protocol):
-    """What optax's gradient transformations are, and what `sgd` gives."""
+    """The interface of optax's gradient transformations, which `sgd` has too."""
 
     def init(self, params: Any, /) -> Any:
         """The state before the first step."""
         ...
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
-        """What to add to the parameters for these gradients, and the new state."""
+        """Returns what to add to the parameters for these gradients, and the new state."""
         ...
 
 
@@ -56,6 +56,13 @@ def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
     return Sgd(learning_rate, momentum)
 
 
+def learning_rate(given: float) -> float:
+    """Returns a learning rate that PyTorch's optimizers would take; raises `ValueError` if not."""
+    if not given >= 0:
+        raise ValueError(f"a learning rate is at least 0, not {given}")
+    return given
+
+
 def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
     """The optimizer that is meant.
 
@@ -67,9 +74,10 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
 
     Raises:
         TypeError: it is none of these.
+        ValueError: a learning rate is negative or NaN.
     """
     if isinstance(given, int | float | np.floating) and not isinstance(given, bool):
-        return sgd(float(given))
+        return sgd(learning_rate(float(given)))
     if hasattr(given, "init") and hasattr(given, "update"):
         return given  # type: ignore[return-value]
     if isinstance(given, torch.optim.Optimizer):
@@ -85,12 +93,28 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
     )
 
 
-def step(optimizer: Optimizer, gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    """The parameters after a step of an optimizer, and its new state."""
+def step(
+    optimizer: Optimizer,
+    gradients: Any,
+    state: Any,
+    params: Any,
+    known: Mapping[str, Any] | None = None,
+) -> tuple[Any, Any]:
+    """The parameters after a step of an optimizer, and its new state.
+
+    Args:
+        optimizer: as `as_optimizer` gives it.
+        gradients, state, params: what it is given.
+        known: what else optimizers may ask for: `value`, `grad` and `value_fn`.
+    """
     exact: Callable[..., Any] | None = getattr(optimizer, "step", None)
     if exact is not None:
-        return exact(gradients, state, params)
-    updates, state = optimizer.update(gradients, state, params)
+        return exact(gradients, state, params, known=known)
+    parameters = inspect.signature(optimizer.update).parameters.values()
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    updates, state = optimizer.update(
+        gradients, state, params, **(known if known and takes_all else {})
+    )
     return tree_add(params, updates), state
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from calque.errors import with_user_frames
+from calque.federated.learning.training import is_positive
 
 
 @with_user_frames
@@ -27,13 +28,24 @@ def dirichlet(
         An array of indices for each client; together every example once.
 
     Raises:
-        ValueError: no draw out of 1,000 gives every client so many examples.
+        ValueError: no draw out of 1,000 gives every client so many examples, or an argument cannot
+            be.
 
     >>> parts = dirichlet([0, 1] * 50, clients=4, concentration=100.0)
     >>> sorted(int(i) for part in parts for i in part) == list(range(100))
     True
     """
     labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels are a vector, and not an array of shape {list(labels.shape)}.\n"
+            "Of scores or one-hot rows, pass argmax(1)."
+        )
+    if not (is_positive(clients) and 0 < concentration < np.inf):
+        raise ValueError(
+            f"{clients!r} clients and a concentration of {concentration!r} cannot be.\n"
+            "Use at least one client, and a positive number."
+        )
     rng = np.random.default_rng(seed)
     for _ in range(1000):
         parts: list[list[int]] = [[] for _ in range(clients)]

@@ -1,4 +1,4 @@
-"""What privacy noise gives, by the package dp-accounting (the extra `privacy`)."""
+"""The guarantees of privacy noise, by the package dp-accounting (the extra `privacy`)."""
 
 import importlib
 from typing import Any

@@ -1,5 +1,6 @@
-"""What all algorithms have in common: rounds that change a state on the server."""
+"""Training processes: rounds that change a state on the server, for all algorithms."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.errors import ClientError, with_user_frames
-from calque.federated.compiler.layout import is_placed
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
-from calque.federated.learning.mixing import mixes_examples
+from calque.federated.learning.mixing import WholeBatches
+from calque.federated.learning.refusals import explained
 from calque.federated.learning.rounds import round_computation
-from calque.federated.learning.staging import element_type, labelled
+from calque.federated.learning.staging import Staged, element_of, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
-from calque.federated.representation import Sequence
+from calque.federated.ragged import take
 from calque.federated.types import Type
+
+_WIDE = ("float64", "complex128")
 
 
 class IterativeProcess:
@@ -36,7 +39,17 @@ class IterativeProcess:
         self._options = dict(options)
         self._failing = failing
         self._rounds: dict[Type, Computation] = {}
-        self._mixes: dict[Type, bool] = {}
+        self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
+        trained = algorithm.model.free(algorithm.model.parameters)
+        wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
+        if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"the parameter {wide[0]!r} is of {trained[wide[0]].dtype}, and JAX computes in 32 "
+                "bits.\nCall module.float(), or jax.config.update('jax_enable_x64', True)."
+            )
+
+    def __deepcopy__(self, memo: Any) -> "IterativeProcess":
+        return self  # as of a function: what changes is the state, which the caller has
 
     def initialize(self, seed: int = 0) -> State:
         """The state before the first round.
@@ -84,7 +97,10 @@ class IterativeProcess:
         """
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = _arguments(state, staged, numbers, memory)
-        packed, kept, metrics = self._round(staged, state).for_clients(numbers, **arguments)
+        try:
+            packed, kept, metrics = self._round(staged, state).for_clients(numbers, **arguments)
+        except ClientError as error:
+            raise explained(error, self._algorithm.model, state, staged) from None
         after = unpacked(packed, replace(state, memory=()))
         rows = unpacked(kept, memory)
         filled = jax.tree.map(
@@ -101,17 +117,40 @@ class IterativeProcess:
 
     def _participants(
         self, state: State, data: Any, clients: Any
-    ) -> tuple[Sequence, np.ndarray, Any]:
+    ) -> tuple[Staged, np.ndarray, Any]:
         """The data, the numbers and the memories of the clients that take part."""
+        self._require_own(state)
         staged = labelled(data)
         count = staged.length.shape[0]
         numbers = np.arange(count) if clients is None else np.asarray(clients)
         self._check(staged, numbers, state)
         if self._failing:
             staged, numbers = _survivors(staged, numbers, state, self._failing)
+            self._require_examples(staged, "all clients with examples have dropped out")
         return staged, numbers, jax.tree.map(lambda leaf: leaf[numbers], state.memory)
 
-    def _check(self, staged: Sequence, numbers: np.ndarray, state: State) -> None:
+    def _require_own(self, state: State) -> None:
+        """Raise unless a state is one of this process."""
+        if not isinstance(state, State):
+            raise TypeError(
+                f"a round begins with a state, not with {type(state).__name__}.\n"
+                "Pass what initialize() or the round before gave."
+            )
+        same = jax.tree.structure(state) == jax.tree.structure(self._shapes)
+        if not same or list(map(np.shape, jax.tree.leaves(state))) != [
+            leaf.shape for leaf in jax.tree.leaves(self._shapes)
+        ]:
+            raise ValueError(
+                "the state is of another model or algorithm.\n"
+                "Pass what initialize() of this process gave, or a round of it."
+            )
+
+    @functools.cached_property
+    def _shapes(self) -> State:
+        """The shapes of this process's states."""
+        return jax.eval_shape(self.initialize)
+
+    def _check(self, staged: Staged, numbers: np.ndarray, state: State) -> None:
         """Raise for clients that cannot take part as they are."""
         count, limit = len(staged.length), self._algorithm.clients
         if len(numbers) != count or len(set(numbers.tolist())) != count:
@@ -121,46 +160,22 @@ class IterativeProcess:
             )
         if numbers.dtype.kind not in "iu":
             raise ValueError(f"numbers of clients are integers, not {numbers.tolist()}")
-        if limit is not None and count and not 0 <= numbers.min() <= numbers.max() < limit:
-            raise ValueError(
-                f"numbers of clients are from 0 to {limit - 1}, not {numbers.tolist()}"
-            )
-        traced = isinstance(staged.length, jax.core.Tracer)
-        if not traced and np.asarray(staged.length).max(initial=0) < self._algorithm.least:
-            raise ValueError(
-                "no client has examples to train on.\nChoose others, or smaller batches."
-            )
-        size = self._algorithm.filled
-        if traced or size is None:
+        last = (2**31 if limit is None else limit) - 1
+        if count and not 0 <= numbers.min() <= numbers.max() <= last:
+            raise ValueError(f"numbers of clients are from 0 to {last}, not {numbers.tolist()}")
+        self._require_examples(staged, "no client has examples to train on")
+        self._whole_batches.require(staged, numbers, state)
+
+    def _require_examples(self, staged: Staged, otherwise: str) -> None:
+        """Raise unless some client has examples that it can train on."""
+        if isinstance(staged.length, jax.core.Tracer):
             return
-        odd = np.flatnonzero(np.asarray(staged.length) % size)
-        if odd.size and self._mixes_examples(staged, int(odd[0]), size, state):
-            raise ClientError(
-                f"client {numbers[odd[0]]} has {int(staged.length[odd[0]])} examples, which are no "
-                f"whole batches of {size}; the model or the loss (BatchNorm, for instance) makes "
-                "the examples of a batch depend on each other, so that none can be filled up.\n"
-                "Pass drop_remainder=True, or a batch_size that divides all."
-            )
+        if np.asarray(staged.length).max(initial=0) < self._algorithm.least:
+            raise ValueError(f"{otherwise}.\nChoose others, or smaller batches.")
 
-    def _mixes_examples(self, staged: Sequence, client: int, size: int, state: State) -> bool:
-        """Whether examples of a batch depend on each other; tried once for each type of them."""
-        model = self._algorithm.model
-        leaves = jax.tree.leaves((staged.elements, state.parameters, state.buffers))
-        if model.mixes_examples or any(map(is_placed, leaves)):
-            return model.mixes_examples
-        element = element_type(staged.elements)
-        if element not in self._mixes:
-            length = int(staged.length[client])
-            rest = slice(length - length % size, length)
-            last = jax.tree.map(lambda leaf: leaf[client, rest], staged.elements)
-            self._mixes[element] = mixes_examples(
-                model, state.parameters, state.buffers, last, size
-            )
-        return self._mixes[element]
-
-    def _round(self, staged: Sequence, state: State) -> Computation:
+    def _round(self, staged: Staged, state: State) -> Computation:
         """The computation of a round, for examples of this type."""
-        element = element_type(staged.elements)
+        element = element_of(staged)
         if element not in self._rounds:
             made = round_computation(self._algorithm, element, state)
             self._rounds[element] = made.configured(**self._options)
@@ -168,17 +183,17 @@ class IterativeProcess:
 
 
 def _survivors(
-    staged: Sequence, numbers: np.ndarray, state: State, failing: float
-) -> tuple[Sequence, np.ndarray]:
+    staged: Staged, numbers: np.ndarray, state: State, failing: float
+) -> tuple[Staged, np.ndarray]:
     """The clients that do not drop out, in their order: as many in each round of so many."""
     count = len(numbers)
     lost = min(round(failing * count), count - 1)
     draw = np.random.default_rng([*np.asarray(state.key).tolist(), int(state.round)])
     kept = np.sort(draw.permutation(count)[lost:])
-    return jax.tree.map(lambda leaf: leaf[kept], staged), numbers[kept]
+    return take(staged, kept), numbers[kept]
 
 
-def _arguments(state: State, staged: Sequence, numbers: np.ndarray, memory: Any) -> dict[str, Any]:
+def _arguments(state: State, staged: Staged, numbers: np.ndarray, memory: Any) -> dict[str, Any]:
     """The arguments of a round's computation."""
     return {
         "state": packed(replace(state, memory=())),

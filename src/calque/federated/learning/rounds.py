@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.federated.computation import Computation, computation, local
+from calque.federated.errors import type_error
 from calque.federated.intrinsics import (
     federated_broadcast,
     federated_map,
@@ -16,12 +17,15 @@ from calque.federated.intrinsics import (
     federated_sum,
     federated_value,
 )
+from calque.federated.intrinsics.checks import placed
 from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
 from calque.federated.representation import Sequence, shapes_of, to_python
+from calque.federated.tracing import member_type, type_of
 from calque.federated.types import (
     SERVER,
     SequenceType,
+    StructType,
     Type,
     at_clients,
     at_server,
@@ -58,8 +62,11 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
         key = federated_map(key_of, state)
         aggregator: Any = algorithm.aggregator
         if is_stateful(aggregator):
-            return aggregator(change, weight, key, federated_map(kept_of, state))
-        return aggregator(change, weight, key), federated_value((), SERVER)
+            mean, kept = aggregator(change, weight, key, federated_map(kept_of, state))
+        else:
+            mean, kept = aggregator(change, weight, key), federated_value((), SERVER)
+        _require_like(mean, member_type(type_of(change)))
+        return mean, kept
 
     @computation(
         state=at_server(state_type),
@@ -89,16 +96,16 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
 
 
 def _work(algorithm: Algorithm, server: State, memory: Any) -> Callable[..., Any]:
-    """What a client does, as a function of leaves."""
+    """Returns a client's work as a function of leaves."""
 
     def work(leaves: Any, data: Any, number: Any, kept: Any) -> Any:
         state = unpacked(leaves, server)
         sent = algorithm.client(state, data, _key(state, number), unpacked(kept, memory))
-        floats = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), sent.buffers)
+        differences = jax.tree.map(_difference, sent.buffers, state.buffers)
         return {
-            "change": packed(sent.change),
+            "change": _named(sent.change),
             "extra": packed(sent.extra),
-            "buffers": packed(floats),
+            "buffers": packed(differences),
             "weight": sent.weight.astype(jnp.float32),
             "loss": sent.loss,
             "examples": sent.examples.astype(jnp.int32),
@@ -108,20 +115,69 @@ def _work(algorithm: Algorithm, server: State, memory: Any) -> Callable[..., Any
     return work
 
 
+def _difference(new: Any, old: Any) -> Any:
+    """Returns the difference that a client sends of a buffer, exactly zero where there is none.
+
+    So what no client changes stays as it is: a mask with infinities, indices that a float32 cannot
+    hold.
+    """
+    kind = jnp.promote_types(old.dtype, jnp.float32)
+    wide = old.dtype if jnp.issubdtype(old.dtype, jnp.inexact) else jnp.int32
+    same = (new == old) | ((new != new) & (old != old))
+    return jnp.where(same, 0, new.astype(wide) - old.astype(wide)).astype(kind)
+
+
+def _with_mean(difference: Any, old: Any) -> Any:
+    """The server's new buffer, from the mean of the clients' differences."""
+    if jnp.issubdtype(old.dtype, jnp.inexact):
+        new = (old + difference).astype(old.dtype)
+    else:
+        new = (old.astype(jnp.int32) + jnp.round(difference).astype(jnp.int32)).astype(old.dtype)
+    return jnp.where(difference == 0, old, new)
+
+
 def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., Any]:
-    """What the server does with what has been sent, as a function of leaves."""
+    """Returns the server's work on what has been sent, as a function of leaves."""
 
     def finish(leaves, parts):  # type: ignore[no-untyped-def]
         state = unpacked(leaves, server)
         sent = unpacked(parts["buffers"], shapes.buffers)
-        buffers = jax.tree.map(lambda new, old: new.astype(old.dtype), sent, state.buffers)
-        change = unpacked(parts["change"], shapes.change)
+        buffers = jax.tree.map(_with_mean, sent, state.buffers)
+        change = unpacked(jax.tree.leaves(parts["change"]), shapes.change)
         extra = unpacked(parts["extra"], shapes.extra)
         after = algorithm.server(state, change, extra, parts["participants"])
         kept = unpacked(jax.tree.leaves(parts["aggregator"]), state.aggregator)
         return packed(replace(after, buffers=buffers, aggregator=kept, round=state.round + 1))
 
     return finish
+
+
+def _require_like(joined: Any, change: Type) -> None:
+    """Raise unless an aggregator gives on the server what each client sends.
+
+    Raises:
+        FederatedTypeError: it lives elsewhere, or is of another type; shows both.
+    """
+    found = member_type(placed(joined, "the server", SERVER).type)
+
+    def fields(kind: Type) -> Any:
+        return dict(kind.elements) if isinstance(kind, StructType) else kind
+
+    if found != change and (None in fields(change) or fields(found) != fields(change)):
+        raise type_error(
+            f"the aggregator gives {found} for values of type {change}",
+            "It gives a value like that which each client sends.",
+        )
+
+
+def _named(change: Any) -> Any:
+    """Returns what clients send in the aggregators' form: a struct of its leaves, in JAX's order.
+
+    They have the names of parameters if what is sent is a dict of arrays.
+    """
+    if isinstance(change, dict) and all(hasattr(leaf, "shape") for leaf in change.values()):
+        return {name: change[name] for name in sorted(change)}
+    return packed(change)
 
 
 def _key(state: State, number: Any = _OF_SERVER) -> Any:

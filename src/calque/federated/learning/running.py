@@ -15,6 +15,7 @@ from calque.federated.learning.partitioning import sample_clients
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.staging import labelled
 from calque.federated.learning.state import State
+from calque.federated.ragged import take
 
 History = list[dict[str, float]]
 """For each round, its number and its metrics."""
@@ -60,6 +61,7 @@ def run(
     """
     staged = labelled(data)
     clients = staged.length.shape[0]
+    count = clients if participants is None else participants
     state = process.initialize(seed)
     if checkpoints is not None:
         state = checkpoints.latest(state)
@@ -68,9 +70,9 @@ def run(
     hidden = not progress or jax.process_index() > 0
     with tqdm(total=rounds, initial=begun, desc="rounds", disable=hidden) as bar:
         for number in range(begun, rounds):
-            chosen = sample_clients(clients, participants or clients, number, seed)
+            chosen = sample_clients(clients, count, number, seed)
             chosen = sorted(chosen.tolist())
-            some = jax.tree.map(lambda leaf, rows=chosen: leaf[np.array(rows)], staged)
+            some = take(staged, np.array(chosen))
             state, metrics = process.next(state, some, clients=chosen)
             if checkpoints is not None:
                 checkpoints.save(state)
@@ -83,6 +85,7 @@ def run(
     return state, history
 
 
+@with_user_frames
 def plot_curves(
     histories: Mapping[str, History], path: str | Path, metric: str = "test_accuracy"
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the algorithms have in common: their settings, and what is made of them."""
+"""The settings that the algorithms share, and the functions made of them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict
@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.state import Algorithm, Sent, State
-from calque.federated.learning.training import Batches, Hook, Trained, train
+from calque.federated.learning.training import Batches, Hook, Penalty, Trained, train
 from calque.federated.representation import Sequence
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
 
 
 class Settings(Options, total=False):
-    """What the algorithms take by keyword, beside what is their own.
+    """The keyword arguments that the algorithms share.
 
     Attributes:
         weighting: whether clients weigh as much as they have examples, or all the same.
@@ -79,38 +79,51 @@ class Setup:
         without: tuple[str, ...] = (),
     ) -> None:
         checked(settings, Settings, without)
-        self.weighting = settings.get("weighting", "examples")
+        self.weighting: Any = settings.get("weighting", "examples")
         if self.weighting not in ("examples", "uniform"):
             raise ValueError(
                 f"there is no weighting {self.weighting!r}.\nUse 'examples' or 'uniform'."
             )
-        self.failing = settings.get("failing", 0.0)
+        self.failing: Any = settings.get("failing", 0.0)
         if not 0 <= self.failing < 1:
             raise ValueError(f"a fraction of clients is at least 0 and below 1, not {self.failing}")
-        self.model = Model(module, loss)
-        self.batches = Batches(
+        self.model: Model = Model(module, loss)
+        self.batches: Batches = Batches(
             settings.get("batch_size", 32),
             settings.get("epochs", 1),
             settings.get("shuffle", False),
             settings.get("drop_remainder", False),
         )
-        self.options = {n: v for n, v in settings.items() if n in Options.__annotations__}
+        self.options: dict[str, Any] = {
+            n: v for n, v in settings.items() if n in Options.__annotations__
+        }
+
+    @property
+    def filled(self) -> int | None:
+        """The size of batches that are filled up; None if what fills no batch is left out."""
+        return None if self.batches.drop_remainder else self.batches.size
 
     def trained(
-        self, state: State, data: Sequence, key: Any, optimizer: Any, hook: Hook | None = None
+        self,
+        state: State,
+        data: Sequence,
+        key: Any,
+        optimizer: Any,
+        hook: Hook | None = None,
+        penalty: Penalty | None = None,
     ) -> tuple[Trained, Any]:
-        """What a client has after its steps, and the change: `before - after`."""
+        """Returns a client's parameters after its steps, and the change: `before - after`."""
         start = (state.parameters, state.buffers)
-        done = train(self.model, *start, data, key, optimizer, self.batches, hook)
+        done = train(self.model, *start, data, key, optimizer, self.batches, hook, penalty)
         return done, tree_add(self.model.free(state.parameters), done.parameters, -1.0)
 
     def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
-        """What a client sends that has taken steps."""
+        """Returns what a client sends that has taken steps."""
         weight = self.weight(done.examples)
         return Sent(change, extra, done.buffers, weight, done.loss, done.examples, memory)
 
     def weight(self, examples: Any) -> Any:
-        """What a client of so many examples weighs."""
+        """Returns the weight of a client with so many examples."""
         return examples if self.weighting == "examples" else jnp.ones((), jnp.float32)
 
     def process(
@@ -122,8 +135,13 @@ class Setup:
             client, server, **rest: as of `Algorithm`.
             whole_gradient: whether a client takes the gradient over all of its examples.
         """
-        drops = self.batches.drop_remainder and not whole_gradient
-        filled = None if drops else self.batches.size
+        aggregator = rest["aggregator"]
+        if not callable(aggregator):
+            raise TypeError(
+                f"an aggregator is a function of (value, weight, key), not {aggregator!r}.\n"
+                "Pass one of learning.aggregators, such as aggregators.median()."
+            )
+        filled = self.batches.size if whole_gradient else self.filled
         least = self.batches.size if self.batches.drop_remainder else 1
         algorithm = Algorithm(self.model, client, server, least=least, filled=filled, **rest)
         return IterativeProcess(algorithm, self.options, self.failing)

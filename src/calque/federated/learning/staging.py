@@ -10,35 +10,43 @@ from torch.utils.data import Dataset
 
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
+from calque.federated.ragged import Ragged
 from calque.federated.representation import Sequence, to_python
 from calque.federated.types import SequenceType, Type, at_clients, to_type
 
+Staged = Sequence | Ragged
+"""The examples of all clients: with the clients as leading axis, or one after the other."""
 
-def labelled(data: Any) -> Sequence:
-    """What `stage` makes of the clients' data; raises `ClientError` without `x` or `y`."""
-    staged = stage(data)
+
+def labelled(data: Any) -> Staged:
+    """Returns the clients' data in the form of `stage`; raises `ClientError` without `x` or `y`."""
+    staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
         raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
     return staged
 
 
 @with_user_frames
-def stage(data: Any) -> Sequence:
+def stage(data: Any, padded: bool = True) -> Any:
     """The examples of all clients as arrays on the device, to be used in many rounds.
 
     Args:
         data: a list with, for each client, a dict of arrays with the examples first, or a
             `torch.utils.data.Dataset` of pairs of `x` and `y`, or of dicts.
+        padded: whether each client gets as much memory as the one with the most examples.
 
     Returns:
         A `federated.Sequence` whose arrays have the clients first, then the examples, padded to
-        the most that a client has.
+        the most that a client has. If `padded` is False and clients have different numbers of
+        examples, a `federated.Ragged`, which needs memory for the examples alone.
 
     >>> import numpy as np
     >>> staged = stage([{"x": np.ones((2, 3), np.float32)}, {"x": np.ones((1, 3), np.float32)}])
     >>> staged.elements["x"].shape, staged.length.tolist()
     ((2, 2, 3), [2, 1])
     """
+    if isinstance(data, Ragged):
+        return data.padded() if padded else data
     if isinstance(data, Sequence):
         return data
     if not isinstance(data, list | tuple):
@@ -51,12 +59,16 @@ def stage(data: Any) -> Sequence:
     clients = [_examples(one, number) for number, one in enumerate(data)]
     element = element_type(clients[0], leading=1)
     kind = SequenceType(element)
-    return to_python(hold(clients, at_clients(kind), "the data"), kind)
+    held = hold(clients, at_clients(kind), "the data")
+    if not isinstance(held, Ragged):
+        return to_python(held, kind)
+    found = held.with_elements(to_python(held.elements, element))
+    return found.padded() if padded else found
 
 
 @with_user_frames
 def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
-    """As `stage`, but each process of a mesh passes the examples of its own clients only.
+    """Like `stage`, but each process of a mesh passes the examples of its own clients only.
 
     No process holds the data of all. The clients of the first process come first. To be used with
     processes and evaluations on the same mesh, all clients in each round.
@@ -115,6 +127,11 @@ def _examples(data: Any, client: int) -> Any:
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(one) for one in leaves]), *rows)
     except ValueError as error:
         raise ClientError(f"the examples of client {client} differ: {error}") from None
+
+
+def element_of(staged: Staged) -> Type:
+    """The type of an example of staged data."""
+    return element_type(staged.elements, leading=1 if isinstance(staged, Ragged) else 2)
 
 
 def _is_pair(row: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the server keeps, what clients send, and what makes an algorithm of them."""
+"""The server's state, the clients' messages, and the functions that make an algorithm of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from calque.federated.representation import Sequence
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """What the server keeps from round to round: a pytree of arrays, to be saved as one.
+    """The state that the server keeps between rounds: a pytree of arrays, to be saved as one.
 
     Attributes:
         parameters, buffers: the model's, keyed as its `state_dict()`.
@@ -72,7 +72,7 @@ class Algorithm:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sent:
-    """What a client sends after its work.
+    """The message of a client after its work.
 
     Attributes:
         change: what `Algorithm.aggregator` joins, weighted by `weight`.

@@ -1,6 +1,6 @@
 """Optimizers of `torch.optim` as pure functions: of parameters, gradients and a state of arrays."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 
 from calque.device.memory.cell import active
+from calque.federated.learning.lbfgs import Lbfgs
 from calque.federated.learning.optimizer_steps import STEPS
 from calque.interop.functional import functional
 from calque.program.traced_numbers import Watch, number_of
@@ -45,13 +46,42 @@ class TorchOptimizer:
     def init(self, params: Any, /) -> Any:
         """The state before the first step, and that there was none."""
         leaves = self._leaves(params)
+        searching = self._searching(leaves)
+        if searching is not None:
+            return searching.init(leaves)
         shapes = jax.eval_shape(lambda p: self._first({}, p, p)[1], leaves)
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.zeros((), jnp.bool_)
 
-    def step(self, gradients: Any, state: Any, params: Any, /) -> tuple[Any, Any]:
-        """The parameters after a step, and the new state."""
-        held, begun = state
+    def step(
+        self, gradients: Any, state: Any, params: Any, /, known: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Any]:
+        """The parameters after a step, and the new state.
+
+        Args:
+            gradients, state, params: what it is given.
+            known: `value`, the loss at `params`, and `value_fn`, which computes it for others.
+
+        Raises:
+            TypeError: it is LBFGS, and there is no loss to ask for.
+        """
         leaves = self._leaves(params)
+        searching = self._searching(leaves)
+        if searching is not None:
+            if not known:
+                raise TypeError(
+                    "LBFGS computes the loss anew as often as it likes, but here are gradients "
+                    "only.\nUse it on the clients of fed_avg or fed_opt."
+                )
+            loss = known["value_fn"]
+            new, state = searching.step(
+                leaves,
+                state,
+                known["value"],
+                self._leaves(gradients),
+                lambda p: loss(self._joined(p, params)),
+            )
+            return self._joined(new, params), state
+        held, begun = state
         new, held = jax.lax.cond(
             begun,
             lambda p, g, s: self._next({}, p, g, s),
@@ -60,13 +90,10 @@ class TorchOptimizer:
             self._leaves(gradients),
             held,
         )
-        if self._names is not None:
-            return dict(zip(self._names, new, strict=True)), (held, jnp.ones((), jnp.bool_))
-        spec = jax.tree.structure(params)
-        return jax.tree.unflatten(spec, new), (held, jnp.ones((), jnp.bool_))
+        return self._joined(new, params), (held, jnp.ones((), jnp.bool_))
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
-        """What to add to the parameters for these gradients, and the new state."""
+        """Returns what to add to the parameters for these gradients, and the new state."""
         new, state = self.step(updates, state, params)
         return jax.tree.map(lambda a, b: a - b, new, params), state
 
@@ -75,6 +102,18 @@ class TorchOptimizer:
         if self._names is None:
             return jax.tree.leaves(params)
         return [params[name] for name in self._names]
+
+    def _joined(self, leaves: list[Any], params: Any) -> Any:
+        """The parameters of which `_leaves` gives these arrays."""
+        if self._names is not None:
+            return dict(zip(self._names, leaves, strict=True))
+        return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+    def _searching(self, leaves: list[Any]) -> Lbfgs | None:
+        """Returns the function that replaces the steps of an optimizer that asks for a closure."""
+        shapes = [torch.empty(p.shape, device="meta", requires_grad=True) for p in leaves]
+        made = self._make(shapes)
+        return Lbfgs(made) if isinstance(made, torch.optim.LBFGS) else None
 
     def _stepped(
         self, params: list[torch.Tensor], grads: list[torch.Tensor], state: State | None
@@ -100,7 +139,9 @@ class TorchOptimizer:
 
 @contextmanager
 def _numbers_traced() -> Iterator[None]:
-    """Within, a tensor of one number that is read gives a number that the program computes with."""
+    """Inside this context, a tensor of one number that is read gives a number that the program
+    computes with.
+    """
     lifting = active.trace
     assert lifting is not None
     before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
@@ -111,7 +152,7 @@ def _numbers_traced() -> Iterator[None]:
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What an optimizer keeps for a parameter; None is kept by keeping nothing."""
+    """Returns the state that an optimizer keeps for a parameter, without entries that are None."""
     odd = [name for name, part in state.items() if not isinstance(part, torch.Tensor | None)]
     if odd:
         raise TypeError(

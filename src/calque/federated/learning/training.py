@@ -1,4 +1,4 @@
-"""What a client does with its examples: steps of an optimizer, or one gradient over all of them.
+"""A client's training: steps of an optimizer, or one gradient over all of its examples.
 
 Clients have different numbers of examples, padded to the longest. Batches behind a client's own
 examples are skipped, and in its last one only its own examples count, so that nothing is rounded,
@@ -7,6 +7,7 @@ cut off or counted twice. What fills up the last batch are copies of the last ex
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -35,16 +36,16 @@ class Batches:
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.epochs < 1:
+        if not (is_positive(self.size) and is_positive(self.epochs)):
             raise ValueError(
-                f"batches of {self.size} examples in {self.epochs} epochs cannot be\n"
-                "Use at least one example and one epoch."
+                f"batches of {self.size!r} examples in {self.epochs!r} epochs cannot be.\n"
+                "Use whole numbers, of at least one example and one epoch."
             )
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client has after its steps, of the parameters those that are trained; see `train`."""
+    """A client's parameters after its steps, of those that are trained; see `train`."""
 
     parameters: Any
     buffers: Any
@@ -53,8 +54,16 @@ class Trained:
     examples: Any
 
 
+def is_positive(number: Any) -> bool:
+    """Returns True if it is a whole number, and at least 1."""
+    return isinstance(number, Integral) and not isinstance(number, bool) and number >= 1
+
+
 Hook = Callable[[Parameters, Parameters], Parameters]
 """Takes the gradients and the parameters; gives the gradients to go by."""
+
+Penalty = Callable[[Parameters], Any]
+"""Takes the parameters that are trained; returns a number that is added to the loss of a batch."""
 
 
 def train(
@@ -66,6 +75,7 @@ def train(
     optimizer: Optimizer,
     batches: Batches,
     hook: Hook | None = None,
+    penalty: Penalty | None = None,
 ) -> Trained:
     """Steps of an optimizer over a client's examples.
 
@@ -77,6 +87,7 @@ def train(
         optimizer: begins anew.
         batches: how to go through the examples.
         hook: changes the gradients of each step.
+        penalty: added to the loss that the optimizer minimizes, and not to the one that is told.
 
     Returns:
         What the client has at the end; `loss` is the mean over all examples of all epochs, before
@@ -97,10 +108,12 @@ def train(
             examples, mask = _batch(data, start, batches.size, order)
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
-            (loss, buffers), gradients = _gradients(model, whole, buffers, examples, mask, rng)
-            if hook is not None:
-                gradients = hook(gradients, free)
-            free, state = stepped(optimizer, gradients, state, free)
+            mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
+            (value, (loss, buffers)), gradients = jax.value_and_grad(mean, has_aux=True)(free)
+            known = {"value": value, "grad": gradients, "value_fn": lambda p: mean(p)[0]}
+            if hook is not None:  # which gradients of no loss come from
+                gradients, known = hook(gradients, free), {}
+            free, state = stepped(optimizer, gradients, state, free, known)
             return free, buffers, state, total + loss, steps + 1
 
         return data.unless_behind(last, taken, carry), None
@@ -110,11 +123,16 @@ def train(
     start = (free, buffers, optimizer.init(free), zero, jnp.zeros((), jnp.int32))
     count = batches.epochs * per_epoch
     (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
-    examples = data.length
-    if batches.drop_remainder:
-        examples = data.length // batches.size * batches.size
+    examples = _taking_part(data, batches)
     loss = total / jnp.maximum(examples * batches.epochs, 1)
     return Trained(free, buffers, loss, steps, examples)
+
+
+def _taking_part(data: Sequence, batches: Batches) -> Any:
+    """The number of examples in an epoch."""
+    if batches.drop_remainder:
+        return data.length // batches.size * batches.size
+    return data.length
 
 
 def full_gradient(
@@ -141,7 +159,8 @@ def full_gradient(
             gradients, total = carry
             examples, mask = _batch(data, batch * size, size, None)
             rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
-            (loss, _), found = _gradients(model, parameters, buffers, examples, mask, rng)
+            mean = _mean_loss(model, parameters, buffers, examples, mask, rng)
+            (_, (loss, _)), found = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
             return tree_add(gradients, found, mask.sum()), total + loss
 
         return data.unless_behind(batch * size, taken, carry), None
@@ -152,22 +171,29 @@ def full_gradient(
     return jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients), total / count
 
 
-def _gradients(
-    model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
-) -> Any:
-    """The sum of the losses that count and the new buffers; the gradients of their mean.
+def _mean_loss(
+    model: Model,
+    parameters: Any,
+    buffers: Any,
+    examples: Any,
+    mask: Any,
+    key: Any,
+    penalty: Penalty | None = None,
+) -> Callable[[Any], Any]:
+    """The mean of the losses that count, as a function of the parameters that are trained.
 
-    Gradients are of the parameters that are trained.
+    Beside it, it gives the sum of these losses, without the penalty, and the new buffers.
     """
 
     def mean(free: Any) -> Any:
         losses, new = model.losses({**parameters, **free}, buffers, examples, key)
         total = jnp.where(mask, losses, 0).sum()
         # Batches behind a client's examples are skipped, but not their derivative under vmap.
-        return total / jnp.maximum(mask.sum(), 1), (total.astype(jnp.float32), new)
+        value = total / jnp.maximum(mask.sum(), 1)
+        value = value if penalty is None else value + penalty(free)
+        return value, (total.astype(jnp.float32), new)
 
-    (_, found), gradients = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
-    return found, gradients
+    return mean
 
 
 def _batch(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:

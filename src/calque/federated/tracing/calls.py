@@ -4,13 +4,14 @@ import functools
 import operator
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
+from calque.errors import Origin, user_origin
 from calque.federated.building_blocks import (
     BuildingBlock,
     Call,
@@ -60,7 +61,7 @@ _MAPS = {
 
 
 def member_type(kind: Type) -> Type:
-    """What lives there, of a federated type; any other type itself."""
+    """Returns the member type of a federated type; any other type itself."""
     return kind.member if isinstance(kind, FederatedType) else kind
 
 
@@ -113,16 +114,28 @@ class Operator:
         function: what it does to arrays.
         known: the Python number among two operands: whether it is the left one, how it is spelled
             (0.0 and -0.0 are equal, and so are 1 and True), and the number.
+        origin: the user's line that applies it.
     """
 
     name: str
     function: Callable[..., Any]
     known: tuple[bool, str, Any] | None = None
+    origin: Origin | None = field(default=None, compare=False)
 
     def __call__(self, held: Any) -> Any:
-        """The result for the held operands: one, or a tuple of two."""
+        """The result for the held operands: one, or a tuple of two.
+
+        Raises:
+            FederatedTypeError: their sizes, which the types leave open, do not fit.
+        """
         operands = [held] if self.known or self.name not in BINARY else list(held)
-        return _field_by_field(self._on_arrays, operands)
+        return _field_by_field(self._on_sized, operands)
+
+    def _on_sized(self, *arrays: Any) -> Any:
+        try:
+            return self._on_arrays(*arrays)
+        except (TypeError, ValueError, IndexError) as error:
+            raise self._error(tuple(map(to_type, arrays))) from error
 
     def _on_arrays(self, *arrays: Any) -> Any:
         if self.known is None:
@@ -147,7 +160,7 @@ class Operator:
             raise self._error(operands)
         try:
             return _of_arrays(self, operands)
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, IndexError, OverflowError) as error:
             raise self._error(operands) from error
 
     def _error(self, operands: tuple[Type, ...]) -> Exception:
@@ -157,6 +170,7 @@ class Operator:
         return type_error(
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
             "Operands are tensors of shapes that fit, or structs of them with the same fields.",
+            origin=self.origin,
         )
 
 
@@ -228,6 +242,7 @@ def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
 
 def _compiled(op: Operator, kinds: list[Type], parameter: Type) -> CompiledComputation:
     label = op.name if op.known is None else f"{op.name}_{op.known[2]}"
+    op = replace(op, origin=user_origin())
     return CompiledComputation(label, op, FunctionType(parameter, op.result_type(*kinds)))
 
 

@@ -41,7 +41,7 @@ def current() -> Scope | None:
 
 @contextmanager
 def scope() -> Iterator[Scope]:
-    """Within, calls are bound in a new scope."""
+    """Inside this context, calls are bound in a new scope."""
     outer = current()
     _local.scope = Scope(outer)
     try:
@@ -52,7 +52,9 @@ def scope() -> Iterator[Scope]:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Within, no computation is being traced: for computations that are defined inside others."""
+    """Inside this context, no computation is being traced: for computations that are defined inside
+    others.
+    """
     before = current()
     _local.scope = None
     try:
@@ -77,7 +79,7 @@ def required(name: str) -> Scope:
 
 
 def is_open(scope: Scope) -> bool:
-    """Whether a scope is the current one or around it."""
+    """Returns True if a scope is the current one or around it."""
     inner = current()
     while inner is not None and inner is not scope:
         inner = inner.outer

@@ -1,4 +1,4 @@
-"""What stands for a value while a computation is traced: a block with Python's operators.
+"""Values while a computation is traced: a block with Python's operators.
 
 What the operators do to a value that lives on the clients or on the server is done where it lives.
 """
@@ -45,6 +45,8 @@ from calque.federated.types import (
     is_numeric_leaf,
     type_of_value,
 )
+
+_NUMPY = "Use operators of Python, federated.* or a local function of PyTorch or JAX"
 
 
 class Value:
@@ -124,10 +126,39 @@ class Value:
             self, "decides a branch", "Decide in a local function: jax.numpy.where, torch.where"
         )
 
-    def __float__(self) -> float:
+    def __float__(self) -> NoReturn:
         _refuse(self, "is asked for its number", "Compute with the value itself")
 
-    __int__ = __index__ = __complex__ = __float__  # type: ignore[assignment]
+    __int__: Callable[..., NoReturn] = __float__
+    __index__: Callable[..., NoReturn] = __float__
+    __complex__: Callable[..., NoReturn] = __float__
+
+    def __copy__(self) -> "Value":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Value":
+        return self
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(self, "is asked for its array", _NUMPY)
+
+    def __array_function__(self, function: Any, *args: Any) -> NoReturn:
+        _refuse(self, f"is passed to numpy.{function.__name__}", _NUMPY)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        name = getattr(function, "__name__", "a function")
+        raise type_error(
+            f"a value of a federated computation is passed to torch's {name}",
+            "Use operators of Python, federated.* or a local function: federated.local.",
+        )
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            _refuse(self, f"is formatted by {spec!r}", "Compute with the value itself")
+        return repr(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in Value.__slots__:
@@ -142,6 +173,7 @@ class Value:
         _refuse(self, "is asked whether it contains something", "Decide in a local function")
 
 
+@with_user_frames
 def type_of(value: Any) -> Type:
     """The type of a value of a computation, or of an array or a container of arrays.
 
@@ -196,8 +228,7 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
     if is_numeric_leaf(value):
         return Literal(_known(value, hint))
     if isinstance(value, Mapping):
-        pairs = [(str(name), part) for name, part in value.items()]
-        return _struct(pairs, dict, hint)
+        return _struct(list(value.items()), dict, hint)
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         pairs = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
         return _struct(pairs, type(value), hint)

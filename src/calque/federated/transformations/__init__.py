@@ -1,14 +1,18 @@
-"""Transformations of the AST: a table of rules, with a verifier after each."""
+"""Transformations of the AST: a table of rules, with a verifier after each.
+
+A rule keeps the meaning of a program, and its type: a value of the new type may stand where one of
+the old is asked for. `TYPES` has what holds instead of a rule that changes the type.
+"""
 
 from collections.abc import Callable
 
 from calque.errors import InternalError
 from calque.federated.building_blocks import BuildingBlock, free_references, verify
-from calque.federated.transformations.currying import uncurry
+from calque.federated.transformations.currying import is_uncurried, uncurry
 from calque.federated.transformations.fusing import fuse_maps
 from calque.federated.transformations.inlining import inline
 from calque.federated.transformations.sharing import dedupe, remove_unused
-from calque.federated.types import is_assignable
+from calque.federated.types import Type, is_assignable
 
 Rule = Callable[[BuildingBlock], BuildingBlock]
 
@@ -17,7 +21,11 @@ RULES: dict[str, Rule] = {
     "dedupe": dedupe,
     "remove_unused": remove_unused,
     "fuse_maps": fuse_maps,
+    "uncurry": uncurry,
 }
+TYPES: dict[str, Callable[[Type, Type], bool]] = {"uncurry": is_uncurried}
+"""By rule, whether it may have made the second type of the first; the others keep the type."""
+
 NORMAL_FORM = ("inline", "dedupe", "remove_unused", "fuse_maps", "remove_unused", "inline")
 """The rules that the compiler applies, in order; what is fused is inlined once more."""
 
@@ -42,7 +50,7 @@ def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
     for name in rules or NORMAL_FORM:
         changed = RULES[name](block)
         verify(changed, free_references(block))
-        if not is_assignable(block.type, changed.type):
+        if not TYPES.get(name, is_assignable)(block.type, changed.type):
             raise InternalError(f"the rule {name!r} changed {block.type} to {changed.type}")
         block = changed
     return block
@@ -51,6 +59,7 @@ def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
 __all__ = [
     "NORMAL_FORM",
     "RULES",
+    "TYPES",
     "Rule",
     "dedupe",
     "fuse_maps",

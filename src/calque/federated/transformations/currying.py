@@ -8,14 +8,14 @@ from calque.federated.building_blocks import (
     Selection,
     free_references,
 )
-from calque.federated.types import StructType
+from calque.federated.types import FunctionType, StructType, Type, is_assignable
 
 
 def uncurry(block: BuildingBlock) -> BuildingBlock:
     """`(x -> (y -> z))` as `(p -> (let x=p[0],y=p[1] in z))`; anything else as it is.
 
     Of a function in a function in a function all become one, of a struct in a struct. The type is
-    another one, so that this is no rule of the normal form.
+    another one (`is_uncurried`), so that this is no rule of the normal form.
 
     >>> from calque.federated import building_blocks as bb, to_type
     >>> x, y = (bb.Reference(name, to_type("int32")) for name in "xy")
@@ -38,3 +38,26 @@ def uncurry(block: BuildingBlock) -> BuildingBlock:
     first, second = (Selection(Reference(name, both), index) for index in (0, 1))
     names = ((block.parameter, first), *before, (inner.parameter, second))
     return Lambda(name, both, Block(names, inner.result))
+
+
+def is_uncurried(before: Type, after: Type) -> bool:
+    """Returns True if a type is another one with functions that give functions made one, or the
+    same.
+
+    >>> from calque.federated import to_type
+    >>> curried = to_type("(int32 -> (bool -> float32))")
+    >>> is_uncurried(curried, to_type("(<int32,bool> -> float32)"))
+    True
+    """
+    if is_assignable(before, after):
+        return True
+    match before, after:
+        case FunctionType(result=FunctionType() as inner), FunctionType(parameter=StructType()):
+            both = after.parameter
+            assert isinstance(both, StructType)
+            return (
+                len(both) == 2
+                and both[0] == before.parameter
+                and is_uncurried(inner, FunctionType(both[1], after.result))
+            )
+    return False

@@ -74,7 +74,7 @@ def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
 
 
 def _one_after_the_other(first: Lambda, second: Lambda) -> Lambda:
-    """What the second does with what the first gives, in one flat list of names."""
+    """Composes two blocks in one flat list of names: the second is given the first's results."""
     assert second.parameter is not None
     before, result = _names_and_result(first.result)
     after, last = _names_and_result(second.result)
@@ -89,7 +89,7 @@ def _names_and_result(
 
 
 def _uses(block: BuildingBlock) -> dict[str, int]:
-    """How often each name is referred to."""
+    """Returns how often each name is referred to."""
     found: dict[str, int] = {}
     stack = [block]
     while stack:

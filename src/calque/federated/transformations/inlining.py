@@ -52,7 +52,7 @@ def _evaluate(
     names: Names,
     calls: list[tuple[str, BuildingBlock]],
 ) -> BuildingBlock:
-    """What stands for a block's value, once `calls` have been made."""
+    """Returns the replacement of a block's value, once `calls` have been made."""
     match block:
         case Reference():
             return environment.get(block.name, block)

@@ -42,7 +42,7 @@ def _dedupe(block: BuildingBlock, replaced: dict[str, BuildingBlock]) -> Buildin
 
 
 def _outline(block: BuildingBlock) -> str:
-    """What blocks that are the same have in common, whatever names they bind."""
+    """Returns an outline that equal blocks share, whatever names they bind."""
     if isinstance(block, Lambda):
         return f"({block.type})"
     inner = ",".join(_outline(child) for child in block.children())

@@ -17,6 +17,7 @@ from calque.federated.types.kinds import (
     CLIENTS,
     DTYPES,
     SERVER,
+    AbstractType,
     FederatedType,
     StructType,
     TensorType,
@@ -35,8 +36,8 @@ def to_type(spec: Any) -> Type:
         spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
             (int32), `float` (float32) or `complex` (complex64); a pair of a dtype and a list of
             sizes; an array, a tensor or a `jax.ShapeDtypeStruct`; a module (its `state_dict`); a
-            dataclass or a named tuple with annotations, or an instance of one; or a dict, list or
-            tuple of all these.
+            dataclass or a named tuple with annotations, or an instance of one, whose fields may
+            also be numbers; or a dict, list or tuple of all these, or `tuple[int, float]`.
 
     Raises:
         FederatedTypeError: it describes no type.
@@ -66,7 +67,9 @@ def to_type(spec: Any) -> Type:
     if isinstance(spec, type) and issubclass(spec, tuple) and hasattr(spec, "_fields"):
         return _of_annotations(spec, typing.cast(Any, spec)._fields)
     if isinstance(spec, tuple) and hasattr(spec, "_fields"):
-        return _struct(zip(spec._fields, spec), type(spec))
+        return _of_instance(zip(spec._fields, spec), type(spec))
+    if typing.get_origin(spec) is tuple and Ellipsis not in typing.get_args(spec):
+        return _struct(((None, part) for part in typing.get_args(spec)), tuple)
     if isinstance(spec, list | tuple):
         return _struct(((None, part) for part in spec), type(spec))
     raise type_error(
@@ -92,7 +95,7 @@ def at_server(member: Any) -> FederatedType:
 
 
 def is_numeric_leaf(value: Any) -> bool:
-    """Whether a value is an array, a tensor or a Python number."""
+    """Returns True if a value is an array, a tensor or a Python number."""
     return isinstance(value, bool | int | float | complex) or (
         hasattr(value, "shape") and hasattr(value, "dtype")
     )
@@ -109,7 +112,7 @@ def type_of_value(value: Any) -> Type:
     if type(value) in _PYTHON:
         return TensorType(DTYPES[_PYTHON[type(value)]])
     if isinstance(value, Mapping):
-        return StructType(tuple((str(n), type_of_value(v)) for n, v in value.items()), dict)
+        return StructType(tuple((n, type_of_value(v)) for n, v in value.items()), dict)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
         return StructType(tuple((n, type_of_value(v)) for n, v in fields), type(value))
@@ -210,7 +213,10 @@ def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
     if not isinstance(annotation, str):
         return to_type(annotation)
     try:
-        return parse_type(annotation)
+        found = parse_type(annotation)
+        if not isinstance(found, AbstractType) or annotation.strip() not in names:
+            return found
+        found = names[annotation.strip()]  # a class, as `from __future__ import annotations` has it
     except FederatedTypeError as unreadable:
         try:
             found = eval(annotation, dict(names))
@@ -254,7 +260,22 @@ def _of_dataclass(spec: Any) -> StructType:
     names = [field.name for field in dataclasses.fields(spec)]
     if isinstance(spec, type):
         return _of_annotations(spec, names)
-    return _struct(((name, getattr(spec, name)) for name in names), type(spec))
+    return _of_instance(((name, getattr(spec, name)) for name in names), type(spec))
+
+
+def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:
+    """The type of a struct whose fields are values, or describe types."""
+    found = ((n, type_of_value(v) if _has_numbers(v) else to_type(v)) for n, v in pairs)
+    return StructType(tuple(found), container)
+
+
+def _has_numbers(value: Any) -> bool:
+    """Returns True for a Python number, and a container of one, which describe no type."""
+    if isinstance(value, Mapping):
+        return any(map(_has_numbers, value.values()))
+    if isinstance(value, list | tuple) and not _is_sized_dtype(value):
+        return any(map(_has_numbers, value))
+    return type(value) in _PYTHON
 
 
 def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:

@@ -96,7 +96,7 @@ class TensorType(Type):
 
     @property
     def is_fully_defined(self) -> bool:
-        """Whether every size is known."""
+        """Returns True if every size is known."""
         return None not in self.shape
 
 

@@ -16,7 +16,7 @@ from calque.federated.types.kinds import (
 
 
 def is_assignable(target: Type, source: Type) -> bool:
-    """Whether a value of type `source` may stand where `target` is asked for.
+    """Returns True if a value of type `source` may stand where `target` is asked for.
 
     A size that is not known takes every size; a field without a name takes a field with one; what
     may differ between clients takes what is the same on all; functions take no less and give no
@@ -112,7 +112,7 @@ def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
 
 @with_user_frames
 def unify(pattern: Type, actual: Type) -> dict[str, Type]:
-    """What the variables of a pattern stand for, so that `actual` may be assigned to it.
+    """Solves for the variables of a pattern, so that `actual` may be assigned to it.
 
     Raises:
         FederatedTypeError: nothing makes them fit; shows both.

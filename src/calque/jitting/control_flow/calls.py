@@ -11,14 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._higher_order_ops import utils
-from torch._higher_order_ops.cond import cond_op
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
-from torch.utils import _pytree as pytree
 
-from calque.device.memory.cell import active, cell_of, is_whole, wrap
+from calque.device.memory.cell import active, cell_of, is_whole
+from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
 from calque.graph.higher_order import HIGHER_ORDER
 from calque.interop.from_jax import from_jax
@@ -29,6 +24,14 @@ from calque.jitting.reachable import Reach
 from calque.program.lifting import Lifting
 from calque.program.signature import is_tensor
 from calque.upstream.torch_c import DispatchKey
+from calque.upstream.torch_internals import (
+    cond_op,
+    higher_order_utils,
+    map_impl,
+    pytree,
+    scan_op,
+    while_loop_op,
+)
 
 Tensor = torch.Tensor
 
@@ -123,7 +126,7 @@ def install() -> None:
         theirs = operator.py_kernels[DispatchKey.Autograd]
         operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(ours, theirs))
         operator.py_impl(Witness)(_without_the_mode(ours))
-    compiled = utils._hop_compile_and_call
+    compiled = higher_order_utils._hop_compile_and_call
 
     @functools.wraps(compiled)
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
@@ -133,7 +136,7 @@ def install() -> None:
             return _cond(*args)
         return fn(*args, **(kwargs or {}))
 
-    utils._hop_compile_and_call = call
+    higher_order_utils._hop_compile_and_call = call
 
 
 def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,16 +17,14 @@ from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-)
 
-from calque.device.memory.cell import Cell, active, cell_of, read, wrap
+from calque.device.memory.cell import Cell, active, cell_of, read
+from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.host_tensors import Witness
 from calque.program.lifting import Lifting
 from calque.tracing.graph.branching import Branch
+from calque.upstream.torch_internals import disable_current_modes, get_current_dispatch_mode_stack
 
 
 class Nested(Lifting):
@@ -48,10 +46,13 @@ class Nested(Lifting):
         super().__init__()
         self.outer = outer
         self.looking = looking
-        self.values = dict(given)
-        self.host_born = dict(outer.host_born)
+        self.values: dict[Cell, Array] = dict(given)
+        self.host_born: dict[int, torch.Tensor] = dict(outer.host_born)
+        self.host_memory: dict[int, torch.Tensor] = dict(outer.host_memory)
         self.found: dict[Cell, None] = {}
-        self.random_source = lambda: jnp.zeros(2, jnp.uint64) if key is None else key
+        self.random_source: Callable[[], Array] = lambda: (
+            jnp.zeros(2, jnp.uint64) if key is None else key
+        )
 
     def _lift(self, cell: Cell) -> Array:
         self.found[cell] = None
@@ -74,14 +75,14 @@ class Nested(Lifting):
 
 
 def inside(nested: Nested, run: Callable[[], Any]) -> Any:
-    """What `run` gives, when the cells are seen as `nested` sees them.
+    """Returns the result of `run` while the cells are seen as `nested` sees them.
 
     Raises:
         TraceError: it computes with CPU tensors from outside of the program.
     """
-    stack = _get_current_dispatch_mode_stack()
+    stack = get_current_dispatch_mode_stack()
     around = next((mode for mode in reversed(stack) if isinstance(mode, Witness)), None)
-    with nested.activated(), _disable_current_modes():
+    with nested.activated(), disable_current_modes():
         witness = Witness.within(around, nested)
         with witness:
             result = run()
@@ -94,7 +95,7 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
 
 
 class _Found(NamedTuple):
-    """What looking at a branch has shown: cells it reads and writes, draws, and its results."""
+    """The findings about a branch: cells it reads and writes, random draws, and its results."""
 
     cells: dict[Cell, None]
     written: dict[Cell, None]
@@ -171,7 +172,7 @@ class _Plan:
         return list({id(t): t for t in candidates if t.requires_grad}.values())
 
     def _used(self, closed_over: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Those tensors that a branch reads, if gradients flow to them."""
+        """Returns the tensors that a branch reads and to which gradients flow."""
         known, cells = {id(t) for t in self.targets}, set(self.cells)
         wanted = {id(t): t for t in closed_over if t.requires_grad and cell_of(t) in cells}
         grad = torch.is_grad_enabled()

@@ -7,7 +7,8 @@ import jax
 import torch
 from jax import Array, lax
 
-from calque.device.memory.cell import active, read, wrap
+from calque.device.memory.cell import active, read
+from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
 from calque.jitting.control_flow.choices import Nested, inside, plain
 from calque.program.lifting import Lifting
@@ -16,7 +17,9 @@ from calque.tracing.graph.branching import Branch
 Tensor = torch.Tensor
 
 
-def loop(test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]) -> tuple:
+def loop(
+    test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
+) -> tuple[Any, ...]:
     """`calque.tracing.graph.branching.while_loop` where the carried tensors are of the device.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What tensors are: compared in C++, by what Dynamo compares them with."""
+"""Kinds of tensors, compared in C++ by Dynamo's own guards."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,12 +8,12 @@ from calque.upstream import torch_c
 
 
 def is_known() -> bool:
-    """Whether PyTorch has what compares the kinds of tensors."""
+    """Returns True if PyTorch has what compares the kinds of tensors."""
     return torch_c.TensorGuards is not None
 
 
 def kinds_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """What tells of as many tensors whether they are of the kinds of these, pair by pair.
+    """Returns a function that compares as many tensors with the kinds of these, pair by pair.
 
     Compared are the class, dtype, device, shape, strides, lazy conjugation, whether a gradient is
     recorded for it, and what a call's dispatch keys tell: inference mode, autocast for the device,

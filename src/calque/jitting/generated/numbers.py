@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from jax import Array
+from torch.optim import Optimizer
 
 from calque.jitting.guards import OptimizerGuard
 from calque.jitting.optimizers import HyperParameter
@@ -17,7 +18,7 @@ _param_groups = attrgetter("param_groups")
 
 
 def is_of_group(source: Source) -> bool:
-    """Whether a source is a number of an optimizer's param group."""
+    """Returns True if a source is a number of an optimizer's param group."""
     return type(source) is NumberSource and type(source.number) is HyperParameter
 
 
@@ -43,13 +44,13 @@ class Numbers:
         self._guard = guard
         self._numbers: list[Any] = [source.number for source in sources]
         self._placed = placed
-        self.optimizers = [] if guard is None else guard.optimizers
+        self.optimizers: list[Optimizer] = [] if guard is None else guard.optimizers
         self.arrays: list[Array] = []
         self.seen: list[int] | None = None
 
     @property
     def are_given(self) -> bool:
-        """Whether there is anything to look at."""
+        """Returns True if there is anything to look at."""
         return self._guard is not None or bool(self._numbers)
 
     def read(self) -> bool:

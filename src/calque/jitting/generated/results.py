@@ -11,19 +11,20 @@ from calque.device.memory.geometry import contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.jitting.generated.source import Source
 from calque.program.gradients.carrying import Carried
-from calque.program.results import Argument, Constant, Description, Existing, Fresh, over
+from calque.program.result_views import apart, viewed
+from calque.program.results import Argument, Constant, Description, Existing, Fresh
 from calque.upstream import torch_c
 
 if TYPE_CHECKING:
-    from calque.jitting.program import Program
+    from calque.jitting.program import JittedProgram
 
 _create = torch_c.acc.create_empty_tensor
 _storage_of = torch.Tensor.untyped_storage
 _LEAF = jax.tree_util.tree_structure(0)
 
 
-def are_simple(program: "Program") -> bool:
-    """Whether the lines of this module can make the results of a program."""
+def are_simple(program: "JittedProgram") -> bool:
+    """Returns True if the lines of this module can make the results of a program."""
     recording, carrying = program.recording, program.carrying
     if carrying is not None and not (torch.is_grad_enabled() and carrying.has_errors_only):
         return False
@@ -38,34 +39,34 @@ def are_simple(program: "Program") -> bool:
 _GIVEN = (Constant, Existing, Argument)
 
 
-def _described(program: "Program") -> Iterator[Any]:
+def _described(program: "JittedProgram") -> Iterator[Any]:
     recording = program.recording
     yield from (one for _, one in recording.gradients if one is not None)
     yield from recording.results
 
 
-def _bare(program: "Program", one: Description) -> Fresh | None:
-    """What makes the memory of a tensor; None if that takes more than one array."""
+def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
+    """Returns a function that makes a tensor's memory; None if that takes more than one array."""
     if isinstance(one, Carried):
-        plain = one.attributes is None and one.view is None and not one.retains
-        if not plain or one.gradient is not None:
+        if not one.is_bare:
             return None
         assert program.carrying is not None
         bare = program.carrying.bare[one.slot]
     else:
         bare = one
-    if type(bare) is not Fresh or bare.attributes is not None or bare.leaf is not None:
+    told = bare.attributes is not None or bare.subclass is not None if type(bare) is Fresh else True
+    if type(bare) is not Fresh or told or bare.leaf is not None:
         return None
     return bare if bare.stride is None and 0 not in _form(program, bare)[0] else None
 
 
-def _form(program: "Program", one: Fresh) -> tuple[tuple[int, ...], Any]:
+def _form(program: "JittedProgram", one: Fresh) -> tuple[tuple[int, ...], Any]:
     """The shape and dtype of the array of a tensor."""
     aval = program.forms[program.n_written + one.output]
     return aval.shape, to_torch(aval.dtype)
 
 
-def write_gradients(source: Source, program: "Program") -> None:
+def write_gradients(source: Source, program: "JittedProgram") -> None:
     """Write the lines that give tensors the gradients that the function leaves them."""
     for target, one in program.recording.gradients:
         assert isinstance(target, Existing)
@@ -73,7 +74,7 @@ def write_gradients(source: Source, program: "Program") -> None:
         source.line(f"{{}}.grad = {found}", target.tensor)
 
 
-def write_results(source: Source, program: "Program") -> None:
+def write_results(source: Source, program: "JittedProgram") -> None:
     """Write the lines that make the result of a call from the `outputs` of the program."""
     recording = program.recording
     names = [_written(source, program, one) for one in recording.results]
@@ -83,7 +84,7 @@ def write_results(source: Source, program: "Program") -> None:
         source.line(f"result = {{}}([{', '.join(names)}])", program.rebuild)
 
 
-def _written(source: Source, program: "Program", one: Any) -> str:
+def _written(source: Source, program: "JittedProgram", one: Any) -> str:
     """Write the lines that make what is described; gives its name."""
     if isinstance(one, Constant):
         return source.name(one.value)
@@ -99,7 +100,7 @@ def _written(source: Source, program: "Program", one: Any) -> str:
     shape, dtype = _form(program, bare)
     array = f"outputs[{program.n_written + bare.output}]"
     view = bare.view
-    if view is None or _is_reshaped(shape, dtype, bare):
+    if view is None or (bare.creation is None and _is_reshaped(shape, dtype, bare)):
         source.line(f"{name} = {{}}({{}}, {{}})", _create, view.size if view else shape, dtype)
         source.line(f"{{}}({name}).cell = cell = {{}}({array})", _storage_of, Cell)
         if view is not None:
@@ -107,7 +108,11 @@ def _written(source: Source, program: "Program", one: Any) -> str:
     else:
         source.line(f"{name} = {{}}({{}}, {{}})", _create, shape, dtype)
         source.line(f"{{}}({name}).cell = {{}}({array})", _storage_of, Cell)
-        source.line(f"{name} = {{}}({name}, {{}}, {{}})", over, view, bare.dtype)
+        if bare.creation is None:
+            source.line(f"{name} = {{}}({name}, {{}}, {{}})", apart, bare.dtype, view)
+        else:
+            how = bare.dtype, view, bare.creation
+            source.line(f"{name} = {{}}({name}, {{}}, {{}}, {{}})", viewed, *how)
     if isinstance(one, Carried):
         error = program.carrying.errors[one.slot]  # type: ignore[union-attr]
         source.line(f"{name} = {{}}({name}.requires_grad_())", error)
@@ -115,7 +120,7 @@ def _written(source: Source, program: "Program", one: Any) -> str:
 
 
 def _is_reshaped(shape: tuple[int, ...], dtype: torch.dtype, one: Fresh) -> bool:
-    """Whether a view sees the whole of an array, in its order."""
+    """Returns True if a view sees the whole of an array, in its order."""
     view = one.view
     if view is None or view.offset or one.dtype != dtype or 0 in view.size:
         return False

@@ -53,7 +53,7 @@ class Source:
         self._lines.append("    " * self._depth + text.format(*map(self.name, values)))
 
     def is_first(self, name: str) -> bool:
-        """Whether a local variable is asked for the first time."""
+        """Returns True if a local variable is asked for the first time."""
         is_new = name not in self._assigned
         self._assigned.add(name)
         return is_new

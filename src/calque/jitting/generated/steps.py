@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from jax.errors import JaxRuntimeError
 
-from calque.device.memory.cell import Cell, read
+from calque.device.memory.cell import read
 from calque.device.runtime.executable import debugging
-from calque.device.runtime.placement import spread
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import Numbers, is_of_group
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import OptimizerGuard
 from calque.program.donation import PICKED_ALONE, protect
+from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
 from calque.state.versions import version_of
 from calque.upstream import torch_c
 
 if TYPE_CHECKING:
-    from calque.jitting.program import Program
+    from calque.jitting.program import JittedProgram
 
 _MOST_CELLS = 64
 _array = attrgetter("array")
@@ -35,17 +35,17 @@ _nowhere: deque[None] = deque(maxlen=0)
 _SLOTS = repeat("array")
 
 
-def is_simple(program: "Program") -> bool:
-    """Whether the lines of this module can run a program."""
+def is_simple(program: "JittedProgram") -> bool:
+    """Returns True if the lines of this module can run a program."""
     one = program.recording
     others = (
-        *(program.execution.bare is None, spread.exists, program.turned, program.may_raise),
+        *(program.execution.bare is None, program.turned, program.may_raise),
         *(one.draws, one.seeded is not None, one.effects, one.rebound, one.flags, one.survivors),
         *(one.shells is not None, one.modes, one.passed, one.rewritten, one.checks.looks),
     )
     return (
         not any(others)
-        and all(isinstance(target, Cell) for target in one.written)
+        and all(isinstance(sink, CellSink) for sink in one.sinks)
         and all(
             type(i.source) in (CellSource, ArgumentSource) or is_of_group(i.source)
             for i in program.inputs
@@ -54,7 +54,7 @@ def is_simple(program: "Program") -> bool:
     )
 
 
-def write_step(source: Source, program: "Program") -> None:
+def write_step(source: Source, program: "JittedProgram") -> None:
     """Write the lines that look at the numbers, run a program and return its result.
 
     Args:
@@ -78,7 +78,7 @@ def write_step(source: Source, program: "Program") -> None:
     _write_gather(source, program, numbers)
     if donating:
         _write_protection(source, program)
-    if program.recording.written or program.recording.gradients:
+    if program.sinks or program.recording.gradients:
         _write_changing(source, program)
     else:
         source.line("try:")
@@ -88,7 +88,7 @@ def write_step(source: Source, program: "Program") -> None:
     source.line("return result")
 
 
-def _numbers(program: "Program", placed: dict[int, Any]) -> Numbers:
+def _numbers(program: "JittedProgram", placed: dict[int, Any]) -> Numbers:
     guard = next((g for g in program.guards if type(g) is OptimizerGuard), None)
     places = [i for i, one in enumerate(program.inputs) if is_of_group(one.source)]
     sources: Sequence[Any] = [program.inputs[i].source for i in places]
@@ -108,7 +108,7 @@ def _write_numbers(source: Source, numbers: Numbers) -> None:
         source.line(line, version_of, *held, numbers, numbers.read)
 
 
-def _write_gather(source: Source, program: "Program", numbers: Numbers) -> None:
+def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) -> None:
     """Write the list of the program's arguments."""
     count = program.recording.count
     for name, cell in zip(arguments(count), cells(count)):
@@ -135,19 +135,19 @@ def _write_gather(source: Source, program: "Program", numbers: Numbers) -> None:
         source.line(f"arrays = [{', '.join(items)}]")
 
 
-def _write_protection(source: Source, program: "Program") -> None:
+def _write_protection(source: Source, program: "JittedProgram") -> None:
     pick, donated = program.execution.pick, program.donated
     source.line(f"if max(map({{}}, {{}}(arrays))) > {PICKED_ALONE}:", sys.getrefcount, pick)
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
-def _write_changing(source: Source, program: "Program") -> None:
+def _write_changing(source: Source, program: "JittedProgram") -> None:
     """Write the lines that run the program and change what it changes.
 
     An exception that another thread sets is raised after a call only. So one call of C code runs
     the program and keeps its results, and what writes them has no call before the last is written.
     """
-    bare, written = program.execution.bare, program.recording.written
+    bare, written = program.execution.bare, program.fixed_targets
     assert bare is not None
     unrolled = len(written) <= _MOST_CELLS
     run = "map(done.append, map({}, map({}, (arrays,))))"
@@ -178,7 +178,7 @@ def _write_changing(source: Source, program: "Program") -> None:
     source.indent(-2)
 
 
-def _write_failure(source: Source, program: "Program") -> None:
+def _write_failure(source: Source, program: "JittedProgram") -> None:
     source.line("except {} as error:", JaxRuntimeError)
     source.line("    raise {}.failed(error) from None", program)
 

@@ -142,7 +142,7 @@ def rot90(self: Array, k: int = 1, dims: Any = (0, 1)) -> Array:
 
 
 def _below(rows: int, columns: int, diagonal: int) -> Array:
-    """Whether column - row <= diagonal, for each element of a matrix."""
+    """Returns True if column - row <= diagonal, for each element of a matrix."""
     row = lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
     column = lax.broadcasted_iota(jnp.int32, (rows, columns), 1)
     return column - row <= max(min(diagonal, columns), -rows - 1)

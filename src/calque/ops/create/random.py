@@ -42,6 +42,7 @@ from calque.ops.table.promotion import (
     result_type,
     to_float,
 )
+from calque.ops.table.random_bits import as_jaxs
 from calque.ops.table.registry import op
 
 # What PyTorch raises for parameters outside their range -------------------------------------------
@@ -339,6 +340,7 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
 @op("poisson", random=True, values=each("self", none_below, RuntimeError, NO_RATE))
 def poisson(key: Array, self: Array) -> Array:
     _floating("poisson_cpu", self.dtype)
+    key = as_jaxs(key)  # JAX draws these from no other
     return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
 
 

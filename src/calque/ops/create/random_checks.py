@@ -1,5 +1,6 @@
-"""What PyTorch refuses of the parameters of random operators."""
+"""Parameters of random operators that PyTorch refuses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def positive(name: str, parameter: str, least: float = 0.0, strict: bool = True)
     return check
 
 
-spread = positive("normal", "std", strict=False)
+spread: Callable[..., Any] = positive("normal", "std", strict=False)
 
 
 def known_size(size: Any, *_: Any, **__: Any) -> None:

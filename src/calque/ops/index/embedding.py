@@ -73,7 +73,7 @@ def embedding_dense_backward(
 
 
 def _frequency(at: Array, count: int) -> Array:
-    """How often the index at each place occurs."""
+    """Returns how often the index at each place occurs."""
     times = jnp.zeros((count,), np.int32).at[at].add(1, mode="drop")
     return jnp.maximum(times.at[at].get(mode="fill", fill_value=1), 1)
 

@@ -13,7 +13,7 @@ from calque.ops.table.registry import op
 
 
 def is_mask(index: Any) -> bool:
-    """Whether an index is a mask: PyTorch takes uint8 for one too."""
+    """Returns True if an index is a mask: PyTorch takes uint8 for one too."""
     return index is not None and index.dtype in (jnp.bool_, jnp.uint8)
 
 

@@ -61,8 +61,9 @@ def masked_select(self: Array, mask: Array) -> Sized:
 
 
 def _runs(rows: Array) -> tuple[Array, Array, Callable[[int], tuple[Array, Array]]]:
-    """How many runs of equal rows there are, the run of each row, and, for their number, the
-    first row of each and its length."""
+    """Returns the number of runs of equal rows, the run of each row, and, for their number, the
+    first row of each and its length.
+    """
     count = rows.shape[0]
     differs = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
     first = jnp.concatenate([jnp.ones(min(count, 1), bool), differs])

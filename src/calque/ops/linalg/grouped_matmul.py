@@ -51,7 +51,7 @@ def grouped_mm(
 
 @op("transformers::grouped_mm_fallback")
 def grouped_mm_of_transformers(input: Array, weight: Array, offs: Array) -> Array:
-    """What transformers calls where a compiler might not know `_grouped_mm`."""
+    """Transformers' replacement for `_grouped_mm` where a compiler might not know that."""
     return grouped_mm(input, weight, offs)
 
 

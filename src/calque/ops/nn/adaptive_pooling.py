@@ -17,7 +17,7 @@ from calque.ops.table.registry import op
 
 
 def _bounds(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the windows of an adaptive pooling start and end along an axis."""
+    """Returns where the windows of an adaptive pooling start and end along an axis."""
     at = np.arange(out)
     return at * size // out, -((-(at + 1) * size) // out)
 
@@ -125,7 +125,7 @@ def _adaptive_max(ndim: int) -> None:
 
 
 def _fractional_starts(sample: Array, size: int, out: int, kernel: int) -> Array:
-    """Where the windows of one axis start, for random numbers of shape (planes,)."""
+    """Returns where the windows of one axis start, for random numbers of shape (planes,)."""
     at = np.arange(out)
     if out > 1:
         alpha = np.asarray((size - kernel) / (out - 1), sample.dtype)

@@ -16,6 +16,7 @@ from jax import Array, lax
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.random_bits import wrapped
 from calque.ops.table.registry import op
 
 
@@ -70,9 +71,7 @@ def attend(
     divisor = jnp.where(total == 0, 1, total) if masked else total
     weights = powers / divisor
     if key_data is not None:
-        kept = jax.random.bernoulli(
-            jax.random.wrap_key_data(key_data, impl="threefry2x32"), 1 - dropout_p, weights.shape
-        )
+        kept = jax.random.bernoulli(wrapped(key_data), 1 - dropout_p, weights.shape)
         weights = jnp.where(kept, weights / (1 - dropout_p), 0) if dropout_p < 1 else weights * 0
     out = jnp.einsum("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v)
     lse = jnp.log(total) + top
@@ -105,7 +104,8 @@ def is_one_rule(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> bool:
-    """Whether the rule of attention stands for PyTorch's composition, which refuses some calls.
+    """Returns True if the rule of attention stands for PyTorch's composition, which refuses some
+    calls.
 
     With a gradient it never does: what attention leaves to its backward as a node is more than its
     parts leave. A step of 512 queries took 1.6 times as long (8 heads of 64; without a gradient it
@@ -155,7 +155,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Array:
-    """Of two to four axes: the batch and the heads may be missing."""
+    """Takes two to four axes: the batch and the heads may be missing."""
     missing = range(4 - query.ndim)
     q, k, v = (jnp.expand_dims(x, missing) for x in (query, key, value))
     _check(q, k, v)
@@ -237,7 +237,7 @@ def flash_attention_for_cpu(
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
-    """What graphs traced for the CPU call; it has no dropout there either."""
+    """The operator in graphs traced for the CPU; it has no dropout there either."""
     _check(query, key, value)
     return attend(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
 

@@ -130,7 +130,7 @@ def _convolve(
 def _result_of_transposed(
     x: Array, weight: Array, how: forms.Sliding, output_padding: tuple[int, ...]
 ) -> jax.ShapeDtypeStruct | None:
-    """What the convolution takes of which this is the transposed; None if it has no other form."""
+    """Returns the input of the convolution of which this is the transposed; None if it has none."""
     if not forms.applies(x, weight) or any(
         extra >= step for extra, step in zip(output_padding, how.stride, strict=True)
     ):

@@ -17,21 +17,34 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
+from calque.ops.nn import strided_parts
 from calque.ops.table.linear_resample import widened
 
 Ints = tuple[int, ...]
-Like = Array | jax.ShapeDtypeStruct
 
 _MOST_TAPS = 128  # each is some equations of the program
 _SMALL = 16  # positions of an image, forward; native kernels are as fast above
 _SMALL_BACKWARD = 64
 _WIDE = 64  # channels
+_ROWS = 2  # that are read for one turn of the sums
+
+
+class Like(Protocol):
+    """An array, or what is known of one that nobody has made."""
+
+    @property
+    def shape(self) -> Ints: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -51,13 +64,13 @@ class Sliding:
     groups: int
 
     def out(self, size: Ints, kernel: Ints) -> Ints:
-        """How many results there are along each axis."""
+        """Returns how many results there are along each axis."""
         rows = zip(size, kernel, self.stride, self.padding, self.dilation, strict=True)
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in rows)
 
 
 def applies(x: Like, weight: Like) -> bool:
-    """Whether one of the forms may be better than XLA's convolution.
+    """Returns True if one of the forms may be better than XLA's convolution.
 
     Args:
         x: (batch, channels, *size).
@@ -92,14 +105,9 @@ def input_gradient(grad: Array, x: Like, weight: Array, how: Sliding) -> Array |
         weight: (out, channels / groups, *kernel).
         how: see `Sliding`.
     """
-    if is_depthwise(x, weight, how) and set(how.stride) == {1}:
-        reach = [d * (k - 1) for k, d in zip(weight.shape[2:], how.dilation, strict=True)]
-        padding = tuple(r - p for r, p in zip(reach, how.padding, strict=True))
-        if min(padding) >= 0:
-            flipped = lax.rev(weight, range(2, weight.ndim))
-            back = Sliding(how.stride, padding, how.dilation, weight.shape[0])
-            made = _applied(_depthwise, grad, flipped, back)
-            return _together(made, x.shape[1])
+    if is_depthwise(x, weight, how) and math.prod(how.stride) <= _MOST_TAPS:
+        made = _depthwise_input(widened(_last(grad)), x.shape[2:], widened(weight), how)
+        return _together(jnp.moveaxis(made, -1, 1).astype(grad.dtype), x.shape[1])
     form = _backward_form(x, weight, how)
     if form is None:
         return None
@@ -120,12 +128,12 @@ def weight_gradient(grad: Array, x: Array, weight: Like, how: Sliding) -> Array 
 
 
 def is_pointwise(weight: Like, how: Sliding) -> bool:
-    """Whether each result comes from the channels at one position."""
+    """Returns True if each result comes from the channels at one position."""
     return how.groups == 1 and set(weight.shape[2:]) == {1} and set(how.padding) == {0}
 
 
 def is_depthwise(x: Like, weight: Like, how: Sliding) -> bool:
-    """Whether each channel has kernels of its own."""
+    """Returns True if each channel has kernels of its own."""
     own = how.groups == x.shape[1] > 1 and weight.shape[1] == 1
     return own and math.prod(weight.shape[2:]) <= _MOST_TAPS
 
@@ -178,7 +186,8 @@ def _together(grad: Array, channels: int) -> Array:
 def _padded(x: Array, padding: Ints) -> Array:
     if not any(padding):
         return x
-    return jnp.pad(x, [(0, 0), *((p, p) for p in padding), (0, 0)])
+    ends = [(0, 0, 0), *((p, p, 0) for p in padding), (0, 0, 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), ends)  # fewer than none cut the image
 
 
 def _parts(x: Array, kernel: Ints, how: Sliding) -> list[Array]:
@@ -205,12 +214,50 @@ def _over_channels(x: Array, weight: Array) -> Array:
     return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
 
 
+def _rows_of(weight: Array) -> Array:
+    """The kernels with their channels last: (positions of the kernel, out).
+
+    XLA would turn a transposition into reads all over the kernels, once for each product. The loop
+    makes it write them out.
+
+    Args:
+        weight: (out, 1, *kernel).
+    """
+    out, _, *kernel = weight.shape
+    turns = kernel[0] if kernel[0] > 1 else math.prod(kernel)  # a loop of one turn is none
+    weight = weight.reshape(out, turns, -1)
+    indices = jnp.arange(turns, dtype=np.int32)
+    rows = lax.map(lambda i: lax.dynamic_index_in_dim(weight, i, 1, keepdims=False).T, indices)
+    return rows.reshape(-1, out)
+
+
 def _depthwise(x: Array, weight: Array, how: Sliding) -> Array:
     kernel = weight.shape[2:]
-    taps = weight.reshape(weight.shape[0], -1).T  # (positions of the kernel, out)
+    taps = _rows_of(weight)
     x = jnp.repeat(x, weight.shape[0] // x.shape[-1], axis=-1)
     products = [part * tap for part, tap in zip(_parts(x, kernel, how), taps, strict=True)]
     return functools.reduce(jnp.add, products)
+
+
+def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Array:
+    """The gradient of the image, each channel for each of its kernels: (batch, *size, out)."""
+    kernel, windows = weight.shape[2:], grad.shape[1:-1]
+    taps = _rows_of(weight)
+    counts = strided_parts.counts(size, how.padding, how.stride)
+    reach = strided_parts.reach(kernel, how.stride, how.dilation)
+    shape = (grad.shape[0], *counts, grad.shape[-1])
+    grad = strided_parts.with_windows_beside(grad, np.zeros((), grad.dtype), reach, counts)
+    parts = []
+    for met in strided_parts.moves(kernel, how.stride, how.dilation):
+        total: Any = None
+        for t, move in met:
+            product = strided_parts.moved(grad, move, reach, counts) * taps[t]
+            given = strided_parts.is_given(move, counts, windows)
+            if given is not None:  # nothing meets an infinite weight there
+                product = jnp.where(given, product, 0)
+            total = product if total is None else total + product
+        parts.append(jnp.zeros(shape, grad.dtype) if total is None else total)
+    return strided_parts.whole(parts, size, how.padding, how.stride)
 
 
 def _unfolded(x: Array, weight: Array, how: Sliding) -> Array:
@@ -279,5 +326,7 @@ def _depthwise_weight(grad: Array, x: Array, kernel: Ints, how: Sliding) -> Arra
         return tuple(made)
 
     start = tuple(jnp.zeros((width, out), grad.dtype) for _ in range(math.prod(kernel)))
-    sums = lax.fori_loop(0, batch * math.prod(rows), add, start)
+    # With several rows in a turn, the sums are read and written less often.
+    unroll = _ROWS if isinstance(batch, int) else None
+    sums = lax.fori_loop(0, batch * math.prod(rows), add, start, unroll=unroll)
     return jnp.stack([one.sum(axis=0) for one in sums], axis=1)

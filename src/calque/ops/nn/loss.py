@@ -133,7 +133,7 @@ def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
 def binary_cross_entropy(
     self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
 ) -> Array:
-    """As PyTorch, logarithms are kept above -100, and an input outside [0, 1] gives NaN."""
+    """Keeps logarithms above -100, as PyTorch does; an input outside [0, 1] gives NaN."""
     x, y = promote(self, target)
     log_x = jnp.maximum(jnp.log(x), -100)
     log_rest = jnp.maximum(jnp.log1p(-x), -100)

@@ -226,7 +226,7 @@ def ctc_loss_backward(
     blank: int,
     zero_infinity: bool = False,
 ) -> Array:
-    """As PyTorch's, the gradient for scores under a log-softmax: the derivative plus exp(input)."""
+    """Like PyTorch's, for scores under a log-softmax: the derivative plus exp(input)."""
     inputs, labels = _lengths(input_lengths), _lengths(target_lengths)
     loss, pull = jax.vjp(lambda x: _ctc(x, targets, inputs, labels, blank)[0], log_probs)
     (derivative,) = pull(jnp.ones_like(loss))

@@ -98,9 +98,10 @@ def _max_pool(ndim: int) -> None:
         indices: Array,
     ) -> Array:
         w = windows(self.shape, ndim, kernel_size, stride, padding, dilation, ceil_mode)
-        if shifted_maximum.applies(self, w):
+        shifted = shifted_maximum.applies(self, w)
+        if shifted and shifted_maximum.has_gradient(w):
             return shifted_maximum.gradient(grad_output, self, w, lowest(self.dtype))
-        if max(w.dilation) > 1:
+        if shifted or max(w.dilation) > 1:
             return scatter_add(grad_output, indices, self.shape, ndim)
         wide = widened(self)
         _, pull = jax.vjp(lambda x: _maximum(x, w), wide)

@@ -210,7 +210,7 @@ def _data(
 
 
 def drops(*args: Any) -> bool:
-    """Whether a call of these operators draws random numbers."""
+    """Returns True if a call of these operators draws random numbers."""
     has_biases_at = next(i for i, a in enumerate(args) if isinstance(a, bool))
     layers, dropout, train = args[has_biases_at + 1 : has_biases_at + 4]
     return bool(train and dropout and layers > 1)
@@ -250,7 +250,7 @@ def lstm_packed(
     train: bool,
     bidirectional: bool,
 ) -> tuple[Array, ...]:
-    """As `lstm.input`, over packed sequences."""
+    """Like `lstm.input`, over packed sequences."""
     if len(hx) != 2:
         raise RuntimeError("lstm expects two hidden states")
     return _data(

@@ -13,14 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.nn import strided_parts
 from calque.ops.nn.sliding_windows import Windows
 from calque.ops.table.linear_resample import widened
 
 _MOST = 49
+_NONE = 255  # no position
 
 
 def applies(x: Array, w: Windows) -> bool:
-    """Whether windows of an image are taken this way."""
+    """Returns True if windows of an image are taken this way."""
     if jax.default_backend() != "cpu" or math.prod(w.kernel) > _MOST:
         return False
     sizes = x.shape[x.ndim - len(w.size) :]  # of an exported program, they need not be known
@@ -45,7 +47,7 @@ def maximum(x: Array, w: Windows, lowest: Any) -> Array:
 
 def positions_of(x: Array, w: Windows, lowest: Any) -> Array:
     """The flat position in the image of each window's maximum, as int64."""
-    chosen = _chosen(x, w, lowest)
+    chosen = _chosen(_shifted(lax.stop_gradient(x), w, lowest), _first_inside(w), lowest)
     places = [np.unravel_index(t, w.kernel) for t in range(math.prod(w.kernel))]
     table = np.array(places, np.int64).reshape(len(places), len(w.size))
     flat: Any = np.int64(0)
@@ -57,8 +59,15 @@ def positions_of(x: Array, w: Windows, lowest: Any) -> Array:
     return flat
 
 
+def has_gradient(w: Windows) -> bool:
+    """Returns True if `gradient` is for these windows."""
+    return math.prod(w.stride) <= _MOST
+
+
 def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
     """The gradient of the image: each window's goes to where its maximum stands.
+
+    The channels are last, so that the innermost loops run over them.
 
     Args:
         grad: the gradient of the maxima.
@@ -66,36 +75,93 @@ def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
         w: the windows.
         lowest: what stands outside of the image.
     """
-    chosen = lax.optimization_barrier(_chosen(x, w, lowest))
-    wide = widened(grad)
-    parts = [jnp.where(chosen == t, wide, 0) for t in range(math.prod(w.kernel))]
-    like = jax.ShapeDtypeStruct(x.shape, wide.dtype)
-    zero = np.zeros((), wide.dtype)
-    (found,) = jax.linear_transpose(lambda image: _shifted(image, w, zero), like)(parts)
-    return found.astype(grad.dtype)
+    channels = x.ndim - len(w.size) - 1
+    last = jnp.moveaxis(lax.stop_gradient(x), channels, -1)
+    parts = _shifted(last, w, lowest, channels)
+    chosen = _written_out(_chosen(parts, _first_inside(w)[..., None], lowest))
+    wide = jnp.moveaxis(widened(grad), channels, -1)
+    return jnp.moveaxis(_spread(wide, chosen, w), -1, channels).astype(grad.dtype)
 
 
-def _shifted(x: Array, w: Windows, fill: Any) -> list[Array]:
-    """For each position of the window, what of the image the windows have there."""
-    lead = x.ndim - len(w.size)
-    x = lax.pad(x, fill, [(0, 0, 0)] * lead + [(before, after, 0) for before, after in w.pads])
+def _spread(grad: Array, chosen: Array, w: Windows) -> Array:
+    """Gradients of windows, added up where the windows chose: (*lead, *size, channels)."""
+    counts = strided_parts.counts(w.size, w.padding, w.stride)
+    reach = strided_parts.reach(w.kernel, w.stride, w.dilation)
+    shape = (*grad.shape[: grad.ndim - 1 - len(w.size)], *counts, grad.shape[-1])
+    grad = strided_parts.with_windows_beside(grad, np.zeros((), grad.dtype), reach, counts)
+    chosen = strided_parts.with_windows_beside(chosen, np.uint8(_NONE), reach, counts)
+    parts = []
+    for met in strided_parts.moves(w.kernel, w.stride, w.dilation):
+        total = jnp.zeros(shape, grad.dtype)
+        for t, move in met:
+            here = strided_parts.moved(chosen, move, reach, counts) == t
+            total = total + jnp.where(here, strided_parts.moved(grad, move, reach, counts), 0)
+        parts.append(total)
+    return strided_parts.whole(parts, w.size, w.padding, w.stride)
+
+
+def _shifted(x: Array, w: Windows, fill: Any, lead: int | None = None) -> list[Array]:
+    """For each position of the window, what of the image the windows have there.
+
+    Args:
+        x: the image.
+        w: the windows.
+        fill: what stands outside of the image.
+        lead: how many axes stand before those of the windows; all others if None.
+    """
+    lead = x.ndim - len(w.size) if lead is None else lead
+    behind = x.ndim - lead - len(w.size)
+    others = [(0, 0, 0)]
+    ends = [(before, after, 0) for before, after in w.pads]
+    x = lax.pad(x, fill, others * lead + ends + others * behind)
     found = []
     for position in itertools.product(*map(range, w.kernel)):
         start = [i * d for i, d in zip(position, w.dilation, strict=True)]
         rows = zip(start, w.out, w.stride, strict=True)
         stop = [b + (n - 1) * s + 1 for b, n, s in rows]
-        first = (*(0,) * lead, *start)
-        found.append(lax.slice(x, first, (*x.shape[:lead], *stop), (*(1,) * lead, *w.stride)))
+        first = (*(0,) * lead, *start, *(0,) * behind)
+        limits = (*x.shape[:lead], *stop, *x.shape[x.ndim - behind :])
+        found.append(lax.slice(x, first, limits, (*(1,) * lead, *w.stride, *(1,) * behind)))
     return found
 
 
-def _chosen(x: Array, w: Windows, lowest: Any) -> Array:
-    """Which position of each window has its maximum; one in the image if all are lowest."""
-    parts = _shifted(lax.stop_gradient(x), w, lowest)
-    inside = _shifted(jnp.ones(w.size, np.bool_), w, np.False_)
-    best = parts[0], jnp.where(inside[0], np.int32(0), np.int32(len(parts)))
-    best = best[0], jnp.broadcast_to(best[1], parts[0].shape)
-    for t, part in enumerate(parts[1:], 1):
-        at = jnp.where(inside[t], np.int32(t), np.int32(len(parts)))
-        best = prefer(best, (part, jnp.broadcast_to(at, part.shape)))
-    return best[1]
+def _first_inside(w: Windows) -> np.ndarray:
+    """The first position of each window that is in the image."""
+    found = np.zeros((1,) * len(w.out), np.uint8)
+    rows = zip(w.out, w.kernel, w.stride, w.padding, w.dilation, strict=True)
+    for axis, (n, k, s, p, d) in enumerate(rows):
+        start = np.arange(n) * s - p
+        own = np.where(start < 0, -(start // d), 0).astype(np.uint8)
+        own = own.reshape([-1 if a == axis else 1 for a in range(len(w.out))])
+        found = found * np.uint8(k) + own
+    return found
+
+
+def _chosen(parts: list[Array], first: np.ndarray, lowest: Any) -> Array:
+    """Which position of each window has its maximum: the first of equal ones, the last of NaNs.
+
+    Args:
+        parts: what the windows have at each position.
+        first: the position that is chosen if all are lowest.
+        lowest: the lowest value.
+    """
+    shape = parts[0].shape
+    best: Any = jnp.full(shape, lowest, parts[0].dtype)
+    chosen: Any = jnp.broadcast_to(first, shape)
+    for t, part in enumerate(parts):
+        better = (part > best) | (part != part)
+        best = jnp.where(better, part, best)
+        chosen = jnp.where(better, np.uint8(t), chosen)
+    return chosen
+
+
+def _written_out(x: Array) -> Array:
+    """The array, which XLA writes out, rather than compute each element where it is read.
+
+    XLA for CPUs heeds no optimization barrier. A loop that takes the array row by row it does.
+    """
+    known = [isinstance(n, int) for n in x.shape]
+    axis = next((a for a, n in enumerate(x.shape) if n != 1), None)
+    if axis is None or not all(known):  # sizes of an exported program need not be known
+        return x
+    return lax.map(lambda row: row, x.reshape(x.shape[axis], -1)).reshape(x.shape)

@@ -45,7 +45,7 @@ class Windows:
         )
 
     def counts(self, axis: int, include_padding: bool) -> np.ndarray:
-        """How many positions each window along an axis holds: of the input, or also of padding."""
+        """Returns the number of positions in each window: of the input, or also of padding."""
         start = np.arange(self.out[axis]) * self.stride[axis] - self.padding[axis]
         limit = self.size[axis]
         if include_padding:

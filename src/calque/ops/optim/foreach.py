@@ -73,19 +73,19 @@ TABLE: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "pow": ("pow.Tensor_Tensor", {"List": "*exponent"}),
     "clamp_max": (
-        "clamp_max",
+        "clamp_max.Tensor",
         {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
     ),
     "clamp_min": (
-        "clamp_min",
+        "clamp_min.Tensor",
         {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
     ),
     "maximum": (
-        "clamp_min",
+        "clamp_min.Tensor",
         {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
     ),
     "minimum": (
-        "clamp_max",
+        "clamp_max.Tensor",
         {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
     ),
     "lerp": (

@@ -301,7 +301,7 @@ def _extreme(function: Any) -> Any:
     return refused
 
 
-BINARY_SAME = {
+BINARY_SAME: dict[str, Callable[..., Array]] = {
     "maximum": _extreme(jnp.maximum),
     "minimum": _extreme(jnp.minimum),
     "fmax": _extreme(jnp.fmax),
@@ -314,7 +314,7 @@ BINARY_SAME = {
     "logaddexp": opmath(_logaddexp),
     "logaddexp2": opmath(jnp.logaddexp2),
 }
-BINARY_FLOAT = {
+BINARY_FLOAT: dict[str, Callable[..., Array]] = {
     "atan2": _atan2,
     "copysign.Tensor": jnp.copysign,
     "copysign.Scalar": jnp.copysign,

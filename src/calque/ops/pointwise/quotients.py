@@ -34,7 +34,7 @@ def _divides(self: Any, other: Any, **_: Any) -> None:
 
 
 def _integral(x: Any) -> bool:
-    """Whether an operand is of integers, and not empty."""
+    """Returns True if an operand is of integers, and not empty."""
     if isinstance(x, int | float | complex):
         return isinstance(x, int)
     return hasattr(x, "is_float") and not x.is_float and bool(x.size) and is_integral(x.dtype)
@@ -80,7 +80,7 @@ def floor_divide(self: Array, other: Any) -> Array:
 
 
 def _steps(dtype: Any) -> Any:
-    """What rounds each step of a division to half precision, as PyTorch does before it truncates.
+    """Returns a function that rounds each step of a division to half precision, as PyTorch does.
 
     XLA may leave out a conversion to half precision and back.
     """

@@ -1,9 +1,9 @@
 """Rounding, clamping, and taking numbers apart."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
@@ -23,7 +23,12 @@ from calque.ops.table.promotion import (
 )
 from calque.ops.table.registry import op
 
-ROUND = {"ceil": jnp.ceil, "floor": jnp.floor, "trunc": jnp.trunc, "round": jnp.round}
+ROUND: dict[str, Callable[..., Array]] = {
+    "ceil": jnp.ceil,
+    "floor": jnp.floor,
+    "trunc": jnp.trunc,
+    "round": jnp.round,
+}
 
 
 def _rounding(name: str, function: Any) -> Any:
@@ -65,40 +70,49 @@ def frexp(self: Array) -> tuple[Array, Array]:
     return mantissa.astype(self.dtype), exponent.astype(jnp.int32)
 
 
-@op("clamp", "clamp.Tensor", numbers=HoldsLimits("min", "max", operands=True))
-def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
+def _limited(self: Array, min: Any, max: Any, kind: str = "") -> Array:
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     bounds = [x for x in (min, max) if x is not None]
     dtype = result_type(self, *bounds)
     x, *bounds = promote(self, *(saturated(limit, dtype) for limit in bounds))
     refuse("clamp", x.dtype, COMPLEX)
-    _refuse_booleans(x.dtype, min, max)
+    if kind or len(bounds) == 2:  # by one tensor, booleans have a maximum and a minimum
+        which = "" if len(bounds) == 2 else "max_" if min is None else "min_"
+        refuse(f"clamp_{which}{kind}cpu", x.dtype, BOOL)
     if min is not None:
         x = jnp.maximum(x, bounds.pop(0))
     return x if max is None else jnp.minimum(x, bounds.pop(0))
 
 
-def _refuse_booleans(dtype: Any, min: Any, max: Any) -> None:
-    """PyTorch limits booleans by one tensor only, where `clamp` is `maximum` or `minimum`."""
-    limits = {"min": min, "max": max}
-    given = [name for name, limit in limits.items() if limit is not None]
-    are_tensors = all(isinstance(limits[name], Array | np.ndarray) for name in given)
-    if are_tensors and len(given) == 1:
-        return
-    kind = "" if are_tensors else "scalar_"
-    which = f"{given[0]}_" if len(given) == 1 else ""
-    refuse(f"clamp_{which}{kind}cpu", dtype, BOOL)
+@op("clamp", numbers=HoldsLimits("min", "max", operands=True))
+def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
+    return _limited(self, min, max, "scalar_")
 
 
-@op("clamp_min", "clamp_min.Tensor", numbers=HoldsLimits("min", operands=True))
+@op("clamp.Tensor", numbers=HoldsLimits("min", "max", operands=True))
+def clamp_by_tensors(self: Array, min: Any = None, max: Any = None) -> Array:
+    return _limited(self, min, max)
+
+
+@op("clamp_min", numbers=HoldsLimits("min", operands=True))
 def clamp_min(self: Array, min: Any) -> Array:
-    return clamp(self, min=min)
+    return _limited(self, min, None, "scalar_")
 
 
-@op("clamp_max", "clamp_max.Tensor", numbers=HoldsLimits("max", operands=True))
+@op("clamp_min.Tensor", numbers=HoldsLimits("min", operands=True))
+def clamp_min_by_tensor(self: Array, min: Any) -> Array:
+    return _limited(self, min, None)
+
+
+@op("clamp_max", numbers=HoldsLimits("max", operands=True))
 def clamp_max(self: Array, max: Any) -> Array:
-    return clamp(self, max=max)
+    return _limited(self, None, max, "scalar_")
+
+
+@op("clamp_max.Tensor", numbers=HoldsLimits("max", operands=True))
+def clamp_max_by_tensor(self: Array, max: Any) -> Array:
+    return _limited(self, None, max)
 
 
 @op("nan_to_num", writes=("exact_dtype",))

@@ -1,4 +1,4 @@
-"""What is checked of a rule's arguments before it is traced, as the facts of its operator tell."""
+"""Checks of a rule's arguments before it is traced, from the facts of its operator."""
 
 from collections.abc import Sequence
 from typing import Any

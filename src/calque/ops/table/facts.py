@@ -1,4 +1,4 @@
-"""What is known of an operator besides its rule, told in the same file.
+"""Facts of an operator besides its rule, stated in the same file.
 
 A fact is given to `op` with the rule, or to `facts` where the operator has none of its own: one
 that PyTorch composes of others. What PyTorch's schemas and tags tell (which arguments are written,
@@ -25,7 +25,7 @@ Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
     "any_shape",
 ]  # fmt: skip
-"""What is demanded of a tensor that an in-place or `out=` form writes.
+"""The demands on a tensor that an in-place or `out=` form writes.
 
 exact_dtype: an `out=` has the dtype of the result.
 computes_first: whether the written memory is read too does not matter.

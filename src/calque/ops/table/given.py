@@ -21,17 +21,17 @@ class Given(Protocol):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         ...
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         ...
 
     @property
     def is_float(self) -> bool:
-        """Whether its dtype is one of real floating-point numbers."""
+        """Returns True if its dtype is one of real floating-point numbers."""
         ...
 
     @property

@@ -27,12 +27,12 @@ def cast(array: Array, dtype: np.dtype) -> Array:
 
 
 def is_known(size: Any) -> bool:
-    """Whether a size is a number; an exported program has sizes that JAX knows by a symbol."""
+    """True if a size is a number; an exported program has sizes that JAX knows by a symbol."""
     return isinstance(size, int | float)
 
 
 def is_below(size: Any, limit: int) -> bool:
-    """Whether a size is less than a number for sure."""
+    """Returns True if a size is less than a number for sure."""
     return is_known(size) and size < limit
 
 

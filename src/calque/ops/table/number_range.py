@@ -1,4 +1,4 @@
-"""Whether a dtype can hold a number, as PyTorch's C++ converts it."""
+"""Tells whether a dtype can hold a number, as PyTorch's C++ converts it."""
 
 import math
 from collections.abc import Iterable
@@ -129,7 +129,7 @@ def fits_every_dtype(value: Any) -> bool:
 
 
 def _overflows(value: Any, dtype: Any) -> bool:
-    """Whether a dtype cannot hold a Python number, as C++ converts it."""
+    """Returns True if a dtype cannot hold a Python number, as C++ converts it."""
     if isinstance(value, complex):
         return not is_complex(dtype) and dtype != np.bool_ and value.imag != 0
     if dtype == np.bool_ or is_complex(dtype) or not isinstance(value, int | float):

@@ -62,17 +62,17 @@ def category(dtype: Any) -> int:
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether a dtype is a real floating-point type (fp8 and bfloat16 included)."""
+    """Returns True if a dtype is a real floating-point type (fp8 and bfloat16 included)."""
     return category(dtype) == _FLOAT
 
 
 def is_complex(dtype: Any) -> bool:
-    """Whether a dtype is complex."""
+    """Returns True if a dtype is complex."""
     return category(dtype) == _COMPLEX
 
 
 def is_integral(dtype: Any, include_bool: bool = True) -> bool:
-    """Whether a dtype is an integer type, or bool if `include_bool`."""
+    """Returns True if a dtype is an integer type, or bool if `include_bool`."""
     return category(dtype) == _INT or (include_bool and category(dtype) == _BOOL)
 
 

@@ -29,7 +29,7 @@ Check = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Rule:
-    """What one operator means, and how its arguments are passed.
+    """The meaning of one operator, and how its arguments are passed.
 
     Attributes:
         name: `namespace::name.overload`; the overload `default` is left out.
@@ -74,7 +74,7 @@ class Rule:
         return names[1:] if self.random else names
 
     def keyword(self, name: str) -> str:
-        """How the rule's function spells a parameter of the operator."""
+        """Returns how the rule's function spells a parameter of the operator."""
         return f"{name}_" if iskeyword(name) else name
 
 

@@ -1,8 +1,8 @@
-"""What PyTorch's releases do differently; the device asks the one that is installed."""
+"""Differences between PyTorch's releases; the device asks the one that is installed."""
 
 
 class Release:
-    """What a rule has to know of PyTorch's release.
+    """The facts of PyTorch's release that rules depend on.
 
     Attributes:
         limits_saturate: whether `clamp` takes a limit below (or above) all numbers of an integer

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from calque.upstream.jax_internals import ShardingContext
 
-undivided_p = Primitive("undivided")
+undivided_p: Primitive = Primitive("undivided")
 """The identity, of an array that no device has a part of along `axes`."""
 
 

@@ -9,7 +9,9 @@ from jax import Array
 from jax.errors import JaxRuntimeError
 from jax.extend.core import jaxpr_as_fun
 
-from calque.device.memory.cell import read, wrap, x64
+from calque.device.memory.cell import read, x64
+from calque.device.memory.wrapping import wrap
+from calque.device.runtime.in_flight import settled
 from calque.program.channels_last import channels_last
 from calque.program.execution import told
 from calque.program.gradients.batched import batched, is_batched
@@ -59,7 +61,7 @@ class LatePart:
             late = self._closed.jaxpr.invars[len(residuals) :]
             arrays = [_array(incoming[i], v) for i, v in zip(self._places, late, strict=True)]
             try:
-                found = run(*residuals, *arrays)
+                found = settled(run(*residuals, *arrays))
                 if self._may_raise:
                     jax.block_until_ready(found)
             except JaxRuntimeError as error:
@@ -70,7 +72,7 @@ class LatePart:
         return gradients
 
     def reached(self, gradients: list[Any], incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """Those of all gradients that something comes in for."""
+        """Returns the gradients, of all, that something comes in for."""
         coming = {i for i, gradient in enumerate(incoming) if gradient is not None}
         return [
             None if by.isdisjoint(coming) else g for g, by in zip(gradients, self._by, strict=True)

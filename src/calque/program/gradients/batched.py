@@ -9,9 +9,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    add_batch_dim,
+    remove_batch_dim,
+    temporarily_pop_interpreter_stack,
+)
 
 Tensor = torch.Tensor
 _functorch = torch_c.functorch
@@ -19,7 +23,7 @@ _MOST_LEVELS = 64
 
 
 def is_batched(value: Any) -> bool:
-    """Whether a value is a tensor with a hidden axis."""
+    """Returns True if a value is a tensor with a hidden axis."""
     return isinstance(value, Tensor) and (
         _functorch.is_batchedtensor(value) or _functorch.is_legacy_batchedtensor(value)
     )
@@ -46,14 +50,14 @@ def batched(
             for i in range(count)
         ]
         columns = [None if c[0] is None else torch.stack(c) for c in zip(*rows, strict=True)]
-    add = torch._add_batch_dim if is_legacy else _functorch._add_batch_dim
+    add = add_batch_dim if is_legacy else _functorch._add_batch_dim
     return [None if column is None else add(column, 0, level) for column in columns]
 
 
 def _legacy_level(gradient: Tensor) -> int:
     """Which level of `is_grads_batched` made an axis: this may be another thread than its."""
     for level in range(1, _MOST_LEVELS):
-        if not is_batched(torch._remove_batch_dim(gradient, level, 1, 0)):
+        if not is_batched(remove_batch_dim(gradient, level, 1, 0)):
             return level
     raise RuntimeError("calque.jit takes one batch of gradients, not batches of batches")
 
@@ -61,6 +65,6 @@ def _legacy_level(gradient: Tensor) -> int:
 def _stack(gradient: Tensor, level: int) -> Tensor:
     """A gradient with its hidden axis in front."""
     if _functorch.is_legacy_batchedtensor(gradient):
-        return torch._remove_batch_dim(gradient, level, 1, 0)
+        return remove_batch_dim(gradient, level, 1, 0)
     value, axis = _functorch._unwrap_batched(gradient, level)
     return value.movedim(axis, 0)

@@ -28,7 +28,7 @@ def node_of(tensor: Tensor) -> Any:
 
 
 def has_graph(value: Any) -> bool:
-    """Whether a value is a tensor with a graph behind it."""
+    """Returns True if a value is a tensor with a graph behind it."""
     return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None
 
 
@@ -54,7 +54,8 @@ class Border:
 
     @contextmanager
     def silent(self, others: Iterable[Tensor]) -> Iterator[None]:
-        """Within, hooks of tensors at the border do not run: they run when the gradient leaves.
+        """Inside this context, hooks of tensors at the border do not run: they run when the
+        gradient leaves.
 
         Args:
             others: the other tensors where a backward ends.
@@ -75,7 +76,7 @@ class Border:
 
 @contextmanager
 def blocked(edges: Iterable[Edge]) -> Iterator[None]:
-    """Within, no gradient gets past some edges."""
+    """Inside this context, no gradient gets past some edges."""
     numbers: dict[Any, set[int]] = {}
     for node, number in edges:
         numbers.setdefault(node, set()).add(number)
@@ -92,5 +93,5 @@ def _without(gone: set[int]) -> Any:
 
 
 def is_leaf_node(node: Any) -> bool:
-    """Whether a node of PyTorch's graph stands for a leaf."""
+    """Returns True if a node of PyTorch's graph stands for a leaf."""
     return type(node).__name__ == "AccumulateGrad"

@@ -13,7 +13,14 @@ import torch
 from calque.device.memory.cell import cell_of, view_of
 from calque.device.memory.geometry import View
 from calque.program.gradients.border import has_graph
-from calque.program.results import Description, Fresh, Made, Outputs
+from calque.program.result_views import (
+    PLAIN,
+    Creation,
+    creation_of,
+    seen_as,
+    set_creation,
+)
+from calque.program.results import Description, Flow, Fresh, Made, Outputs, ViewOf
 
 Tensor = torch.Tensor
 
@@ -39,25 +46,38 @@ class Carried(Made):
         view: its geometry, if it is a view of it.
         retains: whether it is to keep its gradient.
         gradient: the gradient that it has.
+        creation: how it was made, if it is a view of that, or one into which a write raises.
+        base: which result of the node it is a view of with a history of its own.
     """
 
     slot: int
     view: View | None = None
     retains: bool = False
     gradient: Description | None = None
+    creation: Creation | None = None
+    base: int | None = None
 
     def build(self, outputs: Outputs) -> Tensor:
-        if self.attributes is None and self._is_bare():
+        if self.is_bare:
             return outputs.carried[self.slot]
         return super().build(outputs)
 
-    def _is_bare(self) -> bool:
-        return self.view is None and not self.retains and self.gradient is None
+    @property
+    def is_bare(self) -> bool:
+        """Returns True if it is a result of the node as it is."""
+        told = self.attributes is not None or self.gradient is not None or self.retains
+        return not told and self.subclass is None and self.view is None and self.creation is None
 
     def make(self, outputs: Outputs) -> Tensor:
         tensor = outputs.carried[self.slot]
-        if self.view is not None:
+        if self.base is not None:
+            tensor = _seen(outputs.carried[self.base], tensor, tensor.dtype, self.view)
+        elif self.view is not None:
             tensor = tensor.as_strided(*self.view)
+        if self.creation is not None:
+            tensor = tensor if self.view is not None else tensor.view_as(tensor)
+            set_creation(tensor, self.creation)
+        tensor = self.typed(tensor)
         if self.retains:
             tensor.retain_grad()
         if self.gradient is not None:
@@ -72,13 +92,42 @@ class Attached(Made):
     Attributes:
         target: the tensor.
         slot: the node's result whose history it gets.
+        flow: what its gradient leaves.
     """
 
     target: Any
     slot: int
+    flow: Flow = field(default_factory=Flow)
 
     def make(self, outputs: Outputs) -> Tensor:
-        return _Rewrite.apply(self.target.build(outputs), outputs.carried[self.slot])
+        target, history = self.target, outputs.carried[self.slot]
+        if isinstance(target, ViewOf) and target.creation is not None:
+            base, view = target.placed(outputs)
+            tensor = _seen(base, history, target.dtype, view)
+            set_creation(tensor, target.creation)
+            tensor = self.typed(tensor)
+        else:
+            tensor = _Rewrite.apply(target.build(outputs), history)
+        self.flow.of(tensor, outputs)
+        return tensor
+
+
+def _seen(base: Tensor, history: Tensor, dtype: torch.dtype, view: View | None) -> Tensor:
+    """A view of a tensor, with the history of another."""
+    with torch.enable_grad():
+        return _Seen.apply(base, history, dtype, view)
+
+
+class _Seen(torch.autograd.Function):
+    """A view of a tensor whose gradient goes another way than to that."""
+
+    @staticmethod
+    def forward(ctx: Any, base: Tensor, history: Tensor, dtype: torch.dtype, view: View) -> Tensor:
+        return seen_as(base, dtype, view)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return None, gradient, None, None
 
 
 class _Rewrite(torch.autograd.Function):
@@ -101,11 +150,14 @@ class Carrier:
     Attributes:
         tensor: the traced tensor.
         bare: what makes it, without its graph.
+        places: what stands for it.
+        bases: what stands for its views that have another history than its own.
     """
 
     tensor: Tensor
     bare: Fresh | Blank
     places: list[Carried | Attached] = field(default_factory=list)
+    bases: list[Any] = field(default_factory=list)
 
 
 class Carriers:
@@ -120,21 +172,28 @@ class Carriers:
 
     def add(self, tensor: Tensor, bare: Fresh) -> Carried:
         """One over memory made in the trace."""
-        place = Carried(-1, None, tensor.retains_grad)
+        creation = creation_of(tensor)
+        raises = creation not in (None, PLAIN)
+        place = Carried(-1, None, tensor.retains_grad, creation=creation if raises else None)
         self.found.append(Carrier(tensor, bare, [place]))
         return place
 
-    def attach(self, tensor: Tensor, target: Description) -> Attached:
-        """One over memory that was there before."""
-        place = Attached(target, -1)
+    def attach(
+        self, tensor: Tensor, target: Description, gradient: Description | None = None
+    ) -> Attached:
+        """One over memory that was there before, and the gradient that it keeps."""
+        place = Attached(target, -1, Flow(tensor.retains_grad, gradient))
         self.found.append(Carrier(tensor, Blank(tensor.shape, tensor.dtype), [place]))
         return place
 
-    def settle(self, described: Callable[[Tensor], Fresh]) -> None:
+    def settle(
+        self, described: Callable[[Tensor], Fresh], is_plain: Callable[[Tensor], bool]
+    ) -> None:
         """Number them. Views of one tensor are to be its views after each call, too.
 
         Args:
             described: describes the tensor that others are views of.
+            is_plain: whether the gradient of a view goes to its base as it is.
         """
         views: dict[int, list[Carrier]] = {}
         whole = {id(one.tensor): one for one in self.found}
@@ -151,22 +210,33 @@ class Carriers:
                 self.found.append(base)
             if base is not None:
                 for one in group:
-                    for place in one.places:
-                        assert isinstance(place, Carried)
-                        place.view = view_of(one.tensor)
-                    base.places += one.places
-                    self.found.remove(one)
+                    self._relate(one, base, is_plain(one.tensor))
         self.number()
+
+    def _relate(self, one: Carrier, base: Carrier, is_plain: bool) -> None:
+        """Make one a view of another in each call, with its own history unless it is plain."""
+        for place in one.places:
+            assert isinstance(place, Carried)
+            place.view = view_of(one.tensor)
+            place.creation = creation_of(one.tensor)
+        if is_plain:
+            base.places += one.places
+            self.found.remove(one)
+            return
+        one.bare = Blank(one.tensor.shape, one.tensor.dtype)
+        base.bases += one.places
 
     def number(self) -> None:
         """Number them as they are."""
         for slot, one in enumerate(self.found):
             for place in one.places:
                 place.slot = slot
+            for place in one.bases:
+                place.base = slot
 
 
 def _base(one: Carrier) -> Tensor | None:
-    """What a tensor made in the trace is a view of, if that has a graph of its own."""
+    """Returns the base of a tensor made in the trace, if the base has a graph of its own."""
     tensor = one.tensor
     if not isinstance(one.bare, Fresh) or not tensor._is_view():
         return None

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.program.gradients.border import Edge
 from calque.program.gradients.differentiable import Surroundings, cut
 from calque.program.gradients.segments import segments

@@ -14,16 +14,17 @@ import torch
 from jax import Array
 from torch.autograd.graph import GradientEdge
 
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
 from calque.program.gradients.border import Border, Edge, blocked, is_leaf_node
-from calque.program.gradients.carrying import Carried, Carrier
+from calque.program.gradients.carrying import Blank, Carried, Carrier
 from calque.program.gradients.segments import Segment, segments
 from calque.program.lifting import Lifting
-from calque.program.results import Description
+from calque.program.results import Description, Fresh
 from calque.program.sources import IncomingSource
 
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 Tensor = torch.Tensor
 
 
@@ -59,8 +60,10 @@ class Backward:
     """
 
     def __init__(self, carriers: Sequence[Carrier]) -> None:
-        self.bare = [carrier.bare for carrier in carriers]
-        self.forms = [(one.tensor.shape, one.tensor.dtype) for one in carriers]
+        self.bare: list[Fresh | Blank] = [carrier.bare for carrier in carriers]
+        self.forms: list[tuple[torch.Size, torch.dtype]] = [
+            (one.tensor.shape, one.tensor.dtype) for one in carriers
+        ]
         self.errors: dict[int, str] = {}
         self.parts: list[Part] = []
 
@@ -130,7 +133,7 @@ class End(NamedTuple):
 
 @contextmanager
 def cut(tensors: list[Tensor], segment: Segment, around: Surroundings) -> Iterator[list[End]]:
-    """Within, no gradient of a segment gets past its ends, which it gives."""
+    """Inside this context, no gradient of a segment gets past its ends, which it gives."""
     own: dict[Edge, int] = {}
     for slot, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), slot)
@@ -188,7 +191,18 @@ def _gradients(
             except RuntimeError as error:
                 errors[slot] = str(error)
                 alive.remove(slot)
+    _drop_what_is_queued()
     return [None] * len(edges)
+
+
+def _drop_what_is_queued() -> None:
+    """Free the nodes that a failed backward did not get to, and the tensors that they hold.
+
+    PyTorch's engine keeps them in the queue of the thread until its next backward.
+    """
+    with torch.enable_grad():
+        one = torch.ones((), device="cpu", requires_grad=True)
+        torch.autograd.grad(one * 1, one)
 
 
 def gradients_of(

@@ -10,6 +10,7 @@ from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from calque.device.memory.cell import read, x64
+from calque.device.runtime.in_flight import settled
 from calque.program.channels_last import channels_last
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.replay import Carrying, carrying
@@ -27,7 +28,7 @@ Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
 
 
 class Origin(NamedTuple):
-    """What a call of a program leaves for derivatives of its gradients.
+    """The values that a call of a program leaves for derivatives of its gradients.
 
     Attributes:
         higher: makes their programs.
@@ -146,7 +147,7 @@ class _Derivative:
         for depth, row in enumerate(origin.given):
             values |= {GivenSource(depth, place): array for place, array in enumerate(row)}
         with x64():
-            found = self._run(*[_value(one.source, values) for one in self._inputs])
+            found = settled(self._run(*[_value(one.source, values) for one in self._inputs]))
         outputs = Outputs(found[: self._count], inputs)
         if self._carrying is not None:
             self._carrying.carry(outputs, found[self._count :], origin)

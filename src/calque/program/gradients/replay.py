@@ -9,12 +9,14 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr
 from torch.autograd.graph import get_gradient_edge
 
-from calque.device.memory.cell import read, wrap
+from calque.device.memory.cell import read
+from calque.device.memory.wrapping import wrap
 from calque.program.gradients.backward_program import LatePart
+from calque.program.gradients.carrying import Blank
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.differentiable import Backward, Part
 from calque.program.jaxprs import split
-from calque.program.results import Outputs
+from calque.program.results import Fresh, Outputs
 from calque.program.sources import IncomingSource
 from calque.upstream import torch_c
 
@@ -27,7 +29,7 @@ _hooks = torch_c.autograd._top_saved_tensors_default_hooks
 
 
 class Carrying:
-    """What gives the tensors of each call their graph.
+    """Gives the tensors of each call their graph.
 
     Args:
         backward: what the trace found.
@@ -40,8 +42,8 @@ class Carrying:
     """
 
     def __init__(self, backward: Backward, late: list[LatePart | None]) -> None:
-        self.gives_gradients = any(late)
-        self.bare = backward.bare
+        self.gives_gradients: bool = any(late)
+        self.bare: list[Fresh | Blank] = backward.bare
         self._nodes = [
             Node(part, one, [backward.forms[slot] for slot in part.results])
             for part, one in zip(backward.parts, late, strict=True)
@@ -53,7 +55,7 @@ class Carrying:
 
     @property
     def has_errors_only(self) -> bool:
-        """Whether the graphs of all tensors are used up."""
+        """Returns True if the graphs of all tensors are used up."""
         return not self._nodes and self.errors.keys() == set(range(len(self.bare)))
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
@@ -103,7 +105,7 @@ class Node:
     def __init__(
         self, part: Part, late: LatePart | None, forms: list[tuple[Any, torch.dtype]]
     ) -> None:
-        self.step = Step(part.number, tuple(part.results))
+        self.step: Step = Step(part.number, tuple(part.results))
         self.late = late
         self._receivers = part.receivers
         self._watched = part.watched
@@ -122,7 +124,7 @@ class Node:
 
 
 class Kept(NamedTuple):
-    """What one call keeps for the backward of a node.
+    """The values that one call keeps for the backward of a node.
 
     Attributes:
         residuals: what the forward leaves.

@@ -53,7 +53,7 @@ def _sources(
     for one, variable in zip(recording.inputs, inner.invars, strict=True):
         if one.source.memory is not None:
             rows[variable] = one.source.memory
-    rows.update(zip(inner.outvars, recording.written, strict=False))
+    rows.update(zip(inner.outvars, (sink.memory for sink in recording.sinks), strict=False))
     found: list[tuple[Any, Description]] = []
     for variable, source in rows.items():
         if isinstance(variable, Literal) or source in rewritten:
@@ -63,5 +63,5 @@ def _sources(
                 found.append((variable, Existing(recording.handles[source])))
         elif source < recording.count:
             found.append((variable, Argument(source)))
-    behind = inner.outvars[len(recording.written) :]
+    behind = inner.outvars[len(recording.sinks) :]
     return found + [(v, made[i]) for i, v in enumerate(behind) if i in made]

@@ -16,7 +16,7 @@ import torch
 from calque.program.gradients.border import Edge, is_leaf_node
 
 Tensor = torch.Tensor
-logger = logging.getLogger("calque.jit")
+logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST = 128
 """How many tensors may have segments of their own: each is a program."""

@@ -63,7 +63,7 @@ _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weak
 
 
 def handler_of(value: Any) -> Handler:
-    """What meets a value."""
+    """Returns the function that visits a value."""
     handler = _BY_CLASS.get(type(value))
     if handler is None:
         handler = next((h for kind, h in _BY_KIND if isinstance(value, kind)), meet_object)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from calque.state.lookups import looks_names_up, registered
 from calque.state.matters import functions_of
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
+_REPLACED = (Module, Optimizer)
+"""Objects of libraries that programs give another class."""
 _OWN_DICT: dict[str, Callable[[Any], Any]] = {"__dict__": instance_dict}
 _ORDER: dict[str, Callable[[Any], Any]] = {
     "__mro__": lambda kind: kind.__mro__,
@@ -79,7 +82,7 @@ def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
 def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Hold of which class an object is."""
     kind = type(value)
-    if owner_of_class(kind) is Owner.USER:
+    if owner_of_class(kind) is Owner.USER or isinstance(value, _REPLACED):
         snapshot.hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
     meet_class(snapshot, kind, Path(kind.__name__))
 

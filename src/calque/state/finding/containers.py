@@ -114,7 +114,7 @@ def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
 # Weak references ----------------------------------------------------------------------------------
 
 
-def meet_weak(snapshot: "Snapshot", value: weakref.ref, path: Path) -> None:
+def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
     """A weak reference."""
     target = value()
     if target is not None:
@@ -123,7 +123,7 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref, path: Path) -> None:
 
 
 def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """What a `weakref.proxy` stands for."""
+    """Visits the object that a `weakref.proxy` stands for."""
     try:
         target = value.__init__.__self__  # of the object that it stands for
     except (ReferenceError, AttributeError):  # it has died, or has attributes of its own making

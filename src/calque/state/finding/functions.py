@@ -47,7 +47,7 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
         snapshot.stack.append((owner, path))
 
 
-def meet_partial(snapshot: "Snapshot", value: functools.partial, path: Path) -> None:
+def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
     """A `functools.partial`."""
     snapshot.stack += [(value.func, path), (value.args, path), (value.keywords, path)]
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))

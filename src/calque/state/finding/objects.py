@@ -7,9 +7,11 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch.jit import ScriptModule
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from calque.errors import TraceError
 from calque.state.finding.classes import hold_kind, hold_own_dict
 from calque.state.matters import is_of_the_user, is_random
 from calque.state.opaque import moves, opaque
@@ -77,7 +79,7 @@ def hold_attributes(
 
 @functools.lru_cache(maxsize=4096)
 def _slots_of_the_user(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """What reads each slot of a class's objects that a class of the user declares."""
+    """Returns a function that reads each slot which a user's class declares."""
     found: dict[str, Callable[[Any], Any]] = {}
     for base in kind.__mro__:
         for name, value in vars(base).items():
@@ -103,7 +105,7 @@ def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def referents(value: Any) -> list[Any]:
-    """What an object refers to, without classes and modules."""
+    """Returns the objects that an object refers to, without classes and modules."""
     found = gc.get_referents(value)
     return [item for item in found if not isinstance(item, type | types.ModuleType)]
 
@@ -113,6 +115,12 @@ def referents(value: Any) -> list[Any]:
 
 def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
     """An `nn.Module`, whose members are its attributes."""
+    if isinstance(value, ScriptModule):
+        raise TraceError(
+            f"a module of TorchScript ({value.original_name}) is reached inside calque.jit, which "
+            "cannot see its state (whether it trains, its attributes). Jit the module that it was "
+            "made from, without torch.jit; or call it outside of the jitted function."
+        )
     held = vars(value)
     row = snapshot.hold(DictRow(held, path, attribute=True))
     snapshot.known[id(held)] = held

@@ -31,8 +31,8 @@ class AttributeRow(Row):
         reads: dict[str, Callable[[Any], Any]],
         write: Callable[[Any, str, Any], None] | None,
     ) -> None:
-        self.reads = reads
-        self.write = write
+        self.reads: dict[str, Callable[[Any], Any]] = reads
+        self.write: Callable[[Any, str, Any], None] | None = write
         super().__init__(owner, path)
 
     @property
@@ -64,7 +64,7 @@ class SlotsRow(AttributeRow):
 
 @functools.lru_cache(maxsize=4096)
 def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """What reads each slot of the objects of a class."""
+    """Returns a function that reads each slot of the objects of a class."""
     found: dict[str, Callable[[Any], Any]] = {}
     for base in kind.__mro__:
         for name, value in vars(base).items():
@@ -74,7 +74,7 @@ def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def is_made_in_python(kind: type) -> bool:
-    """Whether a class was made by a class statement: its objects hold slots and no more."""
+    """Returns True if a class was made by a class statement: its objects hold slots and no more."""
     return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 
 
@@ -107,8 +107,8 @@ class StateRow(Row):
         read: Callable[[Any], Any],
         write: Callable[[Any, Any], None] | None = None,
     ) -> None:
-        self.read = read
-        self.write = write
+        self.read: Callable[[Any], Any] = read
+        self.write: Callable[[Any, Any], None] | None = write
         super().__init__(owner, path)
         self.restored = True
 

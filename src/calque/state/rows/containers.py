@@ -127,7 +127,7 @@ class CacheRow(Row):
         return None if now["misses"] == self.before["misses"] else ("misses",)
 
     def is_emptied(self) -> bool:
-        """Whether an entry has gone that was there: it would be computed again."""
+        """Returns True if an entry has gone that was there: it would be computed again."""
         return not self.before["entries"].keys() <= self._entries().keys()
 
     def put(self, key: Any, value: Any) -> None:

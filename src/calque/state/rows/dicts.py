@@ -15,7 +15,7 @@ class DictRow(Row):
     __slots__ = ("attribute",)
 
     def __init__(self, owner: dict[Any, Any], path: Path, attribute: bool = False) -> None:
-        self.attribute = attribute  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.attribute: bool = attribute  # pyright: ignore[reportIncompatibleVariableOverride]
         super().__init__(owner, path)
 
     @property
@@ -66,7 +66,7 @@ class HooksRow(DictRow):
 
 
 def is_own_hook(hook: Any) -> bool:
-    """Whether a hook was registered by calque itself, for as long as a function is traced."""
+    """True if a hook was registered by calque itself, for as long as a function is traced."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
 
 
@@ -78,7 +78,7 @@ class NamedRow(Row):
     ordered = False
 
     def __init__(self, owner: dict[str, Any], path: Path, names: Collection[str]) -> None:
-        self.names = names
+        self.names: Collection[str] = names
         super().__init__(owner, path)
 
     def items(self) -> dict[Any, Any]:
@@ -103,7 +103,7 @@ class ClassRow(NamedRow):
     __slots__ = ("kind",)
 
     def __init__(self, kind: type, path: Path, names: Collection[str]) -> None:
-        self.kind = kind
+        self.kind: type = kind
         super().__init__(vars(kind), path, names)  # pyright: ignore[reportArgumentType]
 
     def items(self) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""What a row is: a container, and what it held when it was found."""
+"""Rows: a container, and what it held when it was found."""
 
 from collections.abc import Collection
 from typing import Any
@@ -25,18 +25,18 @@ class Row:
     settable = True
     ordered = True
     attribute = True
-    """Whether keys are names of attributes, in messages."""
+    """True if keys are names of attributes, in messages."""
 
     def __init__(self, owner: Any, path: Path) -> None:
-        self.owner = owner
-        self.path = path
-        self.guarded = True
-        self.restored = not path.foreign
+        self.owner: Any = owner
+        self.path: Path = path
+        self.guarded: bool = True
+        self.restored: bool = not path.foreign
         self.ignored: Collection[Any] = ()
-        self.before = self.items()
+        self.before: dict[Any, Any] = self.items()
 
     def items(self) -> dict[Any, Any]:
-        """What the container holds now, by key."""
+        """Returns what the container holds now, by key."""
         raise NotImplementedError
 
     def put(self, key: Any, value: Any) -> None:
@@ -53,11 +53,11 @@ class Row:
             self.put(key, value)
 
     def get(self, key: Any) -> Any:
-        """What a key holds; `MISSING` if nothing."""
+        """Returns what a key holds; `MISSING` if nothing."""
         return self.items().get(key, MISSING)
 
     def name(self, key: Any) -> str:
-        """How the user's program names what a key holds."""
+        """Returns how the user's program names what a key holds."""
         return str(self.path.attribute(key) if self.attribute else self.path.item(key))
 
     def rebase(self) -> None:
@@ -65,7 +65,7 @@ class Row:
         self.before = self.items()
 
     def is_changed(self, now: dict[Any, Any] | None = None) -> bool:
-        """Whether it holds something else than it did."""
+        """Returns True if it holds something else than it did."""
         now = self.items() if now is None else now
         if same_objects(now, self.before):
             return False

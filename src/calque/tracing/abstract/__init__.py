@@ -1,1 +1,1 @@
-"""What is known of a value before it is computed: shapes, dtypes, answers to questions."""
+"""Abstract values: shapes, dtypes and answers that are known before anything is computed."""

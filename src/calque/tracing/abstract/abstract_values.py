@@ -8,22 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
 from torch.fx.node import Node, map_arg
-from torch.utils import _pytree as pytree
 
 from calque.state import call_watched
+from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.abstract.interning import Uncertain, geometry, key_of_call, key_of_module
 from calque.tracing.abstract.memory import remembered
 from calque.tracing.core.active import suspended
 from calque.tracing.graph.purity import has_effect
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    pytree,
+    tree_leaves,
+)
 
 UNKNOWN = object()
 _UNKNOWABLE = (
@@ -46,7 +48,7 @@ class AbstractValues:
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
         known = remembered()
-        self.mode = known.mode
+        self.mode: AbstractMode = known.mode
         self._resolve = resolve
         self._modules: dict[torch.nn.Module, torch.nn.Module] = {}
         self._members, self._results, self._known = known.members, known.results, known.calls
@@ -70,7 +72,7 @@ class AbstractValues:
         return found
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As `of`, of a leaf with no more to it than its geometry: several times as fast."""
+        """Like `of`, for a leaf with no more to it than its geometry: several times as fast."""
         with torch_c.DisableTorchFunction(), suspended():
             meta = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
@@ -82,7 +84,7 @@ class AbstractValues:
         return found
 
     def compute(self, node: Node) -> Any:
-        """What the node gives: a FakeTensor, a container of them, a Python value, or UNKNOWN.
+        """Returns the node's value: a FakeTensor, a container of them, a Python value, or UNKNOWN.
 
         Equal calls share one result, which is why nothing may change it: whatever has an effect
         is given abstract values of its own.
@@ -119,7 +121,7 @@ class AbstractValues:
             return value
         with torch_c.DisableTorchFunction():
             storage = value.untyped_storage()._cdata
-            for leaf in pytree.tree_leaves(inputs):
+            for leaf in tree_leaves(inputs):
                 if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata == storage:
                     return value
             if value._is_view() or (value.is_leaf and value.requires_grad):
@@ -131,7 +133,7 @@ class AbstractValues:
         return self._results.setdefault(key, value)
 
     def _key(self, node: Node) -> Any:
-        """What the value depends on; None where that is not known."""
+        """Returns a key of all that the value depends on; None where that is not known."""
         target: Any = node.target
         if torch_c.is_any_autocast_enabled():
             return None
@@ -166,7 +168,7 @@ class AbstractValues:
         except _UNKNOWABLE:
             return UNKNOWN
 
-    def _from_elements(self, run: Callable[..., Any], args: tuple, kwargs: Any) -> Any:
+    def _from_elements(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A new tensor of which other tensors are the elements: PyTorch reads those."""
         device = kwargs.pop("device", None)
         if device is None and isinstance(args[0], torch.Tensor):
@@ -220,10 +222,12 @@ def _name(node: Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _elements(args: tuple) -> bool:
-    """Whether tensors are among the elements that a tensor is made from, inside of sequences."""
+def _elements(args: tuple[Any, ...]) -> bool:
+    """Returns True if tensors are among the elements that a tensor is made from, inside of
+    sequences.
+    """
     data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data))
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data))
 
 
 def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -232,7 +236,7 @@ def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
-    """As `torch.autograd.grad`; autograd would not find its way among values that are shared."""
+    """Like `torch.autograd.grad`, which would not find its way among values that are shared."""
     if args or options.get("is_grads_batched") or options.get("allow_unused"):
         return UNKNOWN
     wanted = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
@@ -245,8 +249,10 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _has_data(value: Any) -> bool:
-    """Whether PyTorch knows the elements too, as of `torch.tensor(3)`: no geometry tells them."""
-    leaves = pytree.tree_leaves(value)
+    """Returns True if PyTorch knows the elements too, as of `torch.tensor(3)`: no geometry tells
+    them.
+    """
+    leaves = tree_leaves(value)
     return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
 
 

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from calque.tracing.core.active import has_trace
 from calque.tracing.core.patching import Patches
+from calque.upstream.torch_internals import FakeTensorMode, fake_tensor
 
 
 def _grouped_mm(
@@ -44,7 +43,7 @@ class _Quiet:
 
 
 class AbstractMode(FakeTensorMode):
-    """As FakeTensorMode, which also computes beside FakeTensors with tensors that have data.
+    """Like FakeTensorMode, but also computes with tensors that have data beside FakeTensors.
 
     >>> with AbstractMode():
     ...     torch.ones(2, 3) @ torch.ones(3, 4)
@@ -55,7 +54,11 @@ class AbstractMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         wider = _WIDER.get(func)
         if wider is not None and args[0].dtype != torch.bfloat16:

@@ -8,10 +8,10 @@ values among its arguments. Two parameters of one geometry have one abstract val
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import Node
 
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import FakeTensor
 
 
 class Uncertain(TypeError):
@@ -19,7 +19,7 @@ class Uncertain(TypeError):
 
 
 def key_of_call(node: Node, module: Any) -> Any:
-    """What determines the abstract value of a node: equal keys, equal values.
+    """Returns a key that determines the abstract value of a node: equal keys, equal values.
 
     Args:
         node: whose inputs have abstract values that are shared by identity.
@@ -60,7 +60,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
 def key_of_module(module: torch.nn.Module) -> Any:
-    """What determines what a module of torch.nn computes, but for its data.
+    """Returns a key that determines what a module of torch.nn computes, but for its data.
 
     Raises:
         TypeError: the module has an attribute that cannot be compared.
@@ -80,7 +80,7 @@ def key_of_module(module: torch.nn.Module) -> Any:
 
 
 def are_without_data_alike(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    """Whether two modules, each made by its own run, have no tensors and compute the same."""
+    """True if two modules, each made by its own run, have no tensors and compute the same."""
     if any(True for module in (a, b) for _ in (*module.parameters(), *module.buffers())):
         return False
     try:
@@ -98,7 +98,7 @@ def _attribute(value: Any) -> Any:
 
 
 def geometry(tensor: torch.Tensor) -> Any:
-    """What an abstract value tells of a tensor.
+    """Returns a tensor's geometry as an abstract value has it.
 
     Raises:
         TypeError: it is of a kind of which it has to tell more (sparse, quantized, a subclass).

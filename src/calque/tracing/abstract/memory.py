@@ -15,7 +15,7 @@ _MOST = 4096
 
 
 class Memory:
-    """What is known of calls on abstract values of one mode.
+    """The calls made on abstract values of one mode.
 
     Attributes:
         members: the abstract value of parameters and buffers, by geometry.
@@ -24,7 +24,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.mode = AbstractMode()
+        self.mode: AbstractMode = AbstractMode()
         self.members: dict[Any, torch.Tensor] = {}
         self.results: dict[Any, torch.Tensor] = {}
         self.calls: dict[Any, tuple[Any, Any]] = {}

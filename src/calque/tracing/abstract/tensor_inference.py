@@ -1,4 +1,4 @@
-"""Whether a node's value is a tensor, told from its operation alone.
+"""Tells from a node's operation alone whether its value is a tensor.
 
 Where nothing is known (a function of the user's, an operator with overloads of both kinds), the
 value is taken for an unknown Python object, which answers fewer questions.
@@ -13,6 +13,7 @@ import torch
 from torch.fx.node import Node
 
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
 
 _TENSOR_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
 _OPERATORS = frozenset(
@@ -44,8 +45,8 @@ def _takes_tensor(argument: Any) -> bool:
 def _function_gives_tensor(function: Any) -> bool:
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__name__", "")
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        overload = function if isinstance(function, torch._ops.OpOverload) else None
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        overload = function if isinstance(function, OpOverload) else None
         returns = overload._schema.returns if overload is not None else ()
         return len(returns) == 1 and str(returns[0].type) == "Tensor"
     if inspect.isbuiltin(function):
@@ -57,7 +58,7 @@ def _function_gives_tensor(function: Any) -> bool:
 
 
 def gives_tensor(node: Node, tensors: set[Node], root: Any) -> bool:
-    """Whether the value of a node is a tensor.
+    """Returns True if the value of a node is a tensor.
 
     Args:
         node: any node but an output.

@@ -38,10 +38,10 @@ def suspended() -> Iterator[None]:
 
 
 def has_trace() -> bool:
-    """Whether this thread is inside of a trace, suspended or not."""
+    """Returns True if this thread is inside of a trace, suspended or not."""
     return bool(_stack.traces)
 
 
 def is_tracing() -> bool:
-    """Whether a symbolic trace runs in this thread."""
+    """Returns True if a symbolic trace runs in this thread."""
     return current_trace() is not None

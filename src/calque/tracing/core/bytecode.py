@@ -1,4 +1,4 @@
-"""What the instruction that is running asks a value for."""
+"""Finds what the running instruction asks a value for."""
 
 import dis
 import functools
@@ -25,7 +25,7 @@ def _running(frame: FrameType) -> tuple[int, list[dis.Instruction]]:
 
 
 def unpacked_length(frame: FrameType) -> int | None:
-    """How many values `a, b = value` asks for; None when the frame does something else."""
+    """Returns how many values `a, b = value` asks for; None when the frame does something else."""
     at, instructions = _running(frame)
     step = instructions[at]
     return step.argval if step.opname == "UNPACK_SEQUENCE" else None
@@ -39,7 +39,9 @@ def _handled(code: CodeType) -> list[tuple[int, int]]:
 
 
 def is_handled(frame: FrameType | None, root: str) -> bool:
-    """Whether an exception that is raised here may be caught, before it is at the `root` file's."""
+    """Returns True if an exception that is raised here may be caught, before it is at the `root`
+    file's.
+    """
     while frame is not None and frame.f_code.co_filename != root:
         if not is_engine(frame.f_code.co_filename):
             if any(start <= frame.f_lasti < end for start, end in _handled(frame.f_code)):
@@ -49,7 +51,7 @@ def is_handled(frame: FrameType | None, root: str) -> bool:
 
 
 def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
-    """Whether the truth that is asked for is the condition of an `assert` statement.
+    """Returns True if the truth that is asked for is the condition of an `assert` statement.
 
     Args:
         bare: only of one that has no message.
@@ -72,7 +74,8 @@ _CLASSES = frozenset(("Parameter", "Buffer", "type", "__class__", "issubclass"))
 
 @functools.lru_cache(maxsize=4096)
 def asks_identity(code: CodeType) -> bool:
-    """Whether code asks with `is`, or `id`, whether two values are one; no constants, nor globals.
+    """Returns True if code asks with `is`, or `id`, whether two values are one; no constants, nor
+    globals.
 
     >>> asks_identity((lambda x, y: x is y).__code__), asks_identity((lambda x: x is len).__code__)
     (True, False)
@@ -84,7 +87,7 @@ def asks_identity(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def asks_class(code: CodeType) -> bool:
-    """Whether code may ask of what class a tensor is.
+    """Returns True if code may ask of what class a tensor is.
 
     >>> asks_class((lambda x: type(x) is int).__code__), asks_class((lambda x: x + 1).__code__)
     (True, False)
@@ -94,14 +97,15 @@ def asks_class(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def assigns(code: CodeType, name: str) -> bool:
-    """Whether code assigns an attribute of this name."""
+    """Returns True if code assigns an attribute of this name."""
     steps = dis.get_instructions(code) if name in code.co_names else ()
     return any(step.opname == "STORE_ATTR" and step.argval == name for step in steps)
 
 
 @functools.lru_cache(maxsize=4096)
 def may_find(code: CodeType, name: str) -> bool:
-    """Whether code may read an attribute, such as one that is None, before it has assigned it.
+    """Returns True if code may read an attribute, such as one that is None, before it has assigned
+    it.
 
     >>> def keeps(self, x):
     ...     self.last = x
@@ -122,7 +126,7 @@ def may_find(code: CodeType, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def may_miss(code: CodeType, name: str) -> bool:
-    """Whether code may find that there is no such attribute, and go on.
+    """Returns True if code may find that there is no such attribute, and go on.
 
     >>> def reads(self, x):
     ...     return x + self.last
@@ -137,7 +141,8 @@ def may_miss(code: CodeType, name: str) -> bool:
 
 
 def catches(code: CodeType) -> bool:
-    """Whether code names what Python raises for a missing attribute, as one that handles it does.
+    """Returns True if code names what Python raises for a missing attribute, as one that handles it
+    does.
 
     >>> catches((lambda: 1).__code__)
     False

@@ -6,7 +6,7 @@ from calque.errors import TraceError
 
 
 class SymbolicTraceError(TraceError, torch.fx.proxy.TraceError):
-    """As `calque.TraceError`; also a `torch.fx.proxy.TraceError`, so that code that catches
+    """Like `calque.TraceError`; also a `torch.fx.proxy.TraceError`, so that code that catches
     torch.fx's error (a ValueError) catches this one.
 
     >>> issubclass(SymbolicTraceError, ValueError)

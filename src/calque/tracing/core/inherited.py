@@ -5,13 +5,15 @@ being replayed; what they replay keeps its place in the program.
 """
 
 import copy
+from typing import Any
 
-import torch
 import torch.fx.traceback as fx_traceback
 from torch.fx.node import Node
-from torch.fx.proxy import _COPY_META_FIELDS
 
-_FIELDS = (*_COPY_META_FIELDS, "origin")
+from calque.upstream import torch_internals
+from calque.upstream.torch_internals import COPY_META_FIELDS, get_sequence_nr
+
+_FIELDS = (*COPY_META_FIELDS, "origin")
 
 
 def inherit(node: Node) -> None:
@@ -39,15 +41,15 @@ def inherit(node: Node) -> None:
         node.meta["autograd_backward"] = True
 
 
-def _sequence_number(current: dict, replayed: Node | None) -> int | None:
+def _sequence_number(current: dict[str, Any], replayed: Node | None) -> int | None:
     """Autograd's number of the forward operation, which pairs forward and backward nodes."""
-    keeps = fx_traceback._is_preserving_node_seq_nr()
+    keeps = torch_internals.fx_traceback._is_preserving_node_seq_nr()
     if current.get("in_grad_fn", 0) > 0:
         number = current["grad_fn_seq_nr"][-1]
     elif keeps:
         number = current.get("seq_nr")
     else:
-        number = torch.autograd._get_sequence_nr() - 1
+        number = get_sequence_nr() - 1
     if not keeps and replayed is not None:
         number = replayed.meta.get("seq_nr", number)
     return number

@@ -1,4 +1,4 @@
-"""What a node may hold as an argument, and how Python values become it.
+"""Arguments of nodes, and how Python values become them.
 
 The table goes by exact type because it is asked for every argument of every node; the rows of
 `_by_protocol` serve subclasses and everything rarer.
@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 import torch.fx
-from torch._library.opaque_object import is_opaque_value_type
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Argument, base_types, map_arg
 
 from calque.state import call_watched
+from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, is_opaque_value_type
 
 Lower = Callable[[Any, Any], Any]
 
-_OPERATORS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+_OPERATORS = (OpOverload, HigherOrderOperator)
 
 
 def lower(tracer: Any, a: Any) -> Argument:
@@ -65,11 +65,11 @@ def _itself(tracer: Any, a: Any) -> Any:
     return a
 
 
-def _tuple(tracer: Any, a: tuple) -> tuple:
+def _tuple(tracer: Any, a: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([tracer.create_arg(part) for part in a])
 
 
-def _list(tracer: Any, a: list) -> list:
+def _list(tracer: Any, a: list[Any]) -> list[Any]:
     return [tracer.create_arg(part) for part in a]
 
 
@@ -81,7 +81,7 @@ def _range(tracer: Any, a: range) -> range:
     return range(*(tracer.create_arg(part) for part in (a.start, a.stop, a.step)))
 
 
-def _dict(tracer: Any, a: dict) -> dict:
+def _dict(tracer: Any, a: dict[Any, Any]) -> dict[Any, Any]:
     lowered = {}
     for key, value in a.items():
         if not isinstance(key, str):

@@ -59,7 +59,7 @@ class NodeOrigin(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_engine(filename: str) -> bool:
-    """Whether a file belongs to what traces, rather than to what is traced."""
+    """Returns True if a file belongs to what traces, rather than to what is traced."""
     if filename.startswith((*_ENGINES, "<frozen", "<eval_with_key>")):
         return True
     return filename.startswith(_STANDARD) and not any(part in filename for part in _PACKAGES)
@@ -92,7 +92,7 @@ def origin_of_code(fields: dict[str, Any]) -> NodeOrigin:
 
 
 def origin_of(node: Node) -> NodeOrigin | None:
-    """Where a node comes from, also after a transform that keeps only what torch.fx knows of.
+    """Returns a node's origin, also after a transform that keeps only torch.fx's metadata.
 
     >>> node = torch.fx.Graph().placeholder("x")
     >>> node.stack_trace = 'File "model.py", line 12, in forward'

@@ -24,6 +24,10 @@ _REASONS = {
         "is printed or formatted; the text would show the trace, and only once",
         "Print its shape, or use repr() to look at the proxy while tracing.",
     ),
+    "repr()": (
+        "has its text read, which names the trace and not the values",
+        "Compare the tensor itself, or read the text outside.",
+    ),
     "pickle": ("is pickled", "Return it, and pickle the result."),
     "numpy": (
         "is handed to numpy, which a graph cannot hold",
@@ -75,7 +79,7 @@ def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
 
 
 def current_step() -> tuple[int, int] | None:
-    """What tells one instruction of the running program from the others."""
+    """Returns an identifier of the instruction that runs in the program."""
     frame = program_frame(2)
     return None if frame is None else (id(frame), frame.f_lasti)
 

@@ -24,7 +24,7 @@ def running(frame: FrameType) -> tuple[ast.Module, Place] | None:
 
 
 def raises(frame: FrameType) -> bool:
-    """Whether a `raise` statement runs, with the message that it makes."""
+    """Returns True if a `raise` statement runs, with the message that it makes."""
     found = running(frame)
     if found is None:
         return False
@@ -35,12 +35,12 @@ def raises(frame: FrameType) -> bool:
 
 
 def encloses(outer: Place, inner: Place) -> bool:
-    """Whether one piece of source is a part of another."""
+    """Returns True if one piece of source is a part of another."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def extent(node: ast.stmt | ast.expr) -> Place:
-    """Where a piece of syntax begins and ends."""
+    """Returns where a piece of syntax begins and ends."""
     end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
     return (node.lineno, node.col_offset), end
 

@@ -1,4 +1,4 @@
-"""What the program asks of PyTorch's settings, by functions that PyTorch shows to no mode.
+"""Questions of the program about PyTorch's settings, which no mode sees.
 
 The answer decides what is traced, and the graph may run under another setting: it checks that
 the answer is still the same, or has both ways.
@@ -57,7 +57,8 @@ def tracer_of_program(depth: int = 2) -> Any:
 
 
 def _decided(tracer: Any, question: Callable[[], bool]) -> bool:
-    """Whether gradients are on: with most programs nothing depends on it, so both ways are traced.
+    """Returns True if gradients are on: with most programs nothing depends on it, so both ways are
+    traced.
 
     It is one question, however often the program asks.
     """

@@ -7,7 +7,7 @@ from calque.state import MISSING
 
 
 def read_cell(cell: CellType) -> Any:
-    """What a variable means; MISSING while it has no value."""
+    """Returns a variable's value; MISSING while it has none."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -42,14 +42,14 @@ __all__ = [
 
 
 def is_fx_symbolic_tracing() -> bool:
-    """Whether a symbolic trace runs in this thread, and not torch.compile."""
+    """Returns True if a symbolic trace runs in this thread, and not torch.compile."""
     return is_fx_tracing() and not torch.compiler.is_compiling()
 
 
 def symbolic_trace(
     root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
 ) -> GraphModule:
-    """As `torch.fx.symbolic_trace`, with calque's tracer. `calque.symbolic_trace` is stricter:
+    """Like `torch.fx.symbolic_trace`, with calque's tracer. `calque.symbolic_trace` is stricter:
     what this records without a word and gets wrong, it gets right or refuses.
 
     Args:
@@ -66,5 +66,5 @@ def symbolic_trace(
 
 
 def __getattr__(name: str) -> object:
-    """What else the module of torch has."""
+    """Returns any other name of torch's module."""
     return getattr(_theirs, name)

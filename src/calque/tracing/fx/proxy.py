@@ -23,5 +23,5 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What else the module of torch has."""
+    """Returns any other name of torch's module."""
     return getattr(_theirs, name)

@@ -1,4 +1,4 @@
-"""What a traced graph holds beside calls.
+"""The contents of traced graphs besides calls.
 
 Choices, checks, effects, templates; and the code made of it.
 """

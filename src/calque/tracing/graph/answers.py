@@ -17,7 +17,7 @@ HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__f
 
 
 class Answer:
-    """What the program read, kept by the graph as it was."""
+    """A value that the program read, kept by the graph as it was."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -37,7 +37,7 @@ def spoken(value: Any) -> str:
 
 
 def answer_of(name: str, value: Any) -> Any:
-    """What a guard compares: a copy of the answer, or what matters about it.
+    """Returns what a guard compares: a copy of the answer, or the part of it that matters.
 
     Raises:
         NotImplementedError: it cannot be compared.
@@ -55,7 +55,7 @@ def answer_of(name: str, value: Any) -> Any:
 
 
 def same_answer(a: Any, b: Any) -> bool:
-    """Whether two answers are the same, to the bit; every nan is equal to every other.
+    """Returns True if two answers are the same, to the bit; every nan is equal to every other.
 
     >>> same_answer(float("nan"), float("nan")), same_answer(1, 1.0), same_answer([0.0], [-0.0])
     (True, False, False)
@@ -75,7 +75,7 @@ def same_answer(a: Any, b: Any) -> bool:
 
 
 def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
-    """Where two arrays are negative alike, zeros among their elements."""
+    """Returns where two arrays are negative alike, zeros among their elements."""
     if a.dtype.kind == "c":
         return _same_signs(a.real, b.real) & _same_signs(a.imag, b.imag)
     return np.signbit(a) == np.signbit(b) if a.dtype.kind == "f" else True
@@ -83,7 +83,7 @@ def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
 
 @recorded
 def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
-    """What the program reads here is what it read when it was recorded.
+    """Checks that the program reads here what it read when it was recorded.
 
     Raises:
         TraceError: it is something else, so that the program might go another way.
@@ -104,7 +104,7 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
 
 @recorded
 def number_of_parts(value: Any) -> int:
-    """How many parts a result has; a node of its own where code of a graph is traced again.
+    """Returns how many parts a result has; a node of its own where code of a graph is traced again.
 
     >>> number_of_parts((1, 2))
     2

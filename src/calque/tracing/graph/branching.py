@@ -1,4 +1,4 @@
-"""What a branch of the traced program becomes in a graph: a call of `cond`."""
+"""Branches of the traced program in a graph: calls of `cond`."""
 
 import functools
 import operator
@@ -6,26 +6,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
-from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    DropoutNd,
+    FakeTensor,
+    FakeTensorMode,
+    FunctionalTensor,
+    OpOverloadPacket,
+    get_current_dispatch_mode_stack,
+)
 
 _FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
 """Functions of torch.nn.functional that draw random numbers and are no operators."""
 
-Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple]
+Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple[Any, ...]]
 implementations: dict[str, Implementation] = {}
-"""What runs `cond` where the condition is a tensor of a device that needs a way of its own."""
+"""Functions that run `cond` on devices that need a way of their own, by the condition's device."""
 
 
 class Branch(GraphModule):
@@ -52,18 +56,18 @@ class Branch(GraphModule):
         return branch
 
     def is_random(self) -> bool:
-        """Whether the branch may draw random numbers, in the mode its modules are in."""
+        """Returns True if the branch may draw random numbers, in the mode its modules are in."""
         return any(
-            module.training if isinstance(module, _DropoutNd) else getattr(module, "draws", False)
+            module.training if isinstance(module, DropoutNd) else getattr(module, "draws", False)
             for module in self.modules()
-            if isinstance(module, (_DropoutNd, Branch))
+            if isinstance(module, (DropoutNd, Branch))
         )
 
     def __reduce__(self) -> Any:
         return _rebuilt, super().__reduce__()[:2]
 
     def is_like(self, other: "Branch") -> bool:
-        """Whether another branch does the same with the same modules and tensors."""
+        """Returns True if another branch does the same with the same modules and tensors."""
         return self.code == other.code and all(map(_is_same, self._named(), other._named()))
 
     def _named(self) -> Iterator[Any]:
@@ -75,13 +79,13 @@ class Branch(GraphModule):
         """Nothing; see the class."""
         return {} if destination is None else destination
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[Any, Any], prefix: str, *args: Any) -> None:
         for members in (self.named_parameters, self.named_buffers):
             for name, member in members():
                 state_dict.setdefault(prefix + name, member.detach())
 
 
-def _rebuilt(function: Callable[..., GraphModule], args: tuple) -> Branch:
+def _rebuilt(function: Callable[..., GraphModule], args: tuple[Any, ...]) -> Branch:
     module = function(*args)
     return Branch.of(module.graph, lambda name: operator.attrgetter(name)(module))
 
@@ -91,7 +95,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 @recorded
-def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:
+def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results of `true` or of `false`, called with the operands.
 
     As `torch.cond`, but outside of a compiler just one of the two runs, as Python would run it:
@@ -124,7 +128,7 @@ def _leave_compiler() -> None:
         TraceError: this is no torch.compile, which can run a call as Python does.
     """
     if torch.compiler.is_dynamo_compiling():
-        torch._dynamo.graph_break()
+        torch._dynamo.graph_break()  # noqa: TID251  (dynamo knows it by this name)
         return
     raise SymbolicTraceError(
         "a branch draws random numbers, and torch.cond would draw others for its gradient.\n"
@@ -142,20 +146,26 @@ def _draws(node: Node) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _may_draw(name: str) -> bool:
-    """Whether a function, a method or an operator draws random numbers, as PyTorch's tags tell."""
+    """Returns True if a function, a method or an operator draws random numbers, as PyTorch's tags
+    tell.
+    """
     packet = getattr(torch.ops.aten, name.partition(".")[0], None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, OpOverloadPacket):
         return name in _FUNCTIONS
     tags = (getattr(packet, overload).tags for overload in packet.overloads())
     return any(torch.Tag.nondeterministic_seeded in found for found in tags)
 
 
-def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple:
+def _staged(
+    condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]
+) -> tuple[Any, ...]:
     """For a compiler: PyTorch's own operator, which takes tensors and gives new ones."""
     flag = condition.reshape(()).bool()
     tensors = tuple(o for o in operands if isinstance(o, torch.Tensor))
 
-    def call(branch: Branch, members: dict[str, torch.Tensor] | None, given: Any) -> tuple:
+    def call(
+        branch: Branch, members: dict[str, torch.Tensor] | None, given: Any
+    ) -> tuple[Any, ...]:
         rest = iter(given)
         args = tuple(next(rest) if isinstance(o, torch.Tensor) else o for o in operands)
         results = branch(*args) if members is None else functional_call(branch, members, args)
@@ -177,15 +187,15 @@ def _staged(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequ
     )
 
 
-Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple]
+Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 loop_implementations: dict[str, Loop] = {}
-"""What runs `while_loop` where the carried tensors are of a device that needs a way of its own."""
+"""Functions that run `while_loop` on devices that need a way of their own."""
 
 
 @recorded
 def while_loop(
     test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
-) -> tuple:
+) -> tuple[Any, ...]:
     """The carried values after as many turns of the body as the test says.
 
     As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
@@ -223,8 +233,8 @@ def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_staged(condition: torch.Tensor) -> bool:
-    """Whether the program is looked at by a compiler, rather than run."""
-    modes = _get_current_dispatch_mode_stack()
+    """Returns True if the program is looked at by a compiler, rather than run."""
+    modes = get_current_dispatch_mode_stack()
     if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
         return True
     return isinstance(condition, (FakeTensor, FunctionalTensor))

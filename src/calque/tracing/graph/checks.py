@@ -1,4 +1,4 @@
-"""What a graph checks when it runs: the facts that its trace took for granted.
+"""Checks that a graph makes when it runs: the facts that its trace took for granted.
 
 Each of these is a node of the graph, so that it survives copies, transforms and serialization.
 """
@@ -12,6 +12,8 @@ import torch
 
 from calque.tracing.core.active import current_trace
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import assert_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,7 +81,7 @@ LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "requires_grad": lambda tensor: tensor.requires_grad,
     "is_leaf": lambda tensor: tensor.is_leaf,
 }
-"""What a program may ask of a tensor without its values."""
+"""The questions about a tensor that do not need its values."""
 
 
 @recorded
@@ -141,7 +143,7 @@ def class_name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def expect_setting(name: str, args: tuple, answer: Any) -> None:
+def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
     """`torch.name(*args)`, which the program has asked, gives what it gave then.
 
     Raises:
@@ -188,7 +190,7 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
 
 
 def parts_of(container: Any) -> Any:
-    """What `expect_container` compares of a container."""
+    """Returns the parts of a container that `expect_container` compares."""
     if isinstance(container, dict):
         if all(type(key) in (str, int, float, bool, type(None)) for key in container):
             return [*container]
@@ -207,6 +209,21 @@ def expect_distinct(names: str, *values: Any) -> None:
             f"traced with different tensors for {names}, called with one for two of them; the "
             "program asks with `is` whether two are one.\nRecord again with that, "
             "calque.record(program, x, x), or give copies."
+        )
+
+
+@recorded
+def expect_apart(given: torch.Tensor, *others: torch.Tensor) -> None:
+    """An input shares no memory with other inputs, parameters and buffers, of which one is written.
+
+    Raises:
+        TraceError: it does, so that one would change where the other is read.
+    """
+    if any(other is given or torch_c.is_alias_of(other, given) for other in others):
+        raise SymbolicTraceError(
+            "lowered with inputs apart in memory from each other, parameters and buffers, called "
+            "with two that share it; the graph writes to one of them.\n"
+            "Give copies, or use the graph that was lowered."
         )
 
 
@@ -231,7 +248,7 @@ def expect_mode(training: bool, traced: bool, path: str) -> None:
 
 
 @recorded
-def unpack(value: Any, length: int) -> tuple:
+def unpack(value: Any, length: int) -> tuple[Any, ...]:
     """The `length` parts of a value that the program unpacked into that many names.
 
     Raises:
@@ -277,7 +294,7 @@ def assign(owner: Any, name: Any, value: Any) -> None:
 
 @recorded
 def given_or(value: Any, default: torch.Tensor) -> Any:
-    """What the caller gives for a parameter whose default is a tensor; `...` where it does not."""
+    """Returns the argument for a parameter whose default is a tensor; `...` if there is none."""
     return default if value is ... else value
 
 
@@ -288,9 +305,9 @@ def fresh(constant: torch.Tensor) -> torch.Tensor:
 
 
 def assert_later(condition: torch.Tensor, truth: bool, raised: Any) -> None:
-    """As `raise_when`, as an operator, which raises a RuntimeError with the message."""
+    """Like `raise_when`, as an operator, which raises a RuntimeError with the message."""
     fine = condition.reshape(()).bool() != truth
-    torch._assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
+    assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
 
 
 @recorded
@@ -314,6 +331,6 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 CHECKS = frozenset(
     (
         *(expect_value, expect_tensor, expect_given, expect_container, expect_mode),
-        *(expect_setting, expect_distinct, raise_when),
+        *(expect_setting, expect_distinct, expect_apart, raise_when),
     )
 )

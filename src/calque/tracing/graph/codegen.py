@@ -18,12 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx.graph import CodeGen, PythonCode, _PyTreeCodeGen, inplace_methods, magic_methods
-from torch.fx.node import Node, _get_qualified_name
+from torch.fx.graph import CodeGen, PythonCode, inplace_methods, magic_methods
+from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import modes
 from calque.tracing.graph.checks import in_place
+from calque.upstream.torch_internals import (
+    HigherOrderOperator,
+    OpOverload,
+    PyTreeCodeGen,
+    get_qualified_name,
+)
 
 _ATOMS = (bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, Node)
 _NUMBERS = (int, float, complex, np.generic)
@@ -91,14 +97,14 @@ class _Writer:
         return _Code(self.source(value))
 
     def operand(self, value: Any) -> Any:
-        """As `argument`, for an operator: a sign binds less than a power does."""
+        """Like `argument`, for an operator: a sign binds less than a power does."""
         if isinstance(value, _NUMBERS):
             source = self.source(value)
             return _Code(f"({source})") if source[0] in "+-" else _Code(source)
         return self.argument(value)
 
     def owner(self, value: Any) -> Any:
-        """As `argument`, in front of a dot."""
+        """Like `argument`, in front of a dot."""
         if isinstance(value, _NUMBERS):
             return _Code(f"({self.source(value)})")
         return self.argument(value)
@@ -141,8 +147,8 @@ class _Writer:
         if isinstance(value, torch.device):
             index = "" if value.index is None else f", {value.index}"
             return f"{self.name('device', torch.device)}({value.type!r}{index})"
-        if isinstance(value, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
-            return _get_qualified_name(value)
+        if isinstance(value, (OpOverload, HigherOrderOperator)):
+            return get_qualified_name(value)
         if isinstance(value, dict):
             pairs = (f"{self.source(key)}: {self.source(part)}" for key, part in value.items())
             return "{" + ", ".join(pairs) + "}"
@@ -195,7 +201,7 @@ class _Written:
     """A node as it is printed: with other arguments."""
 
     def __init__(
-        self, node: Node, target: Any, args: tuple, kwargs: dict[str, Any], op: str = ""
+        self, node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], op: str = ""
     ) -> None:
         self._node = node
         self.op = op or node.op
@@ -302,17 +308,19 @@ class Faithful(CodeGen):
         return code
 
 
-class FaithfulPyTree(Faithful, _PyTreeCodeGen):
+class FaithfulPyTree(Faithful, PyTreeCodeGen):
     """The same for graphs whose inputs were containers."""
 
 
 def _is_hidden(name: str, value: Any) -> bool:
-    """Whether torch.fx has named one of its numbers anew because of a parameter, in vain."""
+    """True if torch.fx has named one of its numbers anew because of a parameter, in vain."""
     return isinstance(value, float) and name not in ("inf", "nan")
 
 
 def _reads_back(value: complex) -> bool:
-    """Whether the `repr` of a number is an expression that gives it, with the sign of each zero."""
+    """Returns True if the `repr` of a number is an expression that gives it, with the sign of each
+    zero.
+    """
     if not cmath.isfinite(value):
         return False
     return not isinstance(value, complex) or repr(ast.literal_eval(repr(value))) == repr(value)

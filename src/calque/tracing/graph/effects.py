@@ -1,4 +1,4 @@
-"""What a step does to tensors that others can see, and which tensors share memory."""
+"""Effects of a step on tensors that others can see, and tensors that share memory."""
 
 import functools
 import operator
@@ -11,14 +11,15 @@ from calque.tracing.graph.ir import Choice, Step, Value
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import assert_fn
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import enter_autocast, exit_autocast
 
 _HARMLESS = CHECKS | {unpack, assert_fn, torch_c.set_grad_enabled}
-_HARMLESS |= {torch.amp._enter_autocast, torch.amp._exit_autocast}
+_HARMLESS |= {enter_autocast, exit_autocast}
 _VIEWS = frozenset((operator.getitem, getattr))
 
 
 def step_has_effect(step: Step | Choice, resolve: Any) -> bool:
-    """Whether a step does more than give its value.
+    """Returns True if a step does more than give its value.
 
     Args:
         resolve: finds what a `call_module` names.
@@ -40,12 +41,12 @@ def _is_pure_module(module: torch.nn.Module) -> bool:
 
 
 def writes_to_input(module: torch.nn.Module) -> bool:
-    """Whether a module of PyTorch's is one that works in place."""
+    """Returns True if a module of PyTorch's is one that works in place."""
     return any(getattr(m, "inplace", False) for m in module.modules())
 
 
 def writes(step: Step | Choice, resolve: Any) -> bool:
-    """Whether a step may write to a tensor that came from an earlier one."""
+    """Returns True if a step may write to a tensor that came from an earlier one."""
     if isinstance(step, Choice):
         steps = (*step.true.steps, *step.false.steps)
         return any(writes(inner, resolve) for inner in steps)
@@ -58,7 +59,7 @@ def writes(step: Step | Choice, resolve: Any) -> bool:
 
 
 def may_share_memory(value: Value) -> bool:
-    """Whether a value may be a view of, or the same as, one that the step was given."""
+    """Returns True if a value may be a view of, or the same as, one that the step was given."""
     if not isinstance(value, Step):
         return True
     if value.op == "call_method":
@@ -72,7 +73,7 @@ def may_share_memory(value: Value) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def may_return_view(name: str) -> bool:
-    """Whether what a function of PyTorch gives may share memory with what it is given."""
+    """Returns True if what a function of PyTorch gives may share memory with what it is given."""
     schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     schemas = [s for s in schemas if any("Tensor" in str(a.type) for a in s.arguments)]
     written = any(a.alias_info is not None for schema in schemas for a in schema.returns)

@@ -15,7 +15,7 @@ from calque.tracing.core.origins import NodeOrigin
 
 
 class Value:
-    """What a step gives to later ones.
+    """A step's result for later steps.
 
     Attributes:
         val: the abstract value, where it is known; else None.
@@ -38,10 +38,14 @@ class Step(Value):
     def __init__(
         self, op: str, target: Any, args: Any, kwargs: Any, node: Node | None = None
     ) -> None:
-        self.op, self.target, self.args, self.kwargs, self.node = op, target, args, kwargs, node
+        self.op: str = op
+        self.target: Any = target
+        self.args: Any = args
+        self.kwargs: Any = kwargs
+        self.node: Node | None = node
         meta = node.meta if node is not None else {}
-        self.val = meta.get("val")
-        self.origin = meta.get("origin")
+        self.val: Any = meta.get("val")
+        self.origin: NodeOrigin | None = meta.get("origin")
         self.optional = False
 
 
@@ -49,8 +53,8 @@ class Result(Value):
     """A value that comes from whichever block of a choice has run."""
 
     def __init__(self, true: Value, false: Value) -> None:
-        self.val = true.val if false.val is not None else None
-        self.origin = true.origin
+        self.val: Any = true.val if false.val is not None else None
+        self.origin: NodeOrigin | None = true.origin
 
 
 @dataclass(eq=False)
@@ -112,7 +116,7 @@ def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two constants are equal, and of one type; nan is equal to itself."""
+    """Returns True if two constants are equal, and of one type; nan is equal to itself."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -125,7 +129,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two constant tensors, each of its own run, hold the same."""
+    """Returns True if two constant tensors, each of its own run, hold the same."""
     if isinstance(a, torch.nn.Parameter) or a.requires_grad or b.requires_grad:
         return False
     alike = (a.shape, a.dtype, a.device, a.layout) == (b.shape, b.dtype, b.device, b.layout)

@@ -5,7 +5,8 @@ code of a graph leaves on an error the blocks that are open. And the mode that a
 value of the run, also where the code is traced again.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +15,14 @@ from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import enter_autocast, exit_autocast
 
-_BEGINNINGS = (torch_c.is_grad_enabled, torch.amp._enter_autocast)
-_ENDS = (torch_c.set_grad_enabled, torch.amp._exit_autocast)
+_BEGINNINGS = (torch_c.is_grad_enabled, enter_autocast)
+_ENDS = (torch_c.set_grad_enabled, exit_autocast)
 
 
 def is_grad_enabled() -> Any:
-    """As `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
+    """Like `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
     now = torch_c.is_grad_enabled()
     if torch.compiler.is_dynamo_compiling():
         return now
@@ -44,17 +46,34 @@ def set_grad_enabled(enabled: Any) -> None:
         torch_c.set_grad_enabled(bool(enabled.node.meta["val"]))
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch_c.is_grad_enabled: is_grad_enabled,
     torch_c.set_grad_enabled: set_grad_enabled,
 }
-"""What the code of a graph calls for a function of PyTorch."""
+"""The functions that the code of a graph calls in place of PyTorch's."""
 
 
 def beginnings(nodes: Sequence[Node]) -> list[Node]:
     """The nodes that blocks begin with, of which the value is used by the end, the last first."""
     found = [node for node in nodes if node.target in _BEGINNINGS]
     return [n for n in reversed(found) if any(user.target in _ENDS for user in n.users)]
+
+
+def blocks_around(node: Node) -> list[Node]:
+    """The blocks of `torch.autocast` that a node is in, by the nodes that they begin with."""
+    nodes = node.graph.find_nodes(op="call_function", target=enter_autocast)
+    return [n for n in nodes if n < node and not any(user <= node for user in n.users)]
+
+
+@contextlib.contextmanager
+def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
+    """Where a run of an interpreter raises, the blocks that it is in are left."""
+    try:
+        yield
+    except BaseException:
+        blocks = [node.name for node in beginnings(list(run.module.graph.nodes))]  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+        leave({node.name: value for node, value in run.env.items()}, blocks)
+        raise
 
 
 def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -69,4 +88,4 @@ def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
         if isinstance(value, bool):
             torch_c.set_grad_enabled(value)
         elif isinstance(value, torch.autocast):
-            torch.amp._exit_autocast(value)
+            exit_autocast(value)

@@ -1,4 +1,4 @@
-"""What a graph assigns to, as a value that the graph keeps.
+"""Objects that a graph assigns to, as values that the graph keeps.
 
 It is wrapped so that a module is no submodule of the graph: its members would be the graph's.
 """
@@ -17,7 +17,7 @@ class Owner:
         self.held = held
 
     def is_like(self, other: "Owner") -> bool:
-        """Whether another one is of the same object."""
+        """Returns True if another one is of the same object."""
         return self.held is other.held
 
     def __fx_create_arg__(self, tracer: Any) -> Any:

@@ -32,7 +32,7 @@ _EFFECTS |= {manual_seed, assign, expect_answer, expect_one}
 
 @functools.lru_cache(maxsize=4096)
 def _name_mutates(name: str) -> bool:
-    """Whether PyTorch's naming says that a method or function changes its first argument."""
+    """True if PyTorch's naming says that a method or function changes its first argument."""
     if name in ("__setitem__", "__delitem__", "__set__", "backward", "set_data"):
         return True
     if name.startswith("__"):
@@ -42,11 +42,11 @@ def _name_mutates(name: str) -> bool:
             "__int__",
             "__iter__",
         )
-    return name.endswith("_") and not name.startswith("_")
+    return name.endswith("_") and not name.endswith("__")
 
 
 def has_effect(node: Node) -> bool:
-    """Whether running a node does more than give its value.
+    """Returns True if running a node does more than give its value.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -86,7 +86,7 @@ def _branch_mutates(branch: Any) -> bool:
 
 
 class TracedGraph(Graph):
-    """As `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect, and the
+    """Like `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect, and the
     code computes what the nodes say.
     """
 

@@ -72,7 +72,9 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a graph can hold a container as it is: no class is lost, and keys are strings."""
+    """Returns True if a graph can hold a container as it is: no class is lost, and keys are
+    strings.
+    """
     kind = type(value)
     if isinstance(value, dict):
         plain = kind is dict or kind.__module__ == "torch.fx.immutable_collections"
@@ -82,7 +84,9 @@ def is_plain(value: Any) -> bool:
 
 
 def is_made_by_call(value: Any) -> bool:
-    """Whether a call of its class with its fields makes such a data class, and does no more."""
+    """Returns True if a call of its class with its fields makes such a data class, and does no
+    more.
+    """
     kind, fields = type(value), dataclasses.fields(value)
     if hasattr(kind, "__post_init__") or not all(field.init for field in fields):
         return False
@@ -109,7 +113,7 @@ def made_by(kind: type, *parts: Any) -> Any:
 
 
 def asks_when_made(kind: type) -> bool:
-    """Whether a class of named tuples has a way of its own to make one.
+    """Returns True if a class of named tuples has a way of its own to make one.
 
     >>> asks_when_made(torch.nn.utils.rnn.PackedSequence), asks_when_made(Template)
     (True, False)
@@ -147,7 +151,7 @@ class Outside:
         self.value = value
 
     def is_like(self, other: "Outside") -> bool:
-        """Whether another one is of the same object."""
+        """Returns True if another one is of the same object."""
         return self.value is other.value
 
 
@@ -164,7 +168,7 @@ def one_object(value: Any) -> Any:
 
 
 class Results:
-    """What the program returns, in the form in which a graph holds it.
+    """The program's results, in the form in which a graph holds them.
 
     Args:
         tracer: whose `given` says which node an argument is, by id, and `outside` which objects

@@ -8,7 +8,8 @@ import torch
 
 @functools.lru_cache(maxsize=4096)
 def reads_training(kind: type[torch.nn.Module]) -> bool:
-    """Whether a method of the class, or of a base other than `nn.Module`, reads `.training`.
+    """Returns True if a method of the class, or of a base other than `nn.Module`, reads
+    `.training`.
 
     >>> reads_training(torch.nn.Linear), reads_training(torch.nn.Dropout)
     (False, True)

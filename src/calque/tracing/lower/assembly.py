@@ -5,13 +5,13 @@ leaves no node that is no operator. Here the inputs get back their containers an
 members their names, the result its structure, and each node its place in the program.
 """
 
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, base_types
 
@@ -22,12 +22,15 @@ from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.bindings import Inputs
+from calque.tracing.lower.asked import asked_of_inputs
+from calque.tracing.lower.bindings import Inputs, is_record, resolve
+from calque.tracing.lower.reads import Read
+from calque.tracing.lower.writes import COPY, GEOMETRY
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import FakeTensor
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
-_GEOMETRY = torch.ops.aten.as_strided_.default  # pooling of channels_last gives its result another
 
 
 class Assembly:
@@ -39,8 +42,8 @@ class Assembly:
         names: of the members.
         inputs: the example call.
         source: from each node of `found` to the node of `old` that it is part of.
-        run: of `old`, with its `result`, and the `assigned` of its nodes; the tensors in them are
-            the results of `found`, in order.
+        run: of `old`, with its `result`, the `assigned` of its nodes, and its `reads`; the tensors
+            in them are the results of `found`, in order.
         functional: whether nothing writes to a view, so that a copy would do for it.
     """
 
@@ -66,9 +69,16 @@ class Assembly:
         self._add_modes()
         for name, leaf in zip(names, leaves):
             if leaf.users:
-                self._nodes[leaf] = self._member(name, _member(old, name), leaf)
+                self._nodes[leaf] = self._member(name, resolve(old, name), leaf)
+        if functional:
+            copies = found.graph.find_nodes(op="call_function", target=COPY)
+            written = {leaves[index] for index in run.writers} | {copy.args[0] for copy in copies}
+            self._expect_apart(written, leaves[: len(names)], leaves[len(names) :])
+        guards = self._guards(run.reads)
         for node in found.graph.nodes:
             self._add(node)
+            for insert in guards.get(node, ()):
+                insert()
         self._add_output(run)
         self._graph.eliminate_dead_code()
 
@@ -82,6 +92,7 @@ class Assembly:
 
     def _add_inputs(self, leaves: list[Node]) -> None:
         rest = iter(leaves)
+        asked = asked_of_inputs(self._old.graph)
         pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
         # All placeholders come first.
         made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]
@@ -91,16 +102,23 @@ class Assembly:
                 self._graph.node_copy(check, twins.__getitem__)
         for node, (placeholder, value) in zip(made, pairs):
             node.meta["val"] = value
-            self._take(node, value, str(placeholder.target), rest)
+            self._take(node, value, str(placeholder.target), rest, asked)
         for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_distinct):
             self._graph.call_function(check.target, (check.args[0], *self._nodes.values()))
 
-    def _take(self, node: Node, value: Any, name: str, rest: Iterator[Node]) -> None:
+    def _take(
+        self,
+        node: Node,
+        value: Any,
+        name: str,
+        rest: Iterator[Node],
+        asked: dict[str, dict[str, Any]],
+    ) -> None:
         """Check an input, and find the tensors in it."""
         if isinstance(value, torch.Tensor):
             self._nodes[next(rest)] = node
             node.meta["val"] = value
-            looks = {"shape": tuple(value.shape), "dtype": value.dtype}
+            looks = {"shape": tuple(value.shape), "dtype": value.dtype, **asked.get(name, {})}
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
             looks = checks.class_name(value), checks.parts_of(value)
@@ -109,9 +127,26 @@ class Assembly:
             for key, part in items:
                 child = self._graph.call_function(operator.getitem, (node, key))
                 child.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
-                self._take(child, part, f"{name}[{key!r}]", rest)
+                self._take(child, part, f"{name}[{key!r}]", rest, asked)
+        elif is_record(value):
+            self._check(checks.expect_container, node, checks.class_name(value), None, name)
+            for field in dataclasses.fields(value):
+                child = self._graph.call_function(getattr, (node, field.name))
+                child.meta |= {k: v for k, v in node.meta.items() if k in _PLACE}
+                self._take(child, getattr(value, field.name), f"{name}.{field.name}", rest, asked)
         else:
             self._check(checks.expect_value, node, value, name)
+
+    def _expect_apart(self, written: set[Node], members: list[Node], leaves: list[Node]) -> None:
+        """Check that what is written to is nothing else that is read: writes are at the end."""
+        members = [each for each in members if each in self._nodes]
+        for place, leaf in enumerate(leaves):
+            others = [*members, *leaves[:place], *leaves[place + 1 :]]
+            if leaf not in written:  # two inputs are compared where the written one is met
+                others = [each for each in members if each in written]
+            if others:
+                nodes = (self._nodes[each] for each in others)
+                self._check(checks.expect_apart, self._nodes[leaf], *nodes)
 
     def _check(self, target: Callable[..., Any], node: Node, *args: Any) -> None:
         check = self._graph.call_function(target, (node, *args))
@@ -151,7 +186,7 @@ class Assembly:
         if node.op in ("placeholder", "output"):
             return
         if node.op == "get_attr":
-            value = _member(self._found, str(node.target))
+            value = resolve(self._found, str(node.target))
             if isinstance(value, FakeTensor):
                 raise _lost(self._source(node))
             copied = self._member(self._fresh(str(node.target)), value)
@@ -160,7 +195,7 @@ class Assembly:
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors are wrong about the strides that some kernels give.
                 copied.target = torch.ops.aten.reshape.default
-            source: Any = node.args[0] if node.target is _GEOMETRY else None
+            source: Any = node.args[0] if node.target is GEOMETRY else None
             if self._functional and source is not None and len(source.users) == 1:
                 copied.target = torch.ops.aten.as_strided.default
         self._nodes[node] = copied
@@ -176,6 +211,27 @@ class Assembly:
             if key in source.meta:  # pyright: ignore[reportOptionalMemberAccess]
                 node.meta[key] = source.meta[key]  # pyright: ignore[reportOptionalMemberAccess]
 
+    def _guards(self, reads: list[Read]) -> dict[Node, list[Callable[[], None]]]:
+        """By the node behind which they belong, what adds the guards of values."""
+        (output,) = self._found.graph.find_nodes(op="output")
+        count = sum(len(read.tensors) for read in reads)
+        copies: Any = iter(output.args[0][len(output.args[0]) - count :])
+        order = {node: index for index, node in enumerate(self._found.graph.nodes)}
+        guards: dict[Node, list[Callable[[], None]]] = {}
+        for read in reads:
+            nodes = {id(tensor): next(copies) for tensor in read.tensors}
+
+            def insert(read: Read = read, nodes: dict[int, Node] = nodes) -> None:
+                read.insert(self._graph, lambda key: self._nodes[nodes[key]], self._kept)
+
+            last = max(nodes.values(), key=order.__getitem__, default=output)
+            guards.setdefault(last, []).append(insert)
+        return guards
+
+    def _kept(self, node: Node) -> Node:
+        """A member of the graph that is no tensor."""
+        return self._member(self._fresh(str(node.target)), resolve(self._old, str(node.target)))
+
     # The result
 
     def _add_output(self, run: Any) -> None:
@@ -184,7 +240,7 @@ class Assembly:
         structure = self._structured(run.result, lambda: self._nodes[next(rest)])
         for node, value in run.assigned.items():
             owner: Any = node.args[0]
-            module = _member(self._old, str(owner.target))
+            module = resolve(self._old, str(owner.target))
             held = module if isinstance(module, Owner) else Owner(module)
             kept = self._member(self._fresh("_owner"), held)
             made = self._structured(value, lambda: self._nodes[next(rest)])
@@ -228,9 +284,3 @@ def tensors_in(result: Any) -> list[torch.Tensor]:
         parts = result.values() if isinstance(result, dict) else result
         return [tensor for part in parts for tensor in tensors_in(part)]
     return take_apart(result)[1]
-
-
-def _member(root: Any, target: str) -> Any:
-    for part in target.split("."):
-        root = getattr(root, part)
-    return root

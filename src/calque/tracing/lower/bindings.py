@@ -1,20 +1,21 @@
-"""The inputs that a graph is lowered with."""
+"""The inputs and the members that a graph is lowered with."""
 
+import copy
+import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.graph import CodeGen
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import Faithful
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import FakeTensorMode, pytree
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None), type(...))
 
@@ -29,7 +30,11 @@ class Inputs:
     """
 
     def __init__(
-        self, graph: GraphModule, args: tuple, kwargs: dict[str, Any], mode: FakeTensorMode
+        self,
+        graph: GraphModule,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        mode: FakeTensorMode,
     ) -> None:
         self.placeholders: list[Node] = graph.graph.find_nodes(op="placeholder")
         if args or kwargs:
@@ -37,26 +42,58 @@ class Inputs:
         else:
             given = [_remembered(node) for node in self.placeholders]
         self._refuse_objects(given)
-        self.values = pytree.tree_map_only(torch.Tensor, lambda t: _abstract(t, mode), given)
-        leaves = pytree.tree_leaves(self.values)
-        self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self.values: Any = _mapped(given, lambda t: _abstract(t, mode))
+        leaves = _leaves(self.values)
+        self.tensors: list[torch.Tensor] = [
+            leaf for leaf in leaves if isinstance(leaf, torch.Tensor)
+        ]
 
     def _refuse_objects(self, given: Sequence[Any]) -> None:
         for node, value in zip(self.placeholders, given, strict=True):
-            for leaf in pytree.tree_leaves(value):
+            for leaf in _leaves(value):
                 if not isinstance(leaf, _PLAIN):
                     raise SymbolicTraceError(
                         f"{node.target} is given a {type(leaf).__name__}, which cannot be lowered."
-                        "\nPass tensors and numbers, in tuples, lists and dictionaries."
+                        "\nPass tensors and numbers, in tuples, lists, dictionaries and objects of "
+                        "data classes."
                     )
 
     def filled(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The values, with other tensors in the place of theirs."""
         rest = iter(tensors)
-        return pytree.tree_map_only(torch.Tensor, lambda _: next(rest), self.values)
+        return _mapped(self.values, lambda _: next(rest))
 
 
-def _bound(graph: GraphModule, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+def is_record(value: Any) -> bool:
+    """Returns True if a value is an object of a data class, whose fields are looked into."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Returns what is in containers and in fields of data classes."""
+    found: list[Any] = []
+    for leaf in pytree.tree_leaves(value, is_leaf=is_record):
+        parts = [getattr(leaf, f.name) for f in dataclasses.fields(leaf)] if is_record(leaf) else ()
+        found += _leaves(parts) if is_record(leaf) else [leaf]
+    return found
+
+
+def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """The value with other tensors, in new containers and objects of the same classes."""
+
+    def leaf(part: Any) -> Any:
+        if not is_record(part):
+            return tensor(part) if isinstance(part, torch.Tensor) else part
+        made = copy.copy(part)
+        for field in dataclasses.fields(part):
+            new = _mapped(getattr(part, field.name), tensor)
+            object.__setattr__(made, field.name, new)  # the class may be frozen
+        return made
+
+    return pytree.tree_map(leaf, value, is_leaf=is_record)
+
+
+def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     bound = inspect.signature(graph.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     if type(graph.graph._codegen) in (CodeGen, Faithful):
@@ -65,7 +102,7 @@ def _bound(graph: GraphModule, args: tuple, kwargs: dict[str, Any]) -> list[Any]
 
 
 def _remembered(node: Node) -> Any:
-    """What the graph was traced with, as far as it says."""
+    """Returns the settings in which the graph was traced, as far as it says."""
     if "val" in node.meta:
         return node.meta["val"]
     for user in node.users:
@@ -85,3 +122,41 @@ def _abstract(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
         return made.requires_grad_(tensor.requires_grad)
+
+
+class State:
+    """The tensors that a graph refers to by name: parameters, buffers and constants.
+
+    Attributes:
+        names: one for each tensor; a tensor with two names has the first.
+        values: their abstract values.
+        aliases: every name, with the one of `names` that means the same tensor.
+    """
+
+    def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
+        self.names: list[str] = []
+        self.values: list[torch.Tensor] = []
+        self.aliases: dict[str, str] = {}
+        first: dict[int, str] = {}
+        for name, tensor in _members(graph):
+            known = first.setdefault(id(tensor), name)
+            self.aliases[name] = known
+            if known == name:
+                self.names.append(name)
+                self.values.append(mode.from_tensor(tensor, static_shapes=True))
+
+
+def _members(graph: GraphModule) -> Any:
+    yield from graph.named_parameters(remove_duplicate=False)
+    yield from graph.named_buffers(remove_duplicate=False)
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = resolve(graph, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield str(node.target), value
+
+
+def resolve(root: Any, target: str) -> Any:
+    """Returns what a dotted name means in a module."""
+    for part in target.split("."):
+        root = getattr(root, part)
+    return root

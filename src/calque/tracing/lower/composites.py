@@ -20,23 +20,25 @@ from torch import Tensor
 
 from calque.tracing.core.patching import Patches
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import VariableFunctions
 
 _local = threading.local()
 
 
 @contextlib.contextmanager
 def held(functional: bool) -> Iterator[None]:
-    """Within, this thread calls what is written here.
+    """Inside this context, this thread calls what is written here.
 
     Args:
         functional: whether operators that write are replaced.
     """
-    table = {**RECURRENT, **(RANDOM if functional else {})}
+    table = {**RECURRENT, **({**RANDOM, **NORMALIZATION} if functional else {})}
     _fills_in_order_of_memory()  # which is found out before anything is abstract
     before = getattr(_local, "table", None)
     with Patches() as patches:
         for name in table:
-            patches.hold(torch._VF, name, functools.partial(_chosen, name))
+            owner = torch if name in NORMALIZATION else VariableFunctions
+            patches.hold(owner, name, functools.partial(_chosen, name))
         _local.table = table
         try:
             yield
@@ -54,10 +56,11 @@ def _chosen(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def written_here(target: Any) -> Any:
-    """What stands for a function in a graph, or the function itself."""
+    """Returns the replacement of a function in a graph, or the function itself."""
     table = getattr(_local, "table", None) or {}
     name = getattr(target, "__name__", "")
-    known = name in table and getattr(torch_c.VariableFunctions, name, None) is target
+    owner: Any = torch.nn.functional if name in NORMALIZATION else torch_c.VariableFunctions
+    known = name in table and target in (getattr(owner, name, None), getattr(torch, name, None))
     return table[name] if known else target
 
 
@@ -132,11 +135,26 @@ def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
 
 @functools.cache
 def _fills_in_order_of_memory() -> bool:
-    """Whether this CPU does; some kernels fill a buffer, and copy it."""
+    """Returns True if this CPU does; some kernels fill a buffer, and copy it."""
     drawn = []
     for x in (torch.empty(8, 8), torch.empty(8, 8).t()):
         drawn.append(x.bernoulli_(0.5, generator=torch.Generator().manual_seed(0)))
     return torch.equal(drawn[0], drawn[1].t())
+
+
+# Normalization
+
+
+def _rms_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """PyTorch's own writes beneath its functionalization."""
+    operator = torch.ops.aten._fused_rms_norm.default
+    found = importlib.import_module("torch._decomp").get_decompositions([operator])
+    return found[operator](input, list(normalized_shape), weight, eps)[0]
+
+
+NORMALIZATION: dict[str, Callable[..., Any]] = {"rms_norm": _rms_norm}
 
 
 # Recurrent layers
@@ -159,7 +177,7 @@ def _recurrent(name: str) -> Callable[..., Any]:
 def _layers(
     name: str,
     overload: str,
-    given: tuple,
+    given: tuple[Any, ...],
     hx: Any,
     weights: Any,
     has_biases: bool,
@@ -175,7 +193,7 @@ def _layers(
     hidden = list(hx) if isinstance(hx, (tuple, list)) else [hx]
     each = len(weights) // num_layers
     result, sizes = given[0], given[1:]
-    after: list[tuple] = []
+    after: list[tuple[Any, ...]] = []
     last = (False,) if overload == "input" else ()
     for i in range(num_layers):
         if i and train and dropout:
@@ -193,7 +211,7 @@ def _layers(
 
 @contextlib.contextmanager
 def _without_mkldnn() -> Iterator[None]:
-    """As `torch.backends.mkldnn.flags(enabled=False)`, which warns of GPUs that are not there."""
+    """Like `torch.backends.mkldnn.flags(enabled=False)`, without its warning about absent GPUs."""
     before = torch_c.get_mkldnn_enabled()
     torch_c.set_mkldnn_enabled(False)
     try:

@@ -5,42 +5,43 @@ reach PyTorch's dispatcher below autograd. Parameters, buffers and constants are
 so that what the program writes to them is seen; afterwards each is a `get_attr` again.
 """
 
-import contextlib
 import copy
-import threading
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
-from torch.nn.utils import stateless
-from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
 from calque.tracing.abstract.fakes import AbstractMode
-from calque.tracing.core.active import suspended
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import AUTOGRAD, HOST, expect_answer, expect_one
+from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_one
+from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.lower import composites
+from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
-from calque.tracing.lower.bindings import Inputs
+from calque.tracing.lower.bindings import Inputs, State, resolve
+from calque.tracing.lower.overlaps import Overlaps, overlapping
+from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.unseen_writes import refuse_unseen_writes
-from calque.tracing.proxies.modules import hold_modules
-from calque.tracing.proxies.wrapping import LeafFunctions
+from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    functionalize_mutation_counter,
+    is_functional_tensor,
+    pytree,
+    reparametrize_module,
+)
 
 
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
@@ -82,7 +83,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     mode = AbstractMode()
     inputs = Inputs(graph, args, kwargs, mode)
     state = State(graph, mode)
-    replay = _Replay(graph, state)
+    replay = _Replay(graph, state, functional)
 
     def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
         count = len(state.names)
@@ -92,14 +93,16 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     table = FUNCTIONAL if functional else {}
     traced = torch.func.functionalize(run, remove="mutations") if functional else run
     try:
-        with _alone(), composites.held(functional), fx_traceback.preserve_node_meta(), _quiet():
+        with alone(), composites.held(functional), fx_traceback.preserve_node_meta(), quiet():
             found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *state.values, *inputs.tensors
             )
+            place = replay.source_in(found)
+            if functional:
+                found, place = without_writes(found, place, [*state.values, *inputs.tensors], table)
     except Exception as error:
         raise tidy(replay.located(error)) from None
-    source = replay.source_in(found)
-    built = Assembly(graph, found, state.names, inputs, source, replay, functional)
+    built = Assembly(graph, found, state.names, inputs, place, replay, functional)
     return built.module()
 
 
@@ -118,87 +121,33 @@ def _batch_norm(
 
 
 # Operators that write without saying so in their schema, or draw in another order than they ran.
-FUNCTIONAL = {
+FUNCTIONAL: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_batch_norm.default: _batch_norm,
     torch.ops.aten.bernoulli.p: composites.bernoulli,
 }
 
 
+# What functionalization knows by these names only.
+_IN_PLACE = {
+    f"{mark}i{word}{mark}": f"bitwise_{word}_"
+    for word in ("and", "or", "xor")
+    for mark in ("__", "")
+}
+_INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
 _OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
-
-_lock = threading.RLock()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """`make_fx` is for one thread at a time, and replaces names for all of them.
-
-    It puts back what it found; that must not be what a trace of ours, in another thread, has put
-    there meanwhile. So ours are there before it begins and until it ends.
-    """
-    with _lock, suspended(), Patches() as patches:
-        hold_modules(patches)
-        LeafFunctions(patches, ()).hold_registered()
-        yield
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Random numbers drawn and modes set by the replay are none of the caller's."""
-    grad = torch_c.is_grad_enabled()
-    try:
-        with torch.random.fork_rng(devices=()):
-            yield
-    finally:
-        torch_c.set_grad_enabled(grad)
-
-
-class State:
-    """The tensors that a graph refers to by name: parameters, buffers and constants.
-
-    Attributes:
-        names: one for each tensor; a tensor with two names has the first.
-        values: their abstract values.
-        aliases: every name, with the one of `names` that means the same tensor.
-    """
-
-    def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
-        self.names: list[str] = []
-        self.values: list[torch.Tensor] = []
-        self.aliases: dict[str, str] = {}
-        first: dict[int, str] = {}
-        for name, tensor in _members(graph):
-            known = first.setdefault(id(tensor), name)
-            self.aliases[name] = known
-            if known == name:
-                self.names.append(name)
-                self.values.append(mode.from_tensor(tensor, static_shapes=True))
 
 
 def _writes_to(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to, counted from anywhere."""
-    if torch._is_functional_tensor(tensor):
-        return torch._functionalize_mutation_counter(tensor)
+    """Returns how often a tensor was written to, counted from anywhere."""
+    if is_functional_tensor(tensor):
+        return functionalize_mutation_counter(tensor)
     return tensor._version
 
 
-def _members(graph: GraphModule) -> Any:
-    yield from graph.named_parameters(remove_duplicate=False)
-    yield from graph.named_buffers(remove_duplicate=False)
-    for node in graph.graph.find_nodes(op="get_attr"):
-        value = _resolve(graph, str(node.target))
-        if isinstance(value, torch.Tensor):
-            yield str(node.target), value
-
-
-def _resolve(root: Any, target: str) -> Any:
-    for part in target.split("."):
-        root = getattr(root, part)
-    return root
-
-
-def _forward(kind: type[torch.autograd.Function], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What an `autograd.Function` computes, as operators, where no gradient is asked for."""
+def _forward(
+    kind: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs the forward of an `autograd.Function` as operators, where no gradient is asked for."""
     if torch_c.is_grad_enabled():
         raise SymbolicTraceError(
             f"{kind.__name__} defines a gradient, which its operators do not have.\n"
@@ -230,15 +179,18 @@ class _Replay(torch.fx.Interpreter):
         writers: for each leaf that was written to, the node that did it last.
         result: what the graph returned, with its containers.
         assigned: the nodes that assign attributes, and what each assigns.
+        reads: the guards of values.
     """
 
-    def __init__(self, graph: GraphModule, state: State) -> None:
+    def __init__(self, graph: GraphModule, state: State, functional: bool) -> None:
         super().__init__(graph, garbage_collect_values=True)
+        self._overlaps = Overlaps() if functional else None
         self.extra_traceback = False
         self.source: dict[Node, Node] = {}
         self.writers: dict[int, Node] = {}
         self.result: Any = None
         self.assigned: dict[Node, Any] = {}
+        self.reads: list[Read] = []
         self._state = state
         self._held: dict[str, torch.Tensor] = {}
         self._given: dict[str, Any] = {}
@@ -252,20 +204,22 @@ class _Replay(torch.fx.Interpreter):
     ) -> list[torch.Tensor]:
         """The tensors among what the graph gives for `args`, with `held` for its members.
 
-        First those that it returns, then those that it assigns to attributes.
+        First those that it returns, then those that it assigns to attributes, then copies of those
+        that guards read.
         """
-        self.assigned = {}
+        self.assigned, self.reads = {}, []
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
         self._gradient = torch_c.is_grad_enabled()
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
-        with stateless._reparametrize_module(module, members):
+        with reparametrize_module(module, members), left_on_error(self):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
-        return [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
+        given = [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
+        return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:
         module: Any = self.module
@@ -277,11 +231,21 @@ class _Replay(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         """Run a node; what `make_fx` records meanwhile comes from it."""
         self._running = n
-        if _reads_elements(n):
-            raise _depends_on_values(_name_of(n.target))
+        if reads_elements(n):
+            return self._later(n) or _raise(_depends_on_values(_name_of(n.target)))
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
-        result = super().run_node(n)
+        if writes and self._overlaps is not None:
+            self._overlaps.refuse_write(n)
+        try:
+            result = super().run_node(n)
+        except DataDependentOutputException:
+            later = self._later(n)
+            if later is None:
+                raise
+            return later
+        if self._overlaps is not None:
+            self._overlaps.ran(n, result)
         if self._gradient and n.op.startswith("call") and not torch_c.is_grad_enabled():
             # The operators know of no mode; this is how no gradient gets through the block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
@@ -290,6 +254,15 @@ class _Replay(torch.fx.Interpreter):
                 self.writers[index] = n
         self._claim(n)
         return result
+
+    def _later(self, n: Node) -> Later | None:
+        """Returns a stand-in for a value that only a guard asks for; None for other values."""
+        read = read_of(n, *self.fetch_args_kwargs_from_env(n)) if is_guard(n) else None
+        if read is None:
+            return None
+        self.reads.append(read)
+        self._claim(n)
+        return Later(n)
 
     def _claim(self, n: Node) -> None:
         """Note that the nodes made since the last call come from `n`."""
@@ -303,8 +276,8 @@ class _Replay(torch.fx.Interpreter):
             made = made.prev
         self._seen = last
 
-    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple, dict]:
-        """As the generated code: a list is a new one, which the function may change."""
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
+        """Copies lists, as the generated code does: the function may change them."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), _new(kwargs)
 
@@ -314,10 +287,11 @@ class _Replay(torch.fx.Interpreter):
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A member of the graph: the tensor that stands for it in this run."""
-        return self._held[target] if target in self._held else _resolve(self.module, target)
+        return self._held[target] if target in self._held else resolve(self.module, target)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A method of a tensor."""
+        target = _IN_PLACE.get(target, target)
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
         if target in _OF_AUTOGRAD:
@@ -356,13 +330,24 @@ class _Replay(torch.fx.Interpreter):
             return None
         if target in (checks.expect_given, checks.expect_mode, checks.expect_distinct):
             return None  # which `Assembly` keeps
-        if target is expect_answer and args[2] in AUTOGRAD:
+        if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
+            raise SymbolicTraceError(
+                "the program changes a container among its arguments, which operators cannot.\n"
+                "Return the new tensor, or write into the old one."
+            )
+        if target is checks.expect_tensor:  # functional tensors say nothing of autograd
+            looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
+            args = (*args[:2], looks)
+        if target is expect_answer and (args[2] in AUTOGRAD or isinstance(args[0], Later)):
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()
         if target is torch.nn.Parameter:
             return args[0].detach()
+        name = _IN_PLACE.get(_name_of(target), "")
+        if name and args and isinstance(args[0], torch.Tensor):
+            return getattr(args[0], name)(*args[1:])
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
 
@@ -385,6 +370,8 @@ class _Replay(torch.fx.Interpreter):
         """The error, with the line of the program that it comes from."""
         if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
             error = _depends_on_values(str(error.func))
+        if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
+            error = overlapping("a call")  # of a layer, which no node of the graph shows
         if isinstance(error, UnsupportedOperatorException):
             error = SymbolicTraceError(
                 f"{error.func} has no abstract values, so that its operators cannot be found.\n"
@@ -403,10 +390,8 @@ def _depends_on_values(what: str) -> SymbolicTraceError:
     )
 
 
-def _reads_elements(node: Node) -> bool:
-    """Whether a node reads what only a real tensor has, as a guard of the graph."""
-    reads = node.op.startswith("call") and _name_of(node.target) in HOST
-    return reads and any(user.target is expect_answer for user in node.users)
+def _raise(error: Exception) -> Any:
+    raise error
 
 
 def _name_of(target: Any) -> str:

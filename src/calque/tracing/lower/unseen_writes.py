@@ -33,16 +33,16 @@ def refuse_unseen_writes(graph: Graph) -> None:
             enabled = node.args[0] is not False
             continue
         used = [n for n in node.all_input_nodes if roots.get(n, n) in unseen]
-        written = _written_by(node)
+        written = written_by(node)
         for source in used if enabled else ():
             write = unseen[roots.get(source, source)]
             has_gradient = _has_gradient(source) or write.target is setattr
             if has_gradient and source not in apart and source is not written:
                 _refuse(write, node)
         owner = node.args[0] if node.args else None
-        if isinstance(owner, Node) and (written is owner or _is_view(node)):
+        if isinstance(owner, Node) and (written is owner or is_view(node)):
             roots[node] = roots.get(owner, owner)
-            if owner in apart or _name(node) in _APART:
+            if owner in apart or name_of(node) in _APART:
                 apart.add(node)
         is_seen = enabled and written not in apart and node.target is not setattr
         if isinstance(written, Node) and not is_seen:
@@ -54,7 +54,7 @@ def refuse_unseen_writes(graph: Graph) -> None:
                 unseen.setdefault(root, node)
 
 
-def _written_by(node: Node) -> Node | None:
+def written_by(node: Node) -> Node | None:
     """The node whose value a node writes to."""
     if not node.op.startswith("call") or node.op == "call_module" or not has_effect(node):
         return None
@@ -62,15 +62,17 @@ def _written_by(node: Node) -> Node | None:
     return target if isinstance(target, Node) and _is_tensor(target) else None
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
+    """Returns True if what a node gives may share memory with its first argument."""
     if node.op == "call_method":
         return may_return_view(str(node.target))
     if node.op != "call_function":
         return False
-    return node.target is getattr or may_return_view(_name(node).strip("_"))
+    return node.target is getattr or may_return_view(name_of(node).strip("_"))
 
 
-def _name(node: Node) -> str:
+def name_of(node: Node) -> str:
+    """The name of the function, method or attribute that a node is."""
     if node.target is getattr:
         return str(node.args[1])
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -93,7 +95,7 @@ def _has_gradient(node: Node) -> bool:
 def _refuse(write: Node, use: Node) -> None:
     place = write.meta.get("origin")
     raise SymbolicTraceError(
-        f"{f'{place}: ' if place is not None else ''}{_name(write)} writes to a tensor where "
+        f"{f'{place}: ' if place is not None else ''}{name_of(write)} writes to a tensor where "
         "autograd does not see it, and the tensor is used afterwards; operators have no gradient "
         "that leaves a write out.\nWrite x = x + (new - x).detach(), or lower within "
         "torch.no_grad() for a graph that is not differentiated."

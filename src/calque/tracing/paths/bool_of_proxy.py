@@ -1,4 +1,4 @@
-"""What `if proxy:` does, when every way through the program is followed."""
+"""`if proxy:`, when every path through the program is followed."""
 
 import textwrap
 from typing import Any

@@ -20,7 +20,7 @@ _limit = contextvars.ContextVar("limit", default=64)
 
 @contextmanager
 def max_paths(limit: int) -> Iterator[None]:
-    """How many ways through a program `calque.trace` follows, inside the block; otherwise 64.
+    """A context that sets how many paths through a program `calque.trace` follows; 64 by default.
 
     >>> import calque
     >>> with calque.tracing.max_paths(1):
@@ -92,7 +92,7 @@ class Path:
 
 
 def has_effect_on_values(node: Node) -> bool:
-    """As `has_effect`; where that cannot be told before the graph is complete, yes."""
+    """Like `has_effect`; True where that cannot be told before the graph is complete."""
     return node.op == "call_module" or has_effect(node)
 
 

@@ -42,7 +42,9 @@ def _statement(frame: FrameType) -> ast.While | None:
 
 
 def _asks(loop: ast.While, place: Place) -> bool:
-    """Whether what stands there is the condition, or the jump that Python gives the whole loop."""
+    """Returns True if what stands there is the condition, or the jump that Python gives the whole
+    loop.
+    """
     return encloses(extent(loop.test), place) or place == extent(loop)
 
 

@@ -14,13 +14,13 @@ import torch.fx.traceback as fx_traceback
 from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node, Target
 from torch.fx.operator_schemas import check_for_mutable_operation
-from torch.utils._traceback import CapturedTraceback
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.inherited import inherit
 from calque.tracing.core.node_arguments import lower
 from calque.tracing.core.origins import is_engine, origin_here, origin_of_code
 from calque.tracing.core.scope import Scope
+from calque.upstream.torch_internals import CapturedTraceback
 
 
 class TracerBase:
@@ -143,20 +143,20 @@ class TracerBase:
         return lower(self, a)
 
     def to_bool(self, obj: Any) -> bool:
-        """What `if proxy:` does. A tracer that knows more may return an answer."""
+        """Decides `if proxy:`. A tracer that knows more may return an answer."""
         raise SymbolicTraceError(
             "symbolically traced variables cannot be used as inputs to control flow"
         )
 
-    def iter(self, obj: Any) -> Iterator:
-        """What `for part in proxy:` does. A tracer that knows the length may return an iterator."""
+    def iter(self, obj: Any) -> Iterator[Any]:
+        """Decides `for part in proxy:`. A tracer that knows the length may return an iterator."""
         raise SymbolicTraceError(
             "Proxy object cannot be iterated: its length is not known while tracing. It is "
             "iterated when it is used in a loop, or as a *args or **kwargs function argument."
         )
 
     def keys(self, obj: Any) -> Any:
-        """What `proxy.keys()` does, and so `f(**proxy)`: by default a call that is recorded."""
+        """Decides `proxy.keys()`, and so `f(**proxy)`: by default a call that is recorded."""
         return self.create_proxy("call_method", "keys", (obj,), {})
 
 
@@ -171,6 +171,6 @@ class GraphAppendingTracer(TracerBase):
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.graph = graph
-        self.scope = Scope("", None)
-        self.module_stack = OrderedDict()
-        self.node_name_to_scope = {}
+        self.scope: Scope = Scope("", None)
+        self.module_stack: OrderedDict[str, tuple[str, Any]] = OrderedDict()
+        self.node_name_to_scope: dict[str, tuple[str, Any]] = {}

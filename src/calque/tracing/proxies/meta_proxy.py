@@ -18,7 +18,11 @@ class MetaProxy(Proxy):
 
     @classmethod
     def __torch_function__(
-        cls, orig_method: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        cls,
+        orig_method: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         first = next((arg for arg in args if isinstance(arg, MetaProxy)), None)

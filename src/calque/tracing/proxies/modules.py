@@ -18,7 +18,7 @@ from calque.tracing.proxies.wrapping import LeafFunctions
 
 
 class ModuleHooks:
-    """What happens in one trace when a module is called or an attribute of it is read.
+    """Follows calls of modules and reads of their attributes in one trace.
 
     Args:
         tracer: decides, by its `call_module` and `getattr`.
@@ -35,7 +35,11 @@ class ModuleHooks:
 
     @unwatched
     def call(
-        self, original: Callable[..., Any], module: torch.nn.Module, args: tuple, kwargs: dict
+        self,
+        original: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """A module is called."""
         forward = getattr(module, "forward", module)
@@ -54,7 +58,7 @@ def hold_modules(patches: Patches) -> None:
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
     patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
     patches.hold(torch.nn.Module, "__init__", _traced_init)
-    # Whether they still have their weights, recurrent layers ask by identity.
+    # Recurrent layers ask by identity if they still have their weights.
     patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
 
 
@@ -138,5 +142,5 @@ class Scripted(torch.nn.Module):
         self.program = program
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the program gives."""
+        """Calls the program."""
         return self.program(*args, **kwargs)

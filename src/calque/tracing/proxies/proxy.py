@@ -16,18 +16,18 @@ import torch
 import torch.fx
 from torch.fx.graph import magic_methods, reflectable_magic_methods
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from calque.state import call_watched, unwatched
 from calque.tracing.core.bytecode import is_assertion, unpacked_length
 from calque.tracing.proxies.appending import GraphAppendingTracer, TracerBase
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import HigherOrderOperator, pytree, tree_leaves
 
 _log = logging.getLogger(__name__)
 
 
 def assert_fn(x: object) -> None:
-    """What an `assert` on a proxy becomes in the graph.
+    """Adds the node of an `assert` on a proxy.
 
     Raises:
         AssertionError: `x` is false when the graph runs.
@@ -115,7 +115,11 @@ class Proxy(torch.fx.Proxy):
 
     @classmethod
     def __torch_function__(
-        cls, orig_method: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        cls,
+        orig_method: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         return record_call(tracer_of(orig_method, args, kwargs), orig_method, args, kwargs)
@@ -133,15 +137,17 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, slice):
             yield from proxies_in((value.start, value.stop, value.step))
         elif type(value) in pytree.SUPPORTED_NODES:
-            yield from proxies_in(call_watched(pytree.tree_leaves, value))
+            yield from proxies_in(call_watched(tree_leaves, value))
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
-    """Whether there is a proxy among the values; `any` would ask the proxies for their truth."""
+    """Returns True if there is a proxy among the values; `any` would ask the proxies for their
+    truth.
+    """
     return next(proxies_in(values), None) is not None
 
 
-def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
+def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracerBase:
     """The one tracer of all proxies among the arguments.
 
     Raises:
@@ -157,7 +163,9 @@ def tracer_of(function: object, args: tuple, kwargs: dict) -> TracerBase:
 
 
 @unwatched
-def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) -> Any:
+def record_call(
+    tracer: TracerBase, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The node for a call that PyTorch hands over: a method, a property or a function."""
     if isinstance(function, torch_c.ScriptMethod):
         owner = function.owner
@@ -165,8 +173,8 @@ def record_call(tracer: TracerBase, function: Any, args: tuple, kwargs: dict) ->
     is_method = getattr(torch.Tensor, function.__name__, None) is function  # `new_ones`, too
     if is_method or torch.overrides.is_tensor_method_or_property(function):
         return tracer.create_proxy("call_method", function.__name__, args, kwargs)
-    if isinstance(function, torch._ops.HigherOrderOperator):
-        callback = next(filter(_is_python_callable, pytree.tree_leaves((args, kwargs))), None)
+    if isinstance(function, HigherOrderOperator):
+        callback = next(filter(_is_python_callable, tree_leaves((args, kwargs))), None)
         if callback is not None:
             raise RuntimeError(
                 f"Unable to symbolically trace the HigherOrderOperator {function._name} because it "
@@ -193,7 +201,7 @@ class Attribute(Proxy):
     def __init__(self, root: Proxy, attr: str) -> None:
         self.root = root
         self.attr = attr
-        self.tracer = root.tracer
+        self.tracer: TracerBase = root.tracer
         self._node: Node | None = None
 
     @property

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any, TypeVar
 
-from torch.fx import _symbolic_trace as _torch
-from torch.fx.node import _get_qualified_name
-
 from calque.tracing.core.patching import Patches
 from calque.tracing.proxies.proxy import proxies_in
+from calque.upstream.torch_internals import fx_symbolic_trace, get_qualified_name
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
 
@@ -50,13 +48,13 @@ def wrap(fn_or_name: F) -> F:
     caller = frame.f_back if frame else None
     if caller is None or caller.f_code.co_name != "<module>":
         raise NotImplementedError("wrap must be called at the top level of a module")
-    _torch._wrapped_fns_to_patch[(id(caller.f_globals), name)] = caller.f_globals
+    fx_symbolic_trace._wrapped_fns_to_patch[(id(caller.f_globals), name)] = caller.f_globals
     return fn_or_name  # pyright: ignore[reportReturnType]
 
 
 def registered_identities() -> set[int]:
     """The ids of the functions that are registered, to find them under names of other modules."""
-    registered = list(_torch._wrapped_fns_to_patch.items())
+    registered = list(fx_symbolic_trace._wrapped_fns_to_patch.items())
     functions = (unpatched(names.get(name)) for (_, name), names in registered)
     return {id(function) for function in functions if isinstance(function, FunctionType)}
 
@@ -72,7 +70,7 @@ def nameable(function: Callable[..., Any]) -> Callable[..., Any]:
     name = getattr(function, "__name__", None)
     if name is not None and not home.startswith("torch"):
         return function
-    if name is not None and _found(_get_qualified_name(function)) is function:
+    if name is not None and _found(get_qualified_name(function)) is function:
         return function
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -131,18 +129,18 @@ class LeafFunctions:
         self._visited: set[int] = set()
 
     def hold_registered(self) -> None:
-        """Those that `wrap` has registered, under the names they were registered by."""
-        for (_, name), names in list(_torch._wrapped_fns_to_patch.items()):
+        """Replaces the functions that `wrap` has registered, under their registered names."""
+        for (_, name), names in list(fx_symbolic_trace._wrapped_fns_to_patch.items()):
             builtin = getattr(builtins, name, None)
             function = names.get(name, builtin)
             if function is None:
                 raise KeyError(name)
             self._patches.hold(names, name, leaf_function, builtin)
-        for cls, name in _torch._wrapped_methods_to_patch:
+        for cls, name in fx_symbolic_trace._wrapped_methods_to_patch:
             self._patches.hold(cls, name, _leaf_method, getattr(cls, name))
 
     def hold_in(self, names: dict[str, Any]) -> None:
-        """Those among the globals of a module that are leaves by identity."""
+        """Replaces those globals of a module that are leaves by identity."""
         if id(names) in self._visited:
             return
         self._visited.add(id(names))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from calque.errors import tidy
 from calque.state import MISSING
@@ -23,16 +22,17 @@ from calque.tracing.core.patching import Patches
 from calque.tracing.graph import checks
 from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
-from calque.tracing.record.ends import given_to, mapped, result_of
+from calque.tracing.record.ends import given_to, mapped, place_of, result_of
 from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
-from calque.tracing.record.recording import Recording, Tape
+from calque.tracing.record.recording import RAISED, Recording, Tape
 from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
 from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.watching import Watch
+from calque.upstream.torch_internals import tree_leaves
 
 
 def record(
@@ -85,7 +85,7 @@ def record(
 
 def run_once(
     program: Any,
-    args: tuple,
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     strict: bool,
     keeper: Keeper,
@@ -106,7 +106,7 @@ def run_once(
     recorder.local.is_main = True
     tape = Tape(root, method, _name(function), function, recorder)
     recording = Recording(tape, recorder)
-    _give(tape, recorder, args, kwargs)
+    bound = _give(tape, recorder, args, kwargs)
     call = program if isinstance(program, torch.nn.Module | types.MethodType) else function
     try:
         with new_objects_apart() as can_tell, Patches() as patches:
@@ -117,11 +117,13 @@ def run_once(
             if recorder.refusal is not None:
                 raise recorder.refusal  # the program has caught it
             recorder.ended = True
-            _end(tape, recorder, watch, result, can_tell())
+            _end(tape, recorder, watch, result, can_tell(), bound)
         recording.result = result
         keeper.check_seen()
     except Exception as error:
-        error.recording = recording  # type: ignore[attr-defined]
+        recorder.problems.append(f"{RAISED} {type(error).__name__}, and did not end")
+        with contextlib.suppress(Exception):  # a class of its own may refuse attributes
+            error.recording = recording  # type: ignore[attr-defined]
         tidy(error)
         raise
     finally:
@@ -153,13 +155,15 @@ def _name(function: Any) -> str:
     return name if name.isidentifier() else "Recorded"
 
 
-def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -> None:
+def _give(
+    tape: Tape, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     first = (tape.root,) if isinstance(tape.root, torch.nn.Module) else ()
     bound = dict(tape.signature.bind(*first, *args, **kwargs).arguments)
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
-    tensors = [leaf for leaf in pytree.tree_leaves(bound) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves(bound) if isinstance(leaf, torch.Tensor)]
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_nested:
             kind = "nested tensor" if tensor.is_nested else f"tensor of layout {tensor.layout}"
@@ -176,9 +180,17 @@ def _give(tape: Tape, recorder: Recorder, args: tuple, kwargs: dict[str, Any]) -
                 recorder.problems.append(
                     f"{name}, a tensor of the module's, is an argument as well"
                 )
+    return bound
 
 
-def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bool) -> None:
+def _end(
+    tape: Tape,
+    recorder: Recorder,
+    watch: Watch,
+    result: Any,
+    can_tell: bool,
+    bound: dict[str, Any],
+) -> None:
     """Look at what the program has left, and give the recording its result."""
     recorder.end()
     tape.result = result_of(recorder, result)
@@ -191,13 +203,17 @@ def _end(tape: Tape, recorder: Recorder, watch: Watch, result: Any, can_tell: bo
     for change in changes:
         key = change.key
         owner = owners.get(key[0])
-        if (id(owner), key[1]) in assigned:
-            continue
+        if (id(owner), key[1]) in assigned or isinstance(change.after, torch.ScriptMethod):
+            continue  # a module of TorchScript keeps the methods that it has looked up
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
         value = _computed(change.after, recorder)
-        place = owner if owner is not None else held_in(change)
+        place: Any = owner if owner is not None else held_in(change)
+        given = place_of(place, bound) if isinstance(place, dict) else None
+        if value is not None and given is not None:
+            tape.assignments.append((given, key[1], value))
+            continue
         if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
                 f"{change.place}{change.name} {change.what}; a graph computes tensors, and would "
@@ -226,7 +242,9 @@ def _computed(given: Any, recorder: Recorder) -> Any:
 
 
 def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
-    """Whether the program may have looked at what it has then replaced, or whether it is there."""
+    """Returns True if the program may have looked at what it has then replaced, or whether it is
+    there.
+    """
     if _is_tensor(change.before):
         return id(change.before) in recorder.arguments.outside
     name, may = change.key[1], may_miss if change.before is MISSING else may_find

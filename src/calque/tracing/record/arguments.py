@@ -9,6 +9,7 @@ import torch
 
 from calque.state import ATOMIC
 from calque.tracing.graph.templates import asks_when_made
+from calque.tracing.record.values import Value
 from calque.tracing.tracer.constants import is_constant
 
 _PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout)) - {slice}
@@ -31,7 +32,7 @@ class Arguments:
         self._shared: list[tuple[torch.Tensor, torch.Tensor, int, Any]] = []
 
     def of(self, given: Any) -> Any:
-        """What a recording keeps of an argument or a result."""
+        """Returns a recording's form of an argument or a result."""
         kind = type(given)
         if kind in _PLAIN:
             return given
@@ -53,12 +54,12 @@ class Arguments:
             return kind([self.of(part) for part in given])
         return self._object(given)
 
-    def tuple_of(self, given: tuple) -> tuple:
-        """As `of`, of positional arguments."""
+    def tuple_of(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Like `of`, for positional arguments."""
         return tuple([self.of(part) for part in given])
 
     def dict_of(self, given: dict[Any, Any]) -> dict[Any, Any]:
-        """As `of`, of keyword arguments."""
+        """Like `of`, for keyword arguments."""
         return {key: self.of(part) for key, part in given.items()}
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
@@ -87,7 +88,7 @@ class Arguments:
                 self._recorder.refuse(f"a {kind} with tensors of the run inside goes to PyTorch")
 
     def _hides(self, thing: Any, depth: int) -> bool:
-        """Whether an object holds a tensor that is a value of the run."""
+        """Returns True if an object holds a tensor that is a value of the run."""
         if isinstance(thing, torch.Tensor):
             return self._recorder.values.of(thing) is not None
         if depth == 0 or type(thing) in _PLAIN or isinstance(thing, (type, torch.nn.Module)):
@@ -121,12 +122,15 @@ class Arguments:
     def made_of_data(self, tensor: torch.Tensor) -> None:
         """The program has made a tensor from numbers or an array; each run makes a new one."""
         self.shared_with_python(tensor, None)
-        self._recorder.note_made(tensor, tensor.detach().clone())
+        with self._recorder.apart():
+            constant = tensor.detach().clone()
+        self._recorder.note_made(tensor, constant)
 
     def shared_with_python(self, tensor: torch.Tensor, call: Any) -> None:
         """Python can write to the tensor by other means than PyTorch's; see whether it does."""
         place = call.place if call is not None else self._recorder.place()
-        self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
+        with self._recorder.apart():
+            self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
 
     def written_by_python(self) -> list[Any]:
         """The lines where a tensor was handed to Python, which has written to it."""
@@ -168,8 +172,26 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
+def takes_data(call: Any) -> bool:
+    """Returns True if a call may give a tensor in the memory of an array, which no graph may write
+    to.
+
+    >>> import numpy as np
+    >>> from calque.tracing.record.events import Call
+    >>> array, numbers = np.ones(2), [1.0, 1.0]
+    >>> [takes_data(Call(torch.as_tensor, (data,), {}, None, None)) for data in (array, numbers)]
+    [True, False]
+    """
+    named = {"as_tensor": "data", "asarray": "obj"}.get(call.name)
+    if named is None or not (call.args or named in call.kwargs):
+        return False
+    data = call.args[0] if call.args else call.kwargs[named]
+    numbers = (bool, int, float, complex, list, tuple, Value, torch.Tensor)
+    return not isinstance(data, numbers)
+
+
 def holds_tensors(result: Any) -> bool:
-    """Whether there are tensors in what a function of PyTorch gave."""
+    """Returns True if there are tensors in what a function of PyTorch gave."""
     if type(result) in ATOMIC:
         return False
     if isinstance(result, torch.Tensor):

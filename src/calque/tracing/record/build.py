@@ -1,19 +1,17 @@
 """The graph of a recording: its events, at the depth that is asked for, as nodes."""
 
+import contextlib
 import functools
 import operator
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
-from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
@@ -29,33 +27,18 @@ from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
-from calque.tracing.record.ends import Made, Rebuilt, mapped, paired
+from calque.tracing.record.ends import Given, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.keeping import Keeper, edited
+from calque.tracing.record.known import Known
 from calque.tracing.record.leaving import collapsible, refuse_lost_hooks
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
 from calque.tracing.tracer.naming import NamingTracer
-
-
-class _Known(AbstractValues):
-    """Abstract values of tensors that may be gone."""
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else super().of(tensor)
-
-    def like(self, value: Value) -> torch.Tensor | None:
-        """The abstract value of what a tensor of the run looked like."""
-        looks = value.looks
-        if looks is None or len(looks.stride) != len(looks.shape):
-            return None
-        meta = torch.empty_strided(looks.shape, looks.stride, dtype=looks.dtype, device="meta")
-        made = FakeTensor(self.mode, meta, looks.device)
-        may = looks.dtype.is_floating_point or looks.dtype.is_complex
-        made.requires_grad = looks.requires_grad and may
-        return made
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import make_graph_module
 
 
 class Builder(NamingTracer):
@@ -63,9 +46,12 @@ class Builder(NamingTracer):
 
     Args:
         tape: the recording (`Tape`).
-        is_leaf: says of a module and its path whether a call of it is one node.
+        is_leaf: says of a call of a module whether it is one node.
         keeper: edits what some calls give.
         whole: whether the program itself may be such a module.
+
+    Attributes:
+        modules: the calls of modules that are one node, by its name.
     """
 
     graph_type: type[Graph] = TracedGraph
@@ -75,28 +61,30 @@ class Builder(NamingTracer):
     def __init__(
         self,
         tape: Any,
-        is_leaf: Callable[[torch.nn.Module, str], bool],
+        is_leaf: Callable[[ModuleCall], bool],
         keeper: Keeper,
         whole: bool = False,
     ) -> None:
         super().__init__()
         self._whole = whole
+        self.modules: dict[str, ModuleCall] = {}
         self._keeper = keeper
         self._taken: list[tuple[Node, str, Value]] = []
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
         self._parts: list[Node] = []
+        self._made: dict[str, Any] = {}
         self._origin: NodeOrigin | None = None
-        self.traced_func_name = tape.method
-        self.assumed = Assumptions()
+        self.traced_func_name: str = tape.method
+        self.assumed: Assumptions = Assumptions()
         self.assumed.update(tape.assumed)
         self.examples: Any = ((), {})
         self.given: dict[str, Any] = {}
-        self.deferred: list[tuple[Any, tuple]] = []
+        self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[Any] = []
         self.nodes_of: dict[int, Any] = {}
-        self.abstract = _Known(self.resolve)
+        self.abstract: Known = Known(self.resolve)
 
     def build(self) -> GraphModule:
         """The graph module, which shares the parameters of the program."""
@@ -116,14 +104,17 @@ class Builder(NamingTracer):
             if not node.users:
                 self.graph.erase_node(node)
         self.assumed.insert_checks(self.graph)
+        for node in self.graph.nodes:
+            if self._origin is not None:
+                node.meta.setdefault("origin", self._origin)
         name = type(tape.root).__name__ if is_module else tape.name
-        self.submodule_paths = None
-        return _make_graph_module(home(self), self.graph, name)
+        self.submodule_paths: dict[torch.nn.Module, str] | None = None
+        return make_graph_module(home(self), self.graph, name)
 
     # Nodes
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """As `TracerBase.create_node`, at the line of the event."""
+        """Like `TracerBase.create_node`, at the line of the event."""
         node = super().create_node(*args, **kwargs)
         if node.op == "get_attr" and "val" not in node.meta:
             value = self.resolve(str(node.target))
@@ -137,7 +128,7 @@ class Builder(NamingTracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """As `Tracer.create_arg`; values are the nodes that give them."""
+        """Like `Tracer.create_arg`; values become the nodes that give them."""
         if type(a) is Value:
             return self._env[a]
         if isinstance(a, Node):
@@ -150,7 +141,7 @@ class Builder(NamingTracer):
             return self.create_node("get_attr", name, (), {})
 
     def tensor_proxy(self, node: Node) -> torch.fx.Proxy:
-        """What stands for a tensor among the inputs."""
+        """Returns the proxy of a tensor among the inputs."""
         return torch.fx.Proxy(node)
 
     def _define(self, template: Any, node: Node) -> None:
@@ -162,7 +153,7 @@ class Builder(NamingTracer):
             return
         if not values_in(template):
             return
-        if isinstance(template, tuple) and _is_of_values(template):
+        if _is_of_values(template):
             node.meta["val"] = mapped(template, self._abstract)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:
@@ -180,6 +171,7 @@ class Builder(NamingTracer):
         for name in tape.names:
             made = make_placeholder(self, name, tape.signature)
             bare = name.lstrip("*")
+            self._made[bare] = made
             if bare in tape.arguments:
                 self._placeholders()[-1].meta.setdefault("val", abstract[bare])
                 paired(tape.arguments[bare], made, functools.partial(self._take, bare))
@@ -251,6 +243,12 @@ class Builder(NamingTracer):
 
     def _add_assignments(self) -> None:
         for module, name, value in self._tape.assignments:
+            if isinstance(module, Given):
+                container = self.nodes_of[id(module.found_in(self._made))][0]
+                change = setattr if module.is_object else operator.setitem
+                made = container, name, self.create_arg(value)
+                self.create_node("call_function", change, made, {})
+                continue
             if module is self.root or isinstance(module, dict):
                 owner: Any = self.create_arg(Owner(module))
             else:
@@ -278,7 +276,8 @@ class Builder(NamingTracer):
                 self._edit(event.call.path, event.call, self._known_at[event.call])
             else:
                 known = len(self._env)
-                self._add_call(event)
+                with self._grad_mode(event.grad):
+                    self._add_call(event)
                 if self._keeper.sees_functions:
                     path = event.module.path if event.module is not None else ""
                     self._edit(f"{path}:{event.name}", event, known)
@@ -295,7 +294,7 @@ class Builder(NamingTracer):
         while call is not None:
             chain.append(call)
             call = call.parent
-        self.module_stack = OrderedDict()
+        self.module_stack: OrderedDict[str, tuple[str, Any]] = OrderedDict()
         for each in reversed(chain):
             if each.module is not self.root:
                 key = f"{each.path}@{each.number}" if each.number else each.path
@@ -312,10 +311,23 @@ class Builder(NamingTracer):
             self.keep(path, self.root)
         else:
             path = self.path_of_module(call.module)
-        node = self.create_node(
-            "call_module", path, self.create_arg(call.args), self.create_arg(call.kwargs)
-        )
+        with self._grad_mode(call.grad):
+            node = self.create_node(
+                "call_module", path, self.create_arg(call.args), self.create_arg(call.kwargs)
+            )
+        self.modules[node.name] = call
         self._define(call.result, node)
+
+    @contextlib.contextmanager
+    def _grad_mode(self, enabled: bool | None) -> Iterator[None]:
+        """A context in which nodes run in another thread's mode; None leaves it as it is."""
+        if enabled is None:
+            yield
+            return
+        before = self.create_node("call_function", torch_c.is_grad_enabled, (), {})
+        self.create_node("call_function", torch_c.set_grad_enabled, (enabled,), {})
+        yield
+        self.create_node("call_function", torch_c.set_grad_enabled, (before,), {})
 
     def _add_call(self, call: Call) -> None:
         self._enter_module(call.module)
@@ -366,9 +378,11 @@ class Builder(NamingTracer):
 
 
 def _is_of_values(template: Any) -> bool:
-    """Whether there is nothing but tensors and None in a result, in tuples."""
-    if isinstance(template, tuple):
+    """Returns True if there is nothing but tensors and None in a result, in containers."""
+    if isinstance(template, (tuple, list)):
         return all(map(_is_of_values, template))
+    if isinstance(template, dict):
+        return all(map(_is_of_values, template.values()))
     return template is None or type(template) is Value
 
 

@@ -15,21 +15,37 @@ _GENERATED = "<eval_with_key>"
 
 
 class RecordedContexts(Contexts):
-    """As `Contexts`, of a program that runs for real."""
+    """Like `Contexts`, for a program that runs for real."""
 
     repeats = True
 
-    def set_grad(self, enabled: bool) -> None:
-        """As `Contexts.set_grad`; a graph within the program restores the mode that it has found.
+    def __init__(self, tracer: Any) -> None:
+        super().__init__(tracer)
+        self._grad = torch_c.is_grad_enabled()
 
-        Which one that is, is a number by then: so it is checked that it is the same.
+    def set_grad(self, enabled: bool) -> None:
+        """Like `Contexts.set_grad`; a graph within the program restores the mode that it has found.
+
+        Which one that is, is a number by then: so it is checked that it is the same. Of another
+        thread than the program's own, the calls know the mode (`grad_beside`).
         """
+        if not self._tracer.local.is_main:
+            with torch_c.DisableTorchFunction():
+                return torch_c.set_grad_enabled(enabled)
+        self._grad = enabled
         if not self.are_open() and _is_in_graph():
             now = torch_c.is_grad_enabled()
             self._tracer.assumed.settings.setdefault(("is_grad_enabled", ()), now)
         super().set_grad(enabled)
 
-    def apply(self, application: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def grad_beside(self) -> bool | None:
+        """The mode of a thread beside the program's own, where it is another one there."""
+        now = None if self._tracer.local.is_main else torch_c.is_grad_enabled()
+        return None if now is self._grad else now
+
+    def apply(
+        self, application: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Record that an `autograd.Function` is applied: what its forward does is its own."""
         return self._tracer.run(application, args, kwargs)
 
@@ -38,10 +54,14 @@ class RecordedContexts(Contexts):
         return self._tracer.run(make, (data, requires_grad), {}, torch.nn.Parameter)
 
     def change_default_dtype(self) -> None:
-        """As `Contexts.change_default_dtype`."""
+        """Like `Contexts.change_default_dtype`."""
         self._tracer.refuse(
             "the default dtype is changed in the program; say dtype= where tensors are made"
         )
+
+    def enter_dispatch_mode(self, mode: Any) -> None:
+        """Like `Contexts.enter_dispatch_mode`."""
+        self._tracer.refuse(f"{type(mode).__name__} is a dispatch mode, which no graph enters")
 
     def enter_inference_mode(self) -> None:
         """A `torch.inference_mode` block, which no graph can repeat."""
@@ -49,7 +69,7 @@ class RecordedContexts(Contexts):
 
 
 def _is_in_graph() -> bool:
-    """Whether the code of a graph is what calls, and no code of the program's."""
+    """Returns True if the code of a graph is what calls, and no code of the program's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.startswith(_GENERATED):
         if not is_engine(frame.f_code.co_filename):

@@ -35,15 +35,55 @@ class Made(NamedTuple):
     """
 
     make: Any
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class Given(NamedTuple):
+    """A dictionary or an object among the arguments, to which the program has assigned.
+
+    Attributes:
+        path: the name of the argument, then keys, indices, or names of fields.
+        is_object: whether an attribute is assigned, and not an item.
+    """
+
+    path: tuple[Any, ...]
+    is_object: bool
+
+    def found_in(self, given: dict[str, Any]) -> Any:
+        """The container, in arguments of the same structure."""
+        found: Any = given
+        for key in self.path:
+            found = getattr(found, key) if _is_record(found) else found[key]
+        return found
+
+
+def place_of(wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()) -> Given | None:
+    """Returns the place of a dictionary, or of the object that it belongs to, in the arguments."""
+    if given is wanted:
+        return Given(path, False)
+    parts: Any = ()
+    if isinstance(given, dict):
+        parts = given.items()
+    elif isinstance(given, (tuple, list)):
+        parts = enumerate(given)
+    elif _is_record(given):
+        if vars(given) is wanted:
+            return Given(path, True)
+        parts = ((field.name, getattr(given, field.name)) for field in dataclasses.fields(given))
+    places = (place_of(wanted, part, (*path, key)) for key, part in parts)
+    return next((place for place in places if place is not None), None)
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
 
 
 class Rebuilt(NamedTuple):
     """An object of a class that graphs do not know, taken apart."""
 
     template: Template
-    parts: tuple
+    parts: tuple[Any, ...]
 
 
 def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -106,7 +146,7 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
 
 
 def result_of(recorder: Any, result: Any) -> Any:
-    """What the program gave, with values in the place of its tensors."""
+    """Returns the program's result, with values in the place of its tensors."""
     if isinstance(result, torch.Tensor):
         return recorder.arguments.of(result)
     if isinstance(result, base_types) or result is None:

@@ -1,19 +1,22 @@
-"""What leaves the tensors of a run for Python: numbers, truth values, lists, numpy arrays.
+"""Reads of tensors' values into Python: numbers, truth values, lists, numpy arrays.
 
 A replay cannot go another way than the run went. So what was read is a guard: the graph reads it
 again, and refuses to go on where it differs (`calque.tracing.graph.answers`).
 """
 
+import signal
+from types import FrameType
 from typing import Any, NamedTuple
 
+from calque.errors.frames import is_library
 from calque.tracing.core.origins import NodeOrigin
 from calque.tracing.graph.answers import spoken
 
 SHARING = frozenset(("numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"))
-"""Those whose result shares memory with the tensor, so that Python may write to it."""
+"""Reads whose result shares memory with the tensor, so that Python may write to it."""
 
 ADDRESSES = frozenset(("data_ptr", "untyped_storage", "storage", "_typed_storage"))
-"""What is another one in each run."""
+"""Reads whose result differs in each run."""
 
 FREE = frozenset(
     (
@@ -23,6 +26,21 @@ FREE = frozenset(
     )
 )
 """Questions whose answer neither depends on values nor decides what is computed with them."""
+
+
+def is_lost(question: str, frame: FrameType | None) -> bool:
+    """Returns True if nobody gets the answer: `asyncio.run` makes a message of results.
+
+    `signal.signal` asks whether a handler is one of its numbers, and catches the error that says it
+    is not.
+    """
+    if question != "__repr__":
+        return False
+    while frame is not None and is_library(frame.f_code.co_filename):
+        if frame.f_code.co_filename == signal.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Escape(NamedTuple):

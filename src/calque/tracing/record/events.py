@@ -1,4 +1,4 @@
-"""What a recording consists of: the calls of PyTorch, and of modules, in the order of the run."""
+"""The events of a recording: calls of PyTorch, and of modules, in the order of the run."""
 
 from typing import Any, NamedTuple
 
@@ -24,23 +24,28 @@ class ModuleCall:
         is_changed: whether the program has changed the module before it called it, so that a later
             call of it is another one.
         is_open: whether something in it cannot be part of one call of the module.
+        grad: as of a `Call`.
         place: where it was called.
     """
 
     __slots__ = (
-        *("args", "is_changed", "is_open", "kwargs", "module", "number", "parent", "path"),
-        *("place", "result", "training"),
+        *("args", "grad", "is_changed", "is_open", "kwargs", "module", "number", "parent"),
+        *("path", "place", "result", "training"),
     )
 
     def __init__(
         self, module: torch.nn.Module, path: str, number: int, parent: "ModuleCall | None"
     ) -> None:
-        self.module, self.path, self.number, self.parent = module, path, number, parent
+        self.module: torch.nn.Module = module
+        self.path: str = path
+        self.number: int = number
+        self.parent: ModuleCall | None = parent
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.result: Any = None
-        self.training = module.training
+        self.training: bool = module.training
         self.is_changed = self.is_open = False
+        self.grad: bool | None = None
         self.place: Place | None = None
 
     def open(self) -> None:
@@ -54,7 +59,7 @@ class ModuleCall:
         return f"{type(self.module).__name__} {self.path or '(the program)'}"
 
     def origin(self) -> NodeOrigin | None:
-        """Where it was called."""
+        """Returns where it was called."""
         return _origin(self.place, self.parent)
 
 
@@ -84,10 +89,12 @@ class Call:
         what: for a guard, what was read, in words.
         reads_values, has_dynamic_shape: what the operators are known for.
         is_counted: whether the number of parts in the result depends on values.
+        grad: whether gradients were recorded, where that is not what the program's own thread has.
     """
 
     __slots__ = (
-        *("args", "has_dynamic_shape", "is_counted", "kwargs", "module", "operators", "place"),
+        *("args", "grad", "has_dynamic_shape", "is_counted", "kwargs", "module", "operators"),
+        "place",
         *("reads", "reads_values", "result", "target", "what"),
     )
 
@@ -99,12 +106,16 @@ class Call:
         module: ModuleCall | None,
         place: Place | None,
     ) -> None:
-        self.target, self.args, self.kwargs = target, args, kwargs
-        self.module, self.place = module, place
+        self.target: Any = target
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.module: ModuleCall | None = module
+        self.place: Place | None = place
         self.result: Any = None
         self.operators = 0
         self.reads: tuple[Any, ...] = ()
         self.what = ""
+        self.grad: bool | None = None
         self.reads_values = self.has_dynamic_shape = self.is_counted = False
 
     @property
@@ -119,7 +130,7 @@ class Call:
         return f"{self.name} -> {values}" if values else self.name
 
     def origin(self) -> NodeOrigin | None:
-        """Where the program calls it."""
+        """Returns where the program calls it."""
         return _origin(self.place, self.module)
 
 

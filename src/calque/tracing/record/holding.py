@@ -1,4 +1,4 @@
-"""What PyTorch shows to no mode, and is replaced by scoped patches while a program is recorded."""
+"""Calls that no mode sees, which scoped patches replace while a program is recorded."""
 
 import concurrent.futures.thread
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
 from calque.tracing.core.active import current_trace, tracing
 from calque.tracing.core.patching import Patches
@@ -20,6 +20,7 @@ from calque.tracing.record.recorder import Above, Recorder
 from calque.tracing.record.witness import Beneath
 from calque.tracing.symbolic.contexts import hold_contexts
 from calque.tracing.symbolic.randomness import hold_randomness
+from calque.upstream.torch_internals import get_current_function_mode_stack, pop_mode, push_mode
 
 _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
@@ -44,28 +45,31 @@ def entered(recorder: Recorder) -> Iterator[None]:
     """Record this thread."""
     above, beneath = Above(recorder), Beneath(recorder, recorder.local)
     with tracing(recorder), beneath:
-        torch.overrides._push_mode(above)
+        push_mode(above)
+        recorder.local.is_entered = True
         try:
             yield
         finally:
+            recorder.local.is_entered = False
             _remove(above)
 
 
 def _remove(above: TorchFunctionMode) -> None:
     """Take a mode off the stack, wherever it is: the program may have left others on top."""
     taken = []
-    while _get_current_function_mode_stack():
-        mode = torch.overrides._pop_mode()
+    while get_current_function_mode_stack():
+        mode = pop_mode()
         if mode is above:
             break
         taken.append(mode)
     for mode in reversed(taken):
-        torch.overrides._push_mode(mode)
+        push_mode(mode)
 
 
 @contextlib.contextmanager
 def new_objects_apart() -> Iterator[Callable[[], bool]]:
-    """Within, the youngest generation of the garbage collector has just the objects made within.
+    """Inside this context, the youngest generation of the garbage collector has just the objects
+    made within.
 
     The collector rests meanwhile. Gives a function that says whether it still is so: the program
     may have collected by itself. (`gc.freeze` would do too, but spoils what the collector knows of
@@ -150,14 +154,14 @@ def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def has_torch_function(relevant_args: Any) -> bool:
-        stack = _get_current_function_mode_stack()
+        stack = get_current_function_mode_stack()
         if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], Above):
             return original(relevant_args)
-        mode = torch.overrides._pop_mode()
+        mode = pop_mode()
         try:
             return original(relevant_args)
         finally:
-            torch.overrides._push_mode(mode)
+            push_mode(mode)
 
     return has_torch_function
 

@@ -1,4 +1,4 @@
-"""What is kept of a run on request, and what is put in the place of values: `keep` and `edits`.
+"""Values of a run that are kept or replaced on request: `keep` and `edits`.
 
 A pattern names calls: `"layers.*.attn"` those of modules, by their paths, and
 `"layers.*.attn:softmax"` those of a function of PyTorch, made in such a module. `*` and `?` are
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from calque.upstream.torch_internals import pytree, tree_leaves
 
 Edit = Callable[[Any], Any]
 
@@ -29,7 +30,7 @@ class Edited:
         self._edit, self._name = edit, name
 
     def __call__(self, value: Any) -> Any:
-        """What takes the place of `value`.
+        """Returns the replacement of `value`.
 
         Raises:
             ValueError: it has other shapes or dtypes, or is in other containers.
@@ -45,7 +46,7 @@ class Edited:
 
 
 def edited(edit: Edited, value: Any) -> Any:
-    """What takes the place of a value, as a node of a graph."""
+    """Replaces a value, as a node of a graph."""
     return edit(value)
 
 
@@ -56,7 +57,7 @@ def _looks(value: Any) -> Any:
 
 
 def _spoken(value: Any) -> str:
-    leaves = pytree.tree_leaves(value)
+    leaves = tree_leaves(value)
     named = [f"{str(t.dtype)[6:]}{list(t.shape)}" for t in leaves if _is_tensor(t)]
     return ", ".join(named) or repr(value)
 
@@ -80,7 +81,7 @@ class Gradient:
 
     @property
     def now(self) -> torch.Tensor | None:
-        """What `backward()` has given until now."""
+        """The gradients that `backward()` has computed so far."""
         return self._leaf.grad if self._leaf is not None else self._sum
 
 
@@ -99,27 +100,32 @@ class Keeper:
 
     def __init__(self, keep: Sequence[str], edits: Mapping[str, Edit]) -> None:
         self._keep, self._edits = tuple(keep), dict(edits)
+        for pattern in (*self._keep, *self._edits):
+            if not isinstance(pattern, str):
+                raise TypeError(
+                    f"a pattern is the text of a path, such as 'layers.*', and not {pattern!r}"
+                )
         for pattern, edit in self._edits.items():
             if not callable(edit):
                 raise TypeError(f"the edit of {pattern} is a {type(edit).__name__}, no function")
-        self.patterns = (*self._keep, *self._edits)
-        self.sees_functions = any(":" in pattern for pattern in self.patterns)
+        self.patterns: tuple[str, ...] = (*self._keep, *self._edits)
+        self.sees_functions: bool = any(":" in pattern for pattern in self.patterns)
         self.kept: dict[str, list[Any]] = {}
         self.gradients: dict[str, list[Any]] = {}
         self._seen: dict[str, None] = {}
 
     def edits_of(self, name: str) -> list[Edited]:
-        """What is done to what calls of this name give, in order; asked once for each call."""
+        """Returns the edits for results of calls of this name, in order; once for each call."""
         self._seen[name] = None
         edits = self._edits.items()
         return [Edited(edit, name) for pattern, edit in edits if matches(name, pattern)]
 
     def is_edited(self, name: str) -> bool:
-        """Whether anything is done to what calls of this name give."""
+        """Returns True if anything is done to what calls of this name give."""
         return any(matches(name, pattern) for pattern in self._edits)
 
     def wants(self, name: str) -> bool:
-        """Whether to keep what calls of this name give."""
+        """Returns True if to keep what calls of this name give."""
         return any(matches(name, pattern) for pattern in self._keep)
 
     def keep(self, name: str, result: Any) -> None:
@@ -151,7 +157,7 @@ class Keeper:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern names a call.
+    """Returns True if a pattern names a call.
 
     >>> matches("layers.0.attn", "layers.*.attn"), matches("layers.0.attn:softmax", "layers.*.attn")
     (True, False)

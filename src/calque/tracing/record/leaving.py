@@ -1,14 +1,15 @@
 """Which calls of modules can be one node of a graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.record.events import Begin, Call, ModuleCall
+from calque.tracing.record.events import Begin, Call, Event, ModuleCall
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.values import Value, values_in
+from calque.upstream.torch_internals import pytree
 
 
 class Leaves(NamedTuple):
@@ -25,15 +26,17 @@ class Leaves(NamedTuple):
 
 def collapsible(
     tape: Any,
-    is_leaf: Callable[[torch.nn.Module, str], bool],
+    is_leaf: Callable[[ModuleCall], bool],
     keeper: Keeper,
     whole: bool = False,
 ) -> Leaves:
     """The calls that one node can stand for, among those that are to be leaves.
 
-    It can where the module is called as it will be found, where what it gives shows all that
-    others use of what was computed in it. What is read into Python in it is read again by the
-    module itself, when the node runs; but a number that it gives is none of the graph's.
+    It can where the module is called as it will be found, where it computes with nothing of the
+    program's but what it is given (another's weight, in `torch.func.functional_call`), and where
+    what it gives shows all that others use of what was computed in it. What is read into Python in
+    it is read again by the module itself, when the node runs; but a number that it gives is none of
+    the graph's.
 
     One with hooks of the backward pass is one, too: the graph would not call them otherwise.
 
@@ -51,7 +54,7 @@ def collapsible(
 
 
 def _outermost(
-    tape: Any, is_leaf: Callable[..., bool], refused: set[ModuleCall], whole: bool
+    tape: Any, is_leaf: Callable[[ModuleCall], bool], refused: set[ModuleCall], whole: bool
 ) -> Leaves:
     calls: set[ModuleCall] = set()
     within: set[ModuleCall] = set()
@@ -67,7 +70,7 @@ def _outermost(
             continue
         is_root = call.module is tape.root and call.parent is None
         fits = not ((is_root and not whole) or call.is_open or call in refused)
-        if fits and (is_leaf(call.module, call.path) or has_backward_hooks(call.module)):
+        if fits and (is_leaf(call) or has_backward_hooks(call.module)):
             calls.add(call)
             within.add(call)
     return Leaves(calls, within)
@@ -85,8 +88,15 @@ def _changed(tape: Any) -> set[ModuleCall]:
 
 
 def has_backward_hooks(module: torch.nn.Module) -> bool:
-    """Whether PyTorch calls hooks of the module in the backward pass, which no mode sees."""
+    """True if PyTorch calls hooks of the module in the backward pass, which no mode sees."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
+def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -> None:
+    """The calls of these modules are of what they no longer are."""
+    for event in events:
+        if isinstance(event, Begin) and event.call.module in changed:
+            event.call.is_changed = True
 
 
 def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
@@ -128,8 +138,12 @@ def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
 
 
 def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
-    """The calls of which something inside is used outside, or was read into Python."""
+    """The calls of which something inside is used outside, or was read into Python, and those in
+    which something is used that they were not given.
+    """
     home: dict[Value, ModuleCall] = {}
+    given: dict[ModuleCall, set[Value]] = {}
+    members: dict[torch.nn.Module, set[int]] = {}
     elsewhere: set[Value] = set(tape.values_given())
     found: set[ModuleCall] = set()
     for event in tape.events:
@@ -137,6 +151,11 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
         leaf = _leaf_of(inner, leaves)
         if isinstance(event, Call):
             found |= _used((event.args, event.kwargs), home) - {leaf}
+            if leaf is not None:
+                used = values_in((event.args, event.kwargs))
+                is_known = all(v in given[leaf] or home.get(v) is leaf for v in used)
+                if not is_known or _uses_of_others(event, members):
+                    found.add(leaf)
             if leaf is None:
                 elsewhere.update(values_in(event.result))
             else:
@@ -147,6 +166,7 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
         elif leaf is None and event.call in leaves.calls:
             call = event.call
             if isinstance(event, Begin):
+                given[call] = set(values_in((call.args, call.kwargs)))
                 found |= _used((call.args, call.kwargs), home)
             else:
                 elsewhere.update(values_in(call.result))
@@ -156,8 +176,30 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
     return found
 
 
+def _uses_of_others(event: Call, members: dict[torch.nn.Module, set[int]]) -> bool:
+    """Returns True if a layer of PyTorch's computes with a tensor that is no member of it: another
+    was in its place then.
+
+    Args:
+        members: of modules that have been looked at, the identities of their tensors.
+    """
+    if event.module is None or not is_layer(event.module.module):
+        return False
+    module = event.module.module
+    if module not in members:
+        members[module] = {id(t) for t in (*module.parameters(), *module.buffers())}
+    tensors = pytree.tree_leaves((event.args, event.kwargs))
+    return any(isinstance(t, torch.Tensor) and id(t) not in members[module] for t in tensors)
+
+
+def is_layer(module: torch.nn.Module) -> bool:
+    """Returns True if a module is one of PyTorch's own layers."""
+    own = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
+    return own and not isinstance(module, torch.nn.Sequential)
+
+
 def _has_numbers(result: Any) -> bool:
-    """Whether there is something beside tensors in what a module gives."""
+    """Returns True if there is something beside tensors in what a module gives."""
     if isinstance(result, dict):
         return any(map(_has_numbers, result.values()))
     if isinstance(result, (tuple, list)):

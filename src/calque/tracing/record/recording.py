@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch.fx.graph_module import GraphModule
-from torch.utils import _pytree as pytree
 
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
@@ -15,11 +14,14 @@ from calque.tracing.lower.lowering import lower
 from calque.tracing.record.build import Builder
 from calque.tracing.record.ends import mapped
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Begin, Call, End, Event
+from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall
 from calque.tracing.record.keeping import Gradient, Keeper
+from calque.tracing.record.leaving import is_layer
 from calque.tracing.record.values import Value
 from calque.tracing.record.witness import Witness
+from calque.upstream.torch_internals import pytree
 
+RAISED = "the program has raised"
 Level = Literal["module", "function", "aten"]
 
 
@@ -41,10 +43,13 @@ class Tape:
     def __init__(
         self, root: Any, method: str, name: str, function: Callable[..., Any], recorder: Any
     ) -> None:
-        self.root, self.method, self.name = root, method, name
+        self.root: Any = root
+        self.method: str = method
+        self.name: str = name
         bare = inspect.unwrap(function)
-        self.signature, self.code = inspect.signature(bare), bare.__code__
-        self.names = _names(self.code, isinstance(root, torch.nn.Module))
+        self.signature: inspect.Signature = inspect.signature(bare)
+        self.code: CodeType = bare.__code__
+        self.names: list[str] = _names(self.code, isinstance(root, torch.nn.Module))
         self.arguments: dict[str, Any] = {}
         self.twins: list[tuple[Value, Value]] = []
         self.classes: dict[Value | None, str] = {}
@@ -53,7 +58,7 @@ class Tape:
         self.result: Any = None
         self.assignments: list[tuple[Any, Any, Any]] = []
         self.asked: set[str] = recorder.asked
-        self.assumed = recorder.assumed
+        self.assumed: Any = recorder.assumed
 
     def values_given(self) -> Iterator[Value]:
         """The values among the arguments."""
@@ -62,12 +67,12 @@ class Tape:
         return iter(found)
 
     def values_of_result(self) -> Any:
-        """What the program gave and assigned, in containers that `values_in` knows."""
+        """Returns the program's result and assignments, in containers that `values_in` knows."""
         return self.result, [value for *_, value in self.assignments]
 
 
 class Recording:
-    """What a program did in one run: its calls of modules and of PyTorch, in their order.
+    """The run of a program: its calls of modules and of PyTorch, in their order.
 
     Attributes:
         result: what the program returned; None where it raised.
@@ -97,7 +102,7 @@ class Recording:
 
     @property
     def gradients(self) -> dict[str, list[Any]]:
-        """As `kept`, the gradients that `backward()` has given; None for a tensor without."""
+        """Like `kept`, with the gradients that `backward()` computed; None where there is none."""
         return {
             name: [pytree.tree_map_only(Gradient, lambda part: part.now, each) for each in results]
             for name, results in self._gradients.items()
@@ -110,7 +115,7 @@ class Recording:
 
     @property
     def witness(self) -> Witness:
-        """How many operators ran, and how many of them a call of the program accounts for."""
+        """The number of operators that ran, and of those that belong to a call of the program."""
         calls = self.calls
         alone = sum(1 for call in calls if call.what == "operator")
         count = sum(call.operators for call in calls)
@@ -147,21 +152,37 @@ class Recording:
                 to be edited is what a module was given, and only gives back.
             ValueError: no call matches a pattern.
         """
-        if self.problems:
-            listed = "\n".join(self.problems[:5])
-            raise SymbolicTraceError(
-                f"no graph repeats what was recorded:\n{listed}\n"
-                "What only a first call does: call the program once, then record."
-            )
         if level not in ("module", "function", "aten"):
             raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
         if level == "aten":
             return self._lowered(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
-        graph = Builder(self._tape, is_leaf, keeper, whole).build()
+        graph, _ = self._built(lambda call: is_leaf(call.module, call.path), keeper, whole)
         keeper.check_seen()
         return graph
+
+    def graph_of_calls(
+        self, is_leaf: Callable[[ModuleCall], bool]
+    ) -> tuple[GraphModule, dict[str, ModuleCall]]:
+        """Like `graph`, but each call of a module is decided to be one node or not by itself.
+
+        Returns:
+            The graph, and the calls of modules that are one node in it, by the node's name.
+        """
+        return self._built(is_leaf, Keeper((), {}), True)
+
+    def _built(
+        self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool
+    ) -> tuple[GraphModule, dict[str, ModuleCall]]:
+        if self.problems:
+            listed = "\n".join(self.problems[:5])
+            hint = "What only a first call does: call the program once, then record."
+            if RAISED in self.problems[-1]:
+                hint = "calque.show shows what was recorded until then."
+            raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
+        builder = Builder(self._tape, is_leaf, keeper, whole)
+        return builder.build(), builder.modules
 
     def _lowered(self, graph: GraphModule) -> GraphModule:
         try:
@@ -208,8 +229,7 @@ def _names(code: CodeType, is_module: bool) -> list[str]:
 
 
 def _is_layer(module: torch.nn.Module, path: str) -> bool:
-    own = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
-    return own and not isinstance(module, torch.nn.Sequential)
+    return is_layer(module)
 
 
 def _is_script(module: torch.nn.Module, path: str) -> bool:

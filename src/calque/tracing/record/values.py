@@ -13,7 +13,7 @@ from calque.upstream import torch_c
 
 
 class Looks(NamedTuple):
-    """What a tensor looked like when it was made."""
+    """A tensor's attributes when it was made."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -23,7 +23,7 @@ class Looks(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """How many bytes its elements take."""
+        """The number of bytes that its elements take."""
         count = self.dtype.itemsize
         for size in self.shape:
             count *= size
@@ -41,8 +41,8 @@ class Value:
     __slots__ = ("is_dynamic", "looks")
 
     def __init__(self, looks: Looks | None = None, is_dynamic: bool = False) -> None:
-        self.looks = looks
-        self.is_dynamic = is_dynamic
+        self.looks: Looks | None = looks
+        self.is_dynamic: bool = is_dynamic
 
     def __repr__(self) -> str:
         if self.looks is None:
@@ -51,7 +51,7 @@ class Value:
 
 
 def looks_of(tensor: torch.Tensor) -> Looks:
-    """What a tensor looks like now."""
+    """Returns a tensor's attributes as they are now."""
     strided = tensor.layout is torch.strided and not tensor.is_nested
     shape = tuple(tensor.shape) if not tensor.is_nested else ()
     stride = tensor.stride() if strided else ()
@@ -83,12 +83,12 @@ class Values:
         return value
 
     def of_object(self, thing: Any) -> Value | None:
-        """As `of`, for what is no tensor."""
+        """Like `of`, for objects that are no tensors."""
         found = self._objects.get(id(thing))
         return found[1] if found is not None else None
 
     def add_object(self, thing: Any) -> Value:
-        """As `add`, for what is no tensor; it is kept alive."""
+        """Like `add`, for objects that are no tensors; they are kept alive."""
         value = Value()
         self._objects[id(thing)] = thing, value
         return value

@@ -9,8 +9,8 @@ import functools
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from calque.upstream.torch_internals import TorchDispatchMode, tree_leaves
 
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
@@ -32,7 +32,7 @@ class Witness(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _known_for(operator: Any) -> tuple[bool, bool]:
-    """Whether an operator reads values for Python, and whether shapes depend on values."""
+    """Returns True if an operator reads values for Python, and whether shapes depend on values."""
     tags = getattr(operator, "tags", ())
     reads = torch.Tag.data_dependent_output in tags
     own = getattr(operator, "namespace", "aten") in ("aten", "prims")
@@ -59,9 +59,15 @@ class Beneath(TorchDispatchMode):
         self._local = local
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         call = self._local.call
+        if call is None and not self._local.is_entered and self._recorder.running:
+            call = self._recorder.running[-1]  # which a thread of autograd's works for
         if call is None:
             return self._recorder.operator(func, args, kwargs or {})
         call.operators += 1
@@ -75,10 +81,10 @@ class Beneath(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def tell(call: Any, operator: Any, args: tuple) -> None:
+def tell(call: Any, operator: Any, args: tuple[Any, ...]) -> None:
     """Note for a call that is an operator itself what the operator is known for."""
     call.operators = 1
     call.reads_values, call.has_dynamic_shape = _known_for(operator)
     if operator is _INDEX:
-        masks = [t for t in pytree.tree_leaves(args[1]) if isinstance(t, torch.Tensor)]
+        masks = [t for t in tree_leaves(args[1]) if isinstance(t, torch.Tensor)]
         call.has_dynamic_shape = any(t.dtype in _MASKS for t in masks)

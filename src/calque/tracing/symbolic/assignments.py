@@ -4,7 +4,7 @@ What the program assigns, it reads again in the same call. Afterwards the attrib
 before the trace, and the graph assigns it at its end, when it runs.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.changes import MISSING, Change, is_same, spoken
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _SLOTS = ("_parameters", "_buffers", "_modules")
 
@@ -25,12 +28,12 @@ class Assignments:
         tracer: a SymbolicTracer.
     """
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: "SymbolicTracer") -> None:
         self._tracer = tracer
         self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
 
     def allow(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """Whether an assignment of the traced program is carried out; see `set_attribute`.
+        """Returns True if an assignment of the traced program is carried out; see `set_attribute`.
 
         `self.count += 1` on a buffer is two steps, a change in place, which is recorded, and an
         assignment of the same tensor, which is left out.
@@ -57,7 +60,7 @@ class Assignments:
         return True
 
     def has_set(self, module: torch.nn.Module, name: str) -> bool:
-        """Whether the program has assigned this attribute."""
+        """Returns True if the program has assigned this attribute."""
         return (module, name) in self._before
 
     def note(self, module: torch.nn.Module, name: str) -> None:

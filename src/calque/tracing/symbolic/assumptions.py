@@ -1,4 +1,4 @@
-"""What a trace takes for granted, of its inputs, its modules and PyTorch; its graph checks it."""
+"""A trace's assumptions about inputs, modules and PyTorch's settings; its graph checks them."""
 
 from typing import Any
 
@@ -29,9 +29,10 @@ class Assumptions:
         self.inputs: list[tuple[Node, str, dict[str, Any]]] = []
         self.kinds: dict[str, str] = {}
         self.may_be_left_out: set[str] = set()
-        self.asks_identity = self.asks_class = False
+        self.asks_identity: bool = False
+        self.asks_class: bool = False
         self.last_input: Node | None = None
-        self.settings: dict[tuple[str, tuple], Any] = {}
+        self.settings: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self.modes: dict[str, bool] = {}
         self._trainable: dict[str, bool] = {}
         self._asked: set[str] = set()

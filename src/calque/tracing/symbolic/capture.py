@@ -2,10 +2,9 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
@@ -25,6 +24,10 @@ from calque.tracing.symbolic.changes import Change, first_difference, install
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
 from calque.tracing.symbolic.watching import Watch, refusal
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import FakeTensorConverter
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 
 class Run:
@@ -37,8 +40,10 @@ class Run:
         left: what it has changed that outlives it, and that was changed back.
     """
 
-    def __init__(self, tracer: Any, path: Path, error: Exception | None) -> None:
-        self.tracer, self.path, self.error = tracer, path, error
+    def __init__(self, tracer: "SymbolicTracer", path: Path, error: Exception | None) -> None:
+        self.tracer: Any = tracer
+        self.path: Path = path
+        self.error: Exception | None = error
         self.nodes: list[Node] = list(tracer.graph.nodes)
         self.left: list[Change] = []
         self.watch: Watch | None = None
@@ -184,7 +189,7 @@ class Capture:
             error.add_note(f"on the way where the condition at {decision.origin} is {word}")
 
     def _way(self, run: Run, depth: int) -> Way:
-        """What a run does from its `depth`-th decision on, and what others do in its place."""
+        """Returns what a run does from a decision on, and what other runs do in its place."""
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
         if depth == len(decisions):
@@ -235,7 +240,7 @@ class Capture:
         values[node] = step
         return step
 
-    def _name(self, tracer: Any, target: str) -> str:
+    def _name(self, tracer: "SymbolicTracer", target: str) -> str:
         """The name in the joined graph of what a run calls `target`."""
         first, dot, rest = target.partition(".")
         if tracer is self.tracer or first not in tracer.kept:
@@ -283,7 +288,7 @@ def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Whether two constants, each kept by its own run, are the same."""
+    """Returns True if two constants, each kept by its own run, are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return equal_constants(a, b)
     if isinstance(a, Template) and isinstance(b, Template):
@@ -294,7 +299,7 @@ def _are_alike(a: Any, b: Any) -> bool:
 
 
 def _is_check(node: Node) -> bool:
-    """Whether a node is one of those that `insert_checks` adds to a run."""
+    """Returns True if a node is one of those that `insert_checks` adds to a run."""
     if node.op == "get_attr":
         return bool(node.users) and all(map(_is_check, node.users))
     return node.target in CHECKS

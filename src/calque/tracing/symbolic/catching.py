@@ -1,26 +1,33 @@
-"""What is caught of the traced program beside its proxies.
+"""Calls of the traced program that its proxies do not see.
 
 A `TorchFunctionMode` sees every call of PyTorch in this thread, by whatever name the program got
 hold of the function, proxies or not: creation functions become nodes, instead of constants that
 were drawn once.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
 
 from calque.tracing.core.active import current_trace
 
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
+
 
 class CallCatcher(TorchFunctionMode):
     """Hands each call of PyTorch to the tracer, while its trace is the one that runs."""
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: "SymbolicTracer") -> None:
         super().__init__()
         self._tracer = tracer
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         trace = current_trace()
         if trace is None or trace.tracer is not self._tracer:

@@ -1,4 +1,4 @@
-"""What a run of the program changes that is there after it: noted, and changed back."""
+"""Changes of a run of the program that outlast it: noted, and undone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether what the name means after the run is no part of the trace."""
+        """Returns True if what the name means after the run is no part of the trace."""
         return not has_proxy((self.after,))
 
 
@@ -65,7 +65,7 @@ def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether a name that meant the one still means the same.
+    """Returns True if a name that meant the one still means the same.
 
     >>> is_same([1, (2, "x")], [1, (2, "x")]), is_same([1], [1.0]), is_same([object()], [object()])
     (True, False, False)

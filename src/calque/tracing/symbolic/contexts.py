@@ -7,7 +7,7 @@ lost: the one without a word, the other together with the gradient it defines.
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.node import Node
@@ -17,7 +17,10 @@ from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.proxies.proxy import proxies_in
-from calque.upstream import torch_c
+from calque.upstream import torch_c, torch_internals
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 
 class Contexts:
@@ -29,13 +32,13 @@ class Contexts:
 
     repeats = False
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: "SymbolicTracer") -> None:
         self._tracer = tracer
         self._grad_modes: dict[int, Node] = {}
         self._autocasts: dict[int, Node] = {}
 
     def are_open(self) -> bool:
-        """Whether the program itself has said which modes it runs in."""
+        """Returns True if the program itself has said which modes it runs in."""
         return bool(self._grad_modes or self._autocasts)
 
     def _node(self, target: Callable[..., Any], *args: Any) -> Node:
@@ -56,15 +59,17 @@ class Contexts:
     def enter_autocast(self, context: Any) -> None:
         """Record that a `torch.autocast` block begins."""
         arguments = (context.device, context.fast_dtype, context._enabled, context._cache_enabled)
-        self._autocasts[id(context)] = self._node(torch.amp._enter_autocast, *arguments)
+        self._autocasts[id(context)] = self._node(torch_internals.enter_autocast, *arguments)
 
     def exit_autocast(self, context: Any) -> None:
         """Record that a `torch.autocast` block ends."""
         node = self._autocasts.pop(id(context), None)
         if node is not None:
-            self._node(torch.amp._exit_autocast, node)
+            self._node(torch_internals.exit_autocast, node)
 
-    def apply(self, application: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def apply(
+        self, application: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Record that an `autograd.Function` is applied, where proxies take part in it."""
         for proxy in proxies_in((*args, *kwargs.values())):
             return proxy.tracer.create_proxy("call_function", application, args, kwargs)
@@ -76,6 +81,14 @@ class Contexts:
             self._tracer,
             "torch.inference_mode cannot be part of a graph",
             "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
+        )
+
+    def enter_dispatch_mode(self, mode: Any) -> None:
+        """Refuse a block in which code of the program's stands beneath PyTorch's operators."""
+        refuse_because(
+            self._tracer,
+            f"{type(mode).__name__} is a dispatch mode, which no graph enters",
+            "Enter it around the call of the graph.",
         )
 
     def change_default_dtype(self) -> None:
@@ -125,6 +138,7 @@ def hold_contexts(patches: Patches) -> None:
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
     patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
     patches.hold(torch.inference_mode, "__enter__", _refused_enter)
+    patches.hold(torch_internals.TorchDispatchMode, "__enter__", _watched_mode)
     patches.hold(torch_c.extension, "_set_default_dtype", _watched_default)
     patches.hold(torch_c.extension, "_set_default_tensor_type", _watched_default)
 
@@ -154,6 +168,19 @@ def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
             trace.tracer.contexts.enter_inference_mode()
+        return original(self)
+
+    return enter
+
+
+def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        trace = current_trace()
+        contexts = trace.tracer.contexts if trace is not None else None
+        own = type(self).__module__.startswith(("torch.", "calque."))  # they change no results
+        if contexts is not None and not own:
+            contexts.enter_dispatch_mode(self)
         return original(self)
 
     return enter

@@ -43,9 +43,10 @@ class Held:
     __slots__ = ("empty", "full", "held", "kind", "module", "names", "others")
 
     def __init__(self, module: Module) -> None:
-        self.module = module
-        self.kind = type(module)
-        self.held = held = dict(vars(module))
+        self.module: Module = module
+        self.kind: type[Module] = type(module)
+        held = dict(vars(module))
+        self.held: dict[str, Any] = held
         self.full: list[tuple[str, Any, Any]] = []
         self.empty: list[Any] = []
         self.names: list[str] = []
@@ -65,7 +66,7 @@ class Held:
                     self.others.append((name, value))
 
     def is_same(self) -> bool:
-        """Whether the module still is and holds what it was and held."""
+        """Returns True if the module still is and holds what it was and held."""
         now, before = vars(self.module), self.held
         if type(self.module) is not self.kind or any(self.empty) or len(now) != len(before):
             return False
@@ -86,7 +87,9 @@ class _Classes:
         self._held = list(chain.from_iterable(self._values))
 
     def are_same(self) -> bool:
-        """Whether they hold what they held, but for what calque has put there for the trace."""
+        """Returns True if they hold what they held, but for what calque has put there for the
+        trace.
+        """
         if sum(map(len, self._keys)) != len(self._held):
             return False
         if not all(map(is_, chain.from_iterable(self._values), self._held)):
@@ -97,7 +100,9 @@ class _Classes:
 
 
 def _stands_for(now: Any, held: Any) -> bool:
-    """Whether a function is calque's, and has been put where the other one was for the trace."""
+    """Returns True if a function is calque's, and has been put where the other one was for the
+    trace.
+    """
     code = getattr(now, "__code__", None)
     return code is not None and code.co_filename.startswith(_HOME) and now.__wrapped__ is held
 
@@ -113,6 +118,7 @@ class Leaves:
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
         self._whole: set[Module] = set()
+        self._late: list[Held] = []
         for held in known.values():
             self._know_class(held.kind)
         self._hooks = _global_hooks()
@@ -123,6 +129,7 @@ class Leaves:
         """Hold none of them any more: the run has ended."""
         self._before.clear()
         self._whole.clear()
+        self._late.clear()
 
     def made(self, module: Module) -> None:
         """The program makes a module, which is no leaf of it with a state of its own."""
@@ -140,7 +147,7 @@ class Leaves:
         return True
 
     def has_assigned(self, root: Module) -> bool:
-        """Whether the program has assigned an attribute of a module or of one inside of it."""
+        """True if the program has assigned an attribute of a module or of one inside of it."""
         return bool(self._assigned) and any(id(m) in self._assigned for m in root.modules())
 
     def add(self, root: Module) -> None:
@@ -150,21 +157,31 @@ class Leaves:
         self._whole.add(root)
         for module in root.modules():
             if id(module) not in self._before:
-                self._before[id(module)] = Held(module)
+                held = self._before[id(module)] = Held(module)
+                self._late.append(held)
                 self._know_class(type(module))
 
+    def changed_since(self) -> set[Module]:
+        """The modules that were not known before they were called, and are others now.
+
+        What the program has put there for a call, it may have taken back.
+        """
+        return {held.module for held in self._late if not held.is_same()}
+
     def must_be_followed(self, leaf: Module) -> bool:
-        """Whether one node cannot stand for a call: it was changed for it, or runs others' code."""
+        """Returns True if one node cannot stand for a call: it was changed for it, or runs others'
+        code.
+        """
         return self.is_changed(leaf) or not is_of_torch(leaf)
 
     def is_changed(self, leaf: Module) -> bool:
-        """Whether a call does not do what it would have done before the run."""
+        """Returns True if a call does not do what it would have done before the run."""
         if not leaf._modules:
             return self.is_changed_itself(leaf)
         return self._have_hooks_changed() or any(map(self._differs, leaf.modules()))
 
     def is_changed_itself(self, module: Module) -> bool:
-        """As `is_changed`, whatever has become of the modules inside of it."""
+        """Like `is_changed`, whatever has become of the modules inside of it."""
         return self._have_hooks_changed() or self._differs(module)
 
     def _have_hooks_changed(self) -> bool:
@@ -186,7 +203,8 @@ class Leaves:
 
 
 def is_of_torch(root: Module) -> bool:
-    """Whether a call of the module runs code of PyTorch's only: no hook, no class of others.
+    """Returns True if a call of the module runs code of PyTorch's only: no hook, no class of
+    others.
 
     Such code may keep what it is given, and the program find it there: the graph would not see it.
     """
@@ -223,7 +241,7 @@ def _copied(value: Any) -> Any:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two containers hold the same objects, in the same order."""
+    """Returns True if two containers hold the same objects, in the same order."""
     if len(a) != len(b):
         return False
     if not isinstance(b, list):

@@ -27,7 +27,7 @@ def function_of(program: Any) -> Callable[..., Any]:
 
 
 def of_object(function: Any) -> Any:
-    """What of an object runs, where a function is one of `function_of`; else None."""
+    """Returns what runs when an object is called, if a function of `function_of`; else None."""
     program = getattr(function, "__dict__", {}).get(_OBJECT)
     method = getattr(program, "__call__", None)  # noqa: B004
     return method if isinstance(method, types.MethodType) else program

@@ -3,11 +3,9 @@
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._functorch import eager_transforms, vmap
-from torch._higher_order_ops import utils
 from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
@@ -16,13 +14,17 @@ from calque.tracing.core.refusals import refuse_because
 from calque.tracing.graph.branching import Branch, while_loop
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.proxies.proxy import has_proxy
+from calque.upstream.torch_internals import eager_transforms, higher_order_utils, vmap
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 
 def hold_operators(patches: Patches) -> None:
     """Let the trace see PyTorch's operators that take functions."""
     patches.hold(torch, "cond", _traced_cond)
     patches.hold(torch, "while_loop", _traced_while_loop)
-    patches.hold(utils, "_hop_compile_and_call", _refused)
+    patches.hold(higher_order_utils, "_hop_compile_and_call", _refused)
     patches.hold(eager_transforms, "_wrap_for_grad", _refused)
     patches.hold(vmap, "_add_batch_dim", _refused)
 
@@ -70,7 +72,9 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def record_loop(tracer: Any, test: Any, body: Any, carried: tuple[Any, ...]) -> tuple[Any, ...]:
+def record_loop(
+    tracer: "SymbolicTracer", test: Any, body: Any, carried: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """The node for a loop.
 
     Args:
@@ -81,7 +85,7 @@ def record_loop(tracer: Any, test: Any, body: Any, carried: tuple[Any, ...]) -> 
     """
     test_graph, _ = _subgraph(tracer, test, carried)
     body_graph, results = _subgraph(tracer, body, carried)
-    start = [tracer.create_arg(value) for value in carried]
+    start: list[Any] = [tracer.create_arg(value) for value in carried]
     kept = [node.meta.get("val") for node in start]
     if len(results) != len(kept) or not all(map(_alike, kept, results)):
         refuse_because(
@@ -104,7 +108,7 @@ def record_loop(tracer: Any, test: Any, body: Any, carried: tuple[Any, ...]) -> 
     return tuple(_result(tracer, call, i, val) for i, val in enumerate(kept))
 
 
-def _result(tracer: Any, call: Node, index: int, val: Any) -> Any:
+def _result(tracer: "SymbolicTracer", call: Node, index: int, val: Any) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (call, index), {})
     if val is not None:
         part.meta["val"] = val
@@ -112,9 +116,9 @@ def _result(tracer: Any, call: Node, index: int, val: Any) -> Any:
 
 
 def _subgraph(
-    tracer: Any, function: Callable[..., Any], carried: tuple[Any, ...]
+    tracer: "SymbolicTracer", function: Callable[..., Any], carried: tuple[Any, ...]
 ) -> tuple[TracedGraph, list[Any]]:
-    """What a function does with the carried tensors, and the abstract values of its results."""
+    """Returns a function of the carried tensors as a subgraph, and its results' abstract values."""
     hooks = current_trace()
     outer, path, proxies = tracer.graph, tracer.path, hooks.proxies
     graph = tracer.graph = TracedGraph(tracer_cls=type(tracer))
@@ -128,7 +132,7 @@ def _subgraph(
             inputs.append(tracer.tensor_proxy(node))
         given = function(*inputs)
         results = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        lowered = tracer.create_arg(results)
+        lowered: Any = tracer.create_arg(results)  # a tuple, as the results are
         graph.output(lowered)
     finally:
         tracer.graph, tracer.path, hooks.proxies = outer, path, proxies
@@ -137,7 +141,7 @@ def _subgraph(
     return graph, [n.meta.get("val") if isinstance(n, Node) else n for n in lowered]
 
 
-def _lift(tracer: Any, graph: TracedGraph) -> list[Node]:
+def _lift(tracer: "SymbolicTracer", graph: TracedGraph) -> list[Node]:
     """The nodes of the graph around that this one uses; tensors of modules are read there."""
     for node in graph.find_nodes(op="get_attr"):
         if isinstance(tracer.resolve(node.target), torch.Tensor):

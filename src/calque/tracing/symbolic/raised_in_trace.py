@@ -3,12 +3,15 @@
 import dis
 import os
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calque.tracing.abstract import abstract_values
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import is_engine
 from calque.tracing.proxies.proxy import has_proxy
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _TRACERS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SHAPES = abstract_values.__file__
@@ -22,10 +25,10 @@ class Raised:
     """
 
     def __init__(self, error: Exception) -> None:
-        self.error = error.with_traceback(None)
+        self.error: Exception = error.with_traceback(None)
         self.error.__context__ = None
 
-    def __fx_create_arg__(self, tracer: Any) -> Any:
+    def __fx_create_arg__(self, tracer: "SymbolicTracer") -> Any:
         names = (name for name, value in vars(tracer.root).items() if value is self)
         name = next(names, None)
         if name is None:
@@ -34,7 +37,7 @@ class Raised:
         return tracer.create_node("get_attr", name, (), {})
 
     def is_like(self, error: Exception) -> bool:
-        """Whether an exception says the same."""
+        """Returns True if an exception says the same."""
         return type(error) is type(self.error) and repr(error) == repr(self.error)
 
     def __repr__(self) -> str:
@@ -42,8 +45,8 @@ class Raised:
 
 
 def is_deliberate(error: Exception) -> bool:
-    """Whether the program raised the error itself, by `raise` or `assert`, in its own code or in
-    that of a library, and not in what computes shapes.
+    """Returns True if the program raised the error itself, by `raise` or `assert`, in its own code
+    or in that of a library, and not in what computes shapes.
     """
     if isinstance(error, (SymbolicTraceError, NotImplementedError)) or has_proxy(error.args):
         return False

@@ -37,10 +37,10 @@ for _name in _READS:
 
 
 class Restoring(SymbolicTracer):
-    """As `SymbolicTracer`, of code that a graph has written."""
+    """Like `SymbolicTracer`, for code that a graph has written."""
 
     def proxy(self, node: Node) -> Any:
-        """What stands for any value."""
+        """Returns the proxy of any value."""
         return _Again(node, self)
 
     tensor_proxy = proxy
@@ -54,12 +54,12 @@ class Restoring(SymbolicTracer):
         return self.create_proxy("placeholder", name, default, {})
 
     def keep(self, name: str, value: Any) -> None:
-        """As `NamingTracer.keep`, on the root too, which unpickling takes the members from."""
+        """Like `NamingTracer.keep`, on the root too, from which unpickling takes the members."""
         super().keep(name, value)
         setattr(self.root, name, value)
 
     def create_arg(self, a: Any) -> Argument:
-        """As `Tracer.create_arg`; an object that the graph keeps is the node that names it."""
+        """Like `Tracer.create_arg`; an object that the graph keeps becomes a node."""
         if type(a) is Template:  # a named tuple, which would be taken apart
             return self._member(a)
         try:

@@ -5,15 +5,13 @@ import dataclasses
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.graph import Graph
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from calque.state import ATOMIC, call_watched
 from calque.tracing.core.errors import SymbolicTraceError
@@ -23,12 +21,16 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.templates import attributes_of
 from calque.tracing.proxies.proxy import OWN
 from calque.tracing.tracer.constants import is_constant
+from calque.upstream.torch_internals import FakeTensor, tree_leaves
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _FIXED = (bool, str, type(None), torch.Tensor)
 
 
-def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> Any:
-    """What the program gets for the parameter `name`.
+def make_placeholder(tracer: "SymbolicTracer", name: str, signature: inspect.Signature) -> Any:
+    """Returns what the program gets for the parameter `name`.
 
     Args:
         tracer: a SymbolicTracer; its `given` are the examples by name, or None.
@@ -38,7 +40,7 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     parameter = signature.parameters[name.lstrip("*")]
     empty = parameter.default is inspect.Parameter.empty
     default: tuple[Any, ...] = () if empty else (_held(tracer, parameter.default),)
-    annotation = None if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+    annotation = parameter.annotation if _is_printable(parameter.annotation) else None
     given = tracer.given
     if given is None and tracer.decorated and name.startswith("*"):
         node = tracer.create_node("placeholder", name, default, {}, type_expr=annotation)
@@ -59,11 +61,21 @@ def make_placeholder(tracer: Any, name: str, signature: inspect.Signature) -> An
     return _like(tracer, node, name, value)
 
 
-def _held(tracer: Any, default: Any) -> Any:
+def _is_printable(annotation: Any) -> bool:
+    """Returns True if code can name it: torch.fx looks up each part of it by its hash.
+
+    Not so the list in `Callable[[Tensor], Tensor]`.
+    """
+    if annotation is inspect.Parameter.empty or not isinstance(annotation, Hashable):
+        return False
+    return all(map(_is_printable, get_args(annotation)))
+
+
+def _held(tracer: "SymbolicTracer", default: Any) -> Any:
     """The default as a graph can hold it: code has no tensors, and None stands for a function."""
-    if any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(default)):
+    if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(default)):
         return ...
-    if any(map(is_constant, pytree.tree_leaves(default))):
+    if any(map(is_constant, tree_leaves(default))):
         return None
     try:
         tracer.create_arg(default)
@@ -72,7 +84,7 @@ def _held(tracer: Any, default: Any) -> Any:
     return default
 
 
-def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
+def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> Any:
     """A default that the program was traced with; another value is refused, but for tensors."""
     if isinstance(default, torch.Tensor):
         either = torch.fx.Proxy(node), default
@@ -84,7 +96,7 @@ def _default(tracer: Any, node: Node, name: str, default: Any) -> Any:
     return default if held is None or held is ... else held
 
 
-def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
+def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     """A stand-in for an example: tensors become proxies, all else is checked and kept."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
@@ -121,13 +133,15 @@ def _like(tracer: Any, node: Node, name: str, value: Any) -> Any:
     return _constant(tracer, node, name, value)
 
 
-def _expect_container(tracer: Any, node: Node, name: str, value: Any) -> None:
+def _expect_container(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> None:
     kind = checks.class_name(value)
     check = (node, kind, checks.parts_of(value), name)
     tracer.create_node("call_function", checks.expect_container, check, {})
 
 
-def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torch.Tensor) -> Any:
+def _with_attributes(
+    tracer: "SymbolicTracer", node: Node, name: str, proxy: Any, value: torch.Tensor
+) -> Any:
     """A proxy with the attributes that Python keeps of the example, as far as a graph has them."""
     if isinstance(value, FakeTensor):
         return proxy  # its attributes are PyTorch's own
@@ -140,7 +154,7 @@ def _with_attributes(tracer: Any, node: Node, name: str, proxy: Any, value: torc
     return proxy
 
 
-def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
+def _of_dataclass(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     _expect_container(tracer, node, name, value)
     made = copy.copy(value)
     for field in dataclasses.fields(value):
@@ -154,18 +168,18 @@ def _of_dataclass(tracer: Any, node: Node, name: str, value: Any) -> Any:
 
 def _holds_tensors(value: Any) -> bool:
     inside = list(getattr(value, "__dict__", {}).values())
-    leaves = pytree.tree_leaves([value, *inside])
+    leaves = tree_leaves([value, *inside])
     return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-def _watched(tracer: Any, node: Node, container: Any) -> Any:
+def _watched(tracer: "SymbolicTracer", node: Node, container: Any) -> Any:
     tracer.nodes_of[id(container)] = node, container
     if not isinstance(container, tuple):
         tracer.containers.append((node, container, copy.copy(container)))
     return container
 
 
-def write_back(tracer: Any) -> None:
+def write_back(tracer: "SymbolicTracer") -> None:
     """Record what the program has changed in the lists and dictionaries among its arguments."""
 
     def record(function: Any, *args: Any) -> None:
@@ -196,7 +210,7 @@ def write_back(tracer: Any) -> None:
                 tracer.create_node("call_function", setattr, (proxy.node, key, made), {})
 
 
-def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]:
+def writing_back(tracer: "SymbolicTracer", program: Callable[..., Any]) -> Callable[..., Any]:
     """The program, with what it has written to its arguments and attributes at its end."""
 
     @functools.wraps(program)
@@ -209,20 +223,20 @@ def writing_back(tracer: Any, program: Callable[..., Any]) -> Callable[..., Any]
     return run
 
 
-def _part(tracer: Any, node: Node, key: Any, name: str, value: Any) -> Any:
+def _part(tracer: "SymbolicTracer", node: Node, key: Any, name: str, value: Any) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (node, key), {})
     tracer.assumed.follow(part)
     return _like(tracer, part, name, value)
 
 
-def _constant(tracer: Any, node: Node, name: str, value: Any) -> Any:
+def _constant(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     tracer.deferred.append((checks.expect_value, (node, value, name)))
     if type(value) not in ATOMIC and not isinstance(value, tuple):
         tracer.nodes_of[id(value)] = node, value
     return value
 
 
-def unheld(tracer: Any, node: Node, value: Any, name: str) -> SymbolicTraceError:
+def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> SymbolicTraceError:
     """The error for an argument that a graph cannot compare with what it is called with."""
     return SymbolicTraceError(
         f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "

@@ -1,4 +1,4 @@
-"""What Python asks of an object that a trace cannot answer, and the refusals.
+"""Questions of Python to an object that a trace cannot answer, and the refusals.
 
 torch.fx answers some of these with something made up: a string with the name of a node in it, the
 truth of an attribute that does not exist. Here each is answered from the abstract value, recorded,
@@ -9,16 +9,22 @@ import copy
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from calque.errors.frames import is_library
+from calque.errors.placeholder_text import PlaceholderText
+from calque.errors.text_use import is_read
 from calque.tracing.core.bytecode import is_assertion, is_handled, unpacked_length
 from calque.tracing.core.refusals import describe, refuse
 from calque.tracing.core.statements import raises
 from calque.tracing.graph import checks
 from calque.tracing.proxies.proxy import assert_fn
 from calque.tracing.symbolic import root_inputs
+
+if TYPE_CHECKING:
+    from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _ROOT = root_inputs.__file__
 """The file whose function calls the program."""
@@ -31,7 +37,7 @@ _IN_PLACE = (
 class Strict:
     """The questions of Python that need a value. Mixed into the proxies of `SymbolicTracer`."""
 
-    tracer: Any
+    tracer: "SymbolicTracer"
     node: Any
     is_tensor: bool
 
@@ -71,6 +77,12 @@ class Strict:
             return self.tracer.to_bool((self == item).any())  # pyright: ignore[reportAttributeAccessIssue]
         refuse(self, "in")
 
+    def __repr__(self) -> str:
+        asking = sys._getframe(1)
+        if not is_library(asking.f_code.co_filename) and is_read(asking):
+            refuse(self, "repr()")
+        return PlaceholderText(super().__repr__(), lambda: refuse(self, "repr()"))
+
     def __str__(self) -> str:
         return _text(self)
 
@@ -104,7 +116,7 @@ class Strict:
 
 
 def _text(proxy: Any) -> str:
-    """What stands for the value in the message of a `raise` statement; elsewhere it is refused."""
+    """Returns the value's text in the message of a `raise` statement; elsewhere it is refused."""
     if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
         return f"<{describe(proxy).rstrip(',')}>"
     refuse(proxy, "str()")

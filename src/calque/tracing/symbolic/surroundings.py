@@ -163,7 +163,9 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 
 def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    """Whether a dict holds the very same objects; tells most rows, at the cost of reading them."""
+    """Returns True if a dict holds the very same objects; tells most rows, at the cost of reading
+    them.
+    """
     if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
         return False
     return all(map(is_, now, before)) or list(now) == list(before)

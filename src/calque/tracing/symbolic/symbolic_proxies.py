@@ -5,6 +5,7 @@ tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatche
 every operation on it reaches the trace, and whatever would get past that raises.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx.node import Node
 from calque.tracing.core.refusals import describe, refuse_because
 from calque.tracing.proxies.proxy import OWN, Attribute, Proxy, tracer_of
 from calque.tracing.symbolic.strict import Strict
+from calque.upstream.torch_internals import make_subclass
 
 _NO_DATA = torch.empty(0, device="meta")
 _NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
@@ -55,9 +57,9 @@ class ValueAttribute(Strict, Attribute):
             raise AttributeError(k)
         return ValueAttribute(self, k)
 
-    __divmod__ = ValueProxy.__divmod__
-    __rdivmod__ = ValueProxy.__rdivmod__
-    __round__ = ValueProxy.__round__
+    __divmod__: Callable[..., Any] = ValueProxy.__divmod__
+    __rdivmod__: Callable[..., Any] = ValueProxy.__rdivmod__
+    __round__: Callable[..., Any] = ValueProxy.__round__
 
 
 class TensorProxy(Strict, Proxy, torch.Tensor):
@@ -76,7 +78,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
         known = node.meta.get("val")
         number = isinstance(known, torch.Tensor) and not known.ndim
-        return torch.Tensor._make_subclass(cls, _NO_NUMBER if number else _NO_DATA)
+        return make_subclass(cls, _NO_NUMBER if number else _NO_DATA)
 
     def __getattr__(self, k: str) -> Any:
         raise AttributeError(f"'Tensor' object has no attribute '{k}'")
@@ -102,11 +104,11 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     def keys(self) -> Any:
         raise AttributeError("'Tensor' object has no attribute 'keys'")
 
-    __hash__ = torch.Tensor.__hash__
+    __hash__: Callable[..., int] = torch.Tensor.__hash__
 
     @classmethod
     def __torch_function__(
-        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         tracer = tracer_of(func, args, kwargs)
@@ -114,7 +116,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
         refuse_because(

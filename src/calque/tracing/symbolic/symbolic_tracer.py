@@ -13,8 +13,7 @@ It differs from `Tracer`, which follows torch.fx, in these rows:
 """
 
 import inspect
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -23,10 +22,9 @@ from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node
 
 from calque.state import unwatched
-from calque.tracing.abstract.abstract_values import UNKNOWN, AbstractValues
+from calque.tracing.abstract.abstract_values import UNKNOWN
 from calque.tracing.abstract.fakes import hold_log
 from calque.tracing.abstract.questions import ASPECTS, OF_PYTORCH, REFUSED
-from calque.tracing.abstract.tensor_inference import gives_tensor
 from calque.tracing.core.bytecode import asks_class, asks_identity
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
@@ -34,15 +32,15 @@ from calque.tracing.core.refusals import current_step, refuse, refuse_because
 from calque.tracing.core.torch_settings import hold_settings
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import FaithfulPyTree
-from calque.tracing.graph.purity import TracedGraph, has_effect
+from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import Results
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.paths.bool_of_proxy import truth
 from calque.tracing.paths.decisions import Path
 from calque.tracing.proxies.proxy import has_proxy, record_call
 from calque.tracing.proxies.wrapping import registered_identities
+from calque.tracing.symbolic.abstract_tracer import AbstractTracer
 from calque.tracing.symbolic.assignments import Assignments
-from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
@@ -50,17 +48,16 @@ from calque.tracing.symbolic.leaves import Held, Leaves
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
-from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
+from calque.tracing.symbolic.symbolic_proxies import TensorProxy
 from calque.tracing.symbolic.types import hold_type
 from calque.tracing.tracer.constants import Constants
-from calque.tracing.tracer.naming import NamingTracer
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import PyTreeCodeGen
 
 _HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
-_CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
 
 
-class SymbolicTracer(NamingTracer):
+class SymbolicTracer(AbstractTracer):
     """Traces as `Tracer` does, and is right or raises where torch.fx is silently wrong.
 
     Args:
@@ -73,38 +70,34 @@ class SymbolicTracer(NamingTracer):
     proxy_buffer_attributes = True
     trace_asserts = True
     graph_type: type[Graph] = TracedGraph
-    pytree_codegen = FaithfulPyTree
+    pytree_codegen: type[PyTreeCodeGen] = FaithfulPyTree
 
     def __init__(
-        self, examples: tuple[tuple, dict[str, Any]] | None = None, **options: Any
+        self, examples: tuple[tuple[Any, ...], dict[str, Any]] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         self._autowrap_function_ids |= registered_identities()
         self.examples = examples
         self.given: dict[str, Any] | None = None
-        self.decorated = False
-        self.tensors: set[Node] = set()
+        self.decorated: bool = False
         self._members: dict[Node, torch.Tensor] = {}
-        self.deferred: list[tuple[Any, tuple]] = []
-        self.abstract = AbstractValues(self.resolve)
+        self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[tuple[Node, Any, Any]] = []
         self.told: dict[int, Any] = {}  # tensors whose own attributes the program has changed
         self.told_before: dict[int, dict[str, Any]] = {}
-        self.optional: dict[Node, None] = {}
         self.path: Path | None = None
         self._patches: Patches | None = None
         self.modules: Mapping[int, Held] = {}
         self.outside: Mapping[int, Any] = {}
         self.nodes_of: dict[int, tuple[Node, Any]] = {}
-        self.ended = False
+        self.ended: bool = False
         self.gradients: bool | None = None
         self.refusal: Exception | None = None
         self.refused_at: tuple[int, int] | None = None
-        self.assumed = Assumptions()
-        self.contexts = Contexts(self)
-        self.constants = Constants(self)
-        self.assignments = Assignments(self)
-        self.leaves = Leaves({})
+        self.contexts: Contexts = Contexts(self)
+        self.constants: Constants = Constants(self)
+        self.assignments: Assignments = Assignments(self)
+        self.leaves: Leaves = Leaves({})
 
     # Running the program
 
@@ -157,13 +150,17 @@ class SymbolicTracer(NamingTracer):
             super()._run(writing_back(self, fn), args)
 
     def result_argument(self, value: Any) -> Argument:
-        """What the program returns; objects of classes that graphs do not know are rebuilt."""
+        """Lowers the program's result; objects of classes unknown to graphs are rebuilt."""
         return Results(self).argument(value)
 
     def call_module(
-        self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+        self,
+        m: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """As `Tracer.call_module`; modules that read `self.training` are remembered."""
+        """Like `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
         self.leaves.add(m)
         own = reads_training(type(m)) and not self.assignments.has_set(m, "training")
@@ -172,7 +169,7 @@ class SymbolicTracer(NamingTracer):
         return super().call_module(m, forward, args, kwargs)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """As `Tracer.is_one_node`; not a leaf whose call has to be followed (`Leaves`)."""
+        """Like `Tracer.is_one_node`; False for leaves whose call has to be followed."""
         return super().is_one_node(m, path) and not self.leaves.must_be_followed(m)
 
     def create_args_for_root(
@@ -208,7 +205,7 @@ class SymbolicTracer(NamingTracer):
         self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
-    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
         """Take over what a graph within this trace takes for granted."""
         self.assumed.settings[name, args] = answer
         return True
@@ -216,7 +213,7 @@ class SymbolicTracer(NamingTracer):
     # Nodes and proxies
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """As `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        """Like `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
         if self.ended:
             raise SymbolicTraceError(
                 "a value of a trace is used after the trace has ended; the traced program has put "
@@ -240,7 +237,7 @@ class SymbolicTracer(NamingTracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> Any:
-        """As `TracerBase.create_proxy`; what no node can hold is refused."""
+        """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold."""
         try:
             return super().create_proxy(kind, target, args, kwargs, *rest, **options)
         except NotImplementedError as error:
@@ -255,69 +252,7 @@ class SymbolicTracer(NamingTracer):
                 "classes; or let the function find the object by itself.",
             )
 
-    def proxy(self, node: Node) -> Any:
-        """A proxy of the right kind; where the value is known and no tensor, the value itself."""
-        value = self._abstract(node)
-        if value is UNKNOWN:
-            tensor = gives_tensor(node, self.tensors, self.resolve)
-            return self.tensor_proxy(node) if tensor else ValueProxy(node, self)
-        node.meta["val"] = value
-        return self.proxy_of_known(node, value)
-
-    def proxy_of_known(self, node: Node, value: Any) -> Any:
-        """What the program gets for a node with the abstract value `value`."""
-        if isinstance(value, torch.Tensor):
-            return self.tensor_proxy(node)
-        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            parts = [self.part(node, i, part) for i, part in enumerate(value)]
-            plain = type(value) in (tuple, list)
-            build: Any = type(value)
-            return build(parts) if plain or not hasattr(value, "_fields") else build(*parts)
-        if isinstance(value, dict):
-            return {key: self.part(node, key, part) for key, part in value.items()}
-        if isinstance(value, _CONSTANT_RESULTS) or value is None:
-            if value is not None:
-                self.assumed.ask(node, "shape", "dtype", "device")
-            if not has_effect(node):
-                self.optional[node] = None
-            return value
-        return ValueProxy(node, self)
-
-    def part(self, node: Node, key: Any, value: Any) -> Any:
-        """The proxy of `node[key]`, whose abstract value is known."""
-        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
-            return value
-        part = self.create_node("call_function", operator.getitem, (node, key), {})
-        part.meta["val"] = value
-        self.assumed.follow(part)
-        self.optional[part] = None
-        return self.proxy_of_known(part, value)
-
-    def tensor_proxy(self, node: Node) -> TensorProxy:
-        """The proxy of a node that gives a tensor."""
-        self.tensors.add(node)
-        return TensorProxy(node, self)
-
-    def _abstract(self, node: Node) -> Any:
-        self.assumed.follow(node)
-        if node.op == "placeholder":
-            return node.meta.get("val", UNKNOWN)
-        if node.op == "get_attr":
-            value = self.resolve(str(node.target))
-            if not isinstance(value, torch.Tensor):
-                return UNKNOWN
-            kept = node.target in self.kept
-            return self.abstract.of(value) if kept else self.abstract.of_member(value)
-        try:
-            return self.abstract.compute(node)
-        except Exception as error:
-            origin = node.meta.get("origin")
-            if origin is not None:
-                error.add_note(f"while tracing {origin}: {origin.text}")
-            self.graph.erase_node(node)
-            raise
-
-    def torch_call(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def torch_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of PyTorch by the traced program, with or without proxies: usually a node."""
         if self.refusal is not None and self.refused_at == current_step():
             self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
@@ -363,40 +298,6 @@ class SymbolicTracer(NamingTracer):
         if self.path is None:
             refuse(obj, "bool")
         return truth(self, self.path, obj)
-
-    def length(self, obj: Any) -> int:
-        """`len(x)`: from the abstract value, or refused."""
-        shape = self._shape(obj)
-        if shape is None:
-            refuse(obj, "len")
-        if not shape:
-            raise TypeError("len() of a 0-d tensor")
-        return shape[0]
-
-    def iterate(self, obj: Any, unpacked: int | None) -> Iterator[Any]:
-        """`for part in x` and `a, b = x`, of which the second says how many parts there are."""
-        shape = self._shape(obj)
-        if shape is not None:
-            if not shape:
-                raise TypeError("iteration over a 0-d tensor")
-            return iter([obj[i] for i in range(shape[0])])
-        if unpacked is None:
-            refuse(obj, "iterate")
-        parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})
-        wrap = self.tensor_proxy if obj.is_tensor else lambda node: ValueProxy(node, self)
-        return iter(
-            [
-                wrap(self.create_node("call_function", operator.getitem, (parts.node, i), {}))
-                for i in range(unpacked)
-            ]
-        )
-
-    def _shape(self, obj: Any) -> torch.Size | None:
-        value = obj.node.meta.get("val")
-        if not isinstance(value, torch.Tensor):
-            return None
-        self.assumed.ask(obj.node, "shape")
-        return value.shape
 
     def member_of(self, value: Any) -> Any:
         """The parameter or buffer that a proxy stands for; any other value itself."""

@@ -35,7 +35,7 @@ class _Type:
     def __subclasscheck__(self, kind: Any) -> bool:
         return issubclass(kind, _type)
 
-    def __mro_entries__(self, bases: tuple) -> tuple:
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
         return (_type,)
 
     def __eq__(self, other: object) -> bool:

@@ -41,7 +41,7 @@ _LOGGING = logging.__file__  # notes the time of each message, which no result d
 
 
 class Watch:
-    """What the program could change, as it was before a run.
+    """The state that the program could change, as it was before a run.
 
     Args:
         root: the module or function that is traced.
@@ -73,11 +73,11 @@ class Watch:
         return self._snapshot.known
 
     def running(self) -> AbstractContextManager[None]:
-        """Within, each piece of code that runs is looked at for what it could change."""
+        """Inside it, each piece of code that runs is looked at for what it could change."""
         return self._running.watching()
 
     def seen(self) -> tuple[list[Change], list[str]]:
-        """What has changed, and what the program did that differs from call to call.
+        """Returns what has changed, and what the program did that differs from call to call.
 
         Nothing is changed back: the run was the program's own.
         """
@@ -133,7 +133,7 @@ class Watch:
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
     def asks(self, question: Callable[[CodeType], bool], whose: Owner = Owner.USER) -> bool:
-        """Whether code of the program's, as far as it was looked at, asks something.
+        """Returns True if code of the program's, as far as it was looked at, asks something.
 
         Args:
             whose: code of these, and of those who are nearer to the user.
@@ -173,7 +173,7 @@ class Watch:
                     row.before[key] = unpatched(value)
 
     def _changes(
-        self, changed: list[tuple[Row, dict]], member_of: Callable[[Any], Any]
+        self, changed: list[tuple[Row, dict[Any, Any]]], member_of: Callable[[Any], Any]
     ) -> Iterator[tuple[Change, bool]]:
         """Each name that means something else, and whether it can be made to mean that."""
         for name, (read, write) in AMBIENT.items():
@@ -193,7 +193,7 @@ class Watch:
             else:
                 yield from self._changed_names(row, now, member_of)
 
-    def _changed_members(self, row: Row, now: dict) -> Iterator[tuple[Change, bool]]:
+    def _changed_members(self, row: Row, now: dict[Any, Any]) -> Iterator[tuple[Change, bool]]:
         values, name = list(now.values()), str(row.path)
         what = f"changes in length from {len(row.before)} to {len(now)}"
         if has_proxy(values):
@@ -205,7 +205,7 @@ class Watch:
         yield change._replace(write=row.assign), filled
 
     def _changed_names(
-        self, row: Row, now: dict, member_of: Callable[[Any], Any]
+        self, row: Row, now: dict[Any, Any], member_of: Callable[[Any], Any]
     ) -> Iterator[tuple[Change, bool]]:
         for key in {**row.before, **now}:
             before, after = row.before.get(key, MISSING), now.get(key, MISSING)
@@ -233,7 +233,8 @@ class Watch:
             yield self._change(row, None, what, row.before, now, name), False
 
     def _may_stay(self, row: Row, before: Any) -> bool:
-        """Whether a call that finds what the first one has left, and does the same, is enough.
+        """Returns True if a call that finds what the first one has left, and does the same, is
+        enough.
 
         So it is of what a first call fills in, and of what a library notes about its objects.
         """
@@ -251,7 +252,7 @@ class Watch:
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
 
     def _asked_how_far(self) -> Iterator[str]:
-        """That the program has read the state of what moves on, such as random numbers."""
+        """Notes that the program has read a state that advances, such as that of random numbers."""
         if not self._snapshot.moving:
             return
         for code, owner in self._snapshot.codes.items():

@@ -6,12 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch._library.fake_class_registry import FakeScriptObject
-from torch._library.opaque_object import is_opaque_reference_type
-from torch.fx._symbolic_trace import _ConstantAttributeType
-from torch.fx._symbolic_trace import _proxyable_classes as _torch_proxyable
 from torch.fx.node import Argument, Node
-from torch.utils import _pytree as pytree
 
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.core.variables import read_cell
@@ -20,8 +15,15 @@ from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.proxyable import proxyable_classes
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    ConstantAttributeType,
+    FakeScriptObject,
+    fx_proxyable_classes,
+    is_opaque_reference_type,
+    pytree,
+)
 
-_CONSTANTS = get_args(_ConstantAttributeType)
+_CONSTANTS = get_args(ConstantAttributeType)
 _BASE_NAMES: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "_tensor_constant"),
     ((FakeScriptObject, torch.ScriptObject), "_torchbind_obj"),
@@ -56,7 +58,7 @@ def constant_argument(tracer: Any, a: Any) -> Argument:
         return tracer.create_node("call_function", kind, parts, {})
     if isinstance(a, _CONSTANTS) or is_opaque_reference_type(kind):
         return tracer.create_node("get_attr", _attribute(tracer, a), (), {})
-    if kind in proxyable_classes or kind in _torch_proxyable:
+    if kind in proxyable_classes or kind in fx_proxyable_classes:
         name = tracer.get_fresh_qualname(f"_{kind.__name__}_constant_")
         tracer.keep(name, a)
         return tracer.create_node("get_attr", name, (), {})
@@ -75,7 +77,7 @@ def _attribute(tracer: Any, a: Any) -> str:
 
 
 def is_constant(a: Any) -> bool:
-    """Whether `a` is no literal, but the same whenever a graph hands it on."""
+    """Returns True if `a` is no literal, but the same whenever a graph hands it on."""
     if type(a) in _PLAIN:
         return False
     if isinstance(a, FunctionType):

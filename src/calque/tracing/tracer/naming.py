@@ -12,7 +12,7 @@ from calque.tracing.tracer.tracer import Tracer
 
 
 class NamingTracer(Tracer):
-    """As `Tracer`, which puts constants on the root; here the graph module keeps them.
+    """Like `Tracer`, which puts constants on the root; here the graph module keeps them.
 
     Attributes:
         kept: the constants, by name.
@@ -45,14 +45,14 @@ class NamingTracer(Tracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """As `Tracer.create_arg`; named tuples that ask for values are made by a function."""
+        """Like `Tracer.create_arg`; named tuples that ask for values are made by a function."""
         if isinstance(a, tuple) and hasattr(a, "_fields") and asks_when_made(type(a)):
             parts = tuple(self.create_arg(part) for part in a)
             return self.create_node("call_function", made_by, (type(a), *parts), {})
         return super().create_arg(a)
 
     def resolve(self, target: str) -> Any:
-        """What the graph means by the name of a module, a parameter or a constant."""
+        """Returns the module, parameter or constant that a name of the graph means."""
         value: Any = self.root
         if target in self.kept:
             return self.kept[target]
@@ -70,7 +70,8 @@ class NamingTracer(Tracer):
         """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
         paths = self.submodule_paths
         if paths is None:
-            paths = self.submodule_paths = {}
+            paths = {}
+            self.submodule_paths: dict[torch.nn.Module, str] | None = paths
         if mod not in paths:
             name = self.get_fresh_qualname(f"_{type(mod).__name__.lower()}_")
             self.keep(name, mod)

@@ -2,16 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch.fx._symbolic_trace import PH, PHBase, _assert_is_none
-from torch.fx.graph import _PyTreeInfo
 from torch.fx.node import base_types
-from torch.utils import _pytree as pytree
 
 from calque.errors.warning import warn
+from calque.upstream import torch_internals
+from calque.upstream.torch_internals import PH, PHBase, PyTreeInfo, assert_is_none, pytree, tree_map
 
 _STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
@@ -53,20 +52,7 @@ def arguments_for_root(
             args.append(placeholder)
         return root_fn, args
 
-    names = list(code.co_varnames[len(args) : count])
-    if isinstance(concrete_args, tuple):
-        if len(names) != len(concrete_args):
-            raise RuntimeError(
-                f"Tracing expected {len(names)} arguments but got {len(concrete_args)} concrete "
-                "arguments"
-            )
-        concrete_args = dict(zip(names, concrete_args))
-
-    collected = iter(code.co_varnames[count:])
-    if code.co_flags & inspect.CO_VARARGS:
-        names.append("*" + next(collected))
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        names.append("**" + next(collected))
+    names, concrete_args = _parameters(code, len(args), concrete_args)
     args += [tracer._proxy_placeholder(name, concrete_args, signature, analysed) for name in names]
     function: Callable[..., Any] = root_fn
     if analysed is not root_fn:
@@ -77,6 +63,31 @@ def arguments_for_root(
     if concrete_args is None:
         return function, args
     return _flattened(tracer, function, args, list(code.co_varnames[:count]))
+
+
+def _parameters(
+    code: CodeType, first: int, concrete_args: dict[str, Any] | tuple[Any, ...] | None
+) -> tuple[list[str], dict[str, Any] | None]:
+    """Returns the names of the parameters from the `first` one on, and the concrete ones by name.
+
+    Raises:
+        RuntimeError: a wrong number of concrete arguments.
+    """
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[first:count])
+    if isinstance(concrete_args, tuple):
+        if len(names) != len(concrete_args):
+            raise RuntimeError(
+                f"Tracing expected {len(names)} arguments but got {len(concrete_args)} concrete "
+                "arguments"
+            )
+        concrete_args = dict(zip(names, concrete_args))
+    collected = iter(code.co_varnames[count:])
+    if code.co_flags & inspect.CO_VARARGS:
+        names.append("*" + next(collected))
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        names.append("**" + next(collected))
+    return names, concrete_args
 
 
 def _all_positional(function: FunctionType, count: int) -> FunctionType:
@@ -136,7 +147,7 @@ def _flattened(
     leaves, spec = pytree.tree_flatten(tuple(args))
     if all(child.is_leaf() for child in spec.children()):
         return function, args
-    codegen = tracer.graph._codegen = tracer.pytree_codegen(_PyTreeInfo(names, spec, None))
+    codegen = tracer.graph._codegen = tracer.pytree_codegen(PyTreeInfo(names, spec, None))
 
     def on_leaves(*leaves):  # annotations would show in the generated forward
         result = function(*pytree.tree_unflatten(list(leaves), spec))
@@ -154,7 +165,7 @@ def placeholder(
     signature: inspect.Signature,
     function: Callable[..., Any],
 ) -> Any:
-    """What the traced function gets for the parameter `name`."""
+    """Returns what the traced function gets for the parameter `name`."""
     default: tuple[Any, ...] = ()
     if not name.startswith("*"):
         given = signature.parameters[name].default
@@ -174,16 +185,16 @@ def placeholder(
         _check_specialized(tracer, proxy, name, value)
         return value
 
-    return pytree.tree_map(concrete, concrete_args[name])
+    return tree_map(concrete, concrete_args[name])
 
 
 def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
     """Record in the graph that it holds for this value of an input only."""
     message = f"{name} has been specialized to have value {value} but got another value"
     if type(value) in base_types and type(value) is not torch.Tensor:
-        torch._assert(proxy == value, message)
+        torch_internals.check(proxy == value, message)
     elif value is None:
-        tracer.create_proxy("call_function", _assert_is_none, (proxy, message), {})
+        tracer.create_proxy("call_function", assert_is_none, (proxy, message), {})
     else:
         warn(
             f"Was not able to add assertion to guarantee correct input {name} to specialized "

@@ -11,9 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Self, get_args
 
 import torch
-from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx._symbolic_trace import _ConstantAttributeType
-from torch.fx.graph import Graph, _PyTreeCodeGen
+from torch.fx.graph import Graph
 from torch.fx.node import Argument
 
 from calque.tracing.core.active import tracing
@@ -25,8 +23,9 @@ from calque.tracing.proxies.proxy import ParameterProxy
 from calque.tracing.proxies.wrapping import LeafFunctions
 from calque.tracing.tracer.constants import constant_argument
 from calque.tracing.tracer.placeholders import arguments_for_root, placeholder
+from calque.upstream.torch_internals import ConstantAttributeType, LazyGraphModule, PyTreeCodeGen
 
-_CONSTANTS = get_args(_ConstantAttributeType)
+_CONSTANTS = get_args(ConstantAttributeType)
 
 
 @functools.lru_cache(maxsize=64)
@@ -51,12 +50,12 @@ class Tracer(TracerBase):
     """
 
     graph_type: type[Graph] = Graph
-    pytree_codegen: type[_PyTreeCodeGen] = _PyTreeCodeGen
+    pytree_codegen: type[PyTreeCodeGen] = PyTreeCodeGen
     contexts: Any = None
 
     @classmethod
     def _graph_module_deserialization_tracer(cls, root: torch.nn.Module) -> Self:
-        """What later releases of PyTorch make of a tracer's class to unpickle its graphs."""
+        """Returns the class in which later releases of PyTorch unpickle a tracer's graphs."""
         return cls()
 
     def __init__(
@@ -74,11 +73,11 @@ class Tracer(TracerBase):
         self._autowrap_search: list[ModuleType] = list(autowrap_modules)
         self.param_shapes_constant = param_shapes_constant
         self.submodule_paths: dict[torch.nn.Module, str] | None = None
-        self.root_module_name = ""
-        self.scope = Scope("", None)
-        self.module_stack = OrderedDict()
-        self.num_calls = {}
-        self.node_name_to_scope = {}
+        self.root_module_name: str = ""
+        self.scope: Scope = Scope("", None)
+        self.module_stack: OrderedDict[str, tuple[str, Any]] = OrderedDict()
+        self.num_calls: dict[str, int] = {}
+        self.node_name_to_scope: dict[str, tuple[str, Any]] = {}
         self._fresh: dict[str, int] = {}
         self._names: dict[int, tuple[str, Any]] = {}
 
@@ -110,7 +109,7 @@ class Tracer(TracerBase):
         return super().create_arg(a)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Whether a call of `m` is one node, instead of what its forward does.
+        """Returns True if a call of `m` is one node, instead of what its forward does.
 
         By default the modules of torch.nn are leaves, except `Sequential`.
         """
@@ -119,7 +118,9 @@ class Tracer(TracerBase):
         return leaf and not isinstance(m, torch.nn.Sequential)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Whether this call of `m` is one node: whether it is a leaf, and can be called later."""
+        """Returns True if this call of `m` is one node: whether it is a leaf, and can be called
+        later.
+        """
         return self.is_leaf_module(m, path)
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
@@ -143,7 +144,7 @@ class Tracer(TracerBase):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """What a call of a module does: one node for a leaf, else what `forward` does.
+        """Calls a module: one node for a leaf, else what `forward` does.
 
         Args:
             forward: calls the module for real.
@@ -165,7 +166,7 @@ class Tracer(TracerBase):
                 self.module_stack.pop(key)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """What reading a parameter, a buffer or a submodule of a module gives.
+        """Reads a parameter, a buffer or a submodule of a module.
 
         Args:
             attr: the name that was read.
@@ -205,7 +206,7 @@ class Tracer(TracerBase):
         return self.create_proxy("get_attr", name, (), {}, **options)
 
     def member_of(self, value: Any) -> Any:
-        """What is assigned to an attribute of a module for a value of the program."""
+        """Returns what is assigned to a module's attribute for a value of the program."""
         return value
 
     def make_module(self, module: torch.nn.Module) -> None:
@@ -222,7 +223,7 @@ class Tracer(TracerBase):
         """A check of a module's mode is traced again; returns whether the new graph has it too."""
         return False
 
-    def keep_setting(self, name: str, args: tuple, answer: Any) -> bool:
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
         """A check of a setting is traced again; returns whether the new graph has it too."""
         return False
 
@@ -275,13 +276,13 @@ class Tracer(TracerBase):
 
     def _enter(self, root: torch.nn.Module | Callable[..., Any]) -> FunctionType:
         if isinstance(root, torch.nn.Module):
-            _LazyGraphModule.force_recompile(root)
+            LazyGraphModule.force_recompile(root)
             if not hasattr(type(root), self.traced_func_name):
                 raise AssertionError(
                     f"traced_func_name={self.traced_func_name} doesn't exist in "
                     f"{type(root).__name__}"
                 )
-            self.root = root
+            self.root: torch.nn.Module | Callable[..., Any] = root
             fn = getattr(type(root), self.traced_func_name)
             self.root_module_name = root._get_name()
             self.submodule_paths = {module: name for name, module in root.named_modules()}
@@ -289,7 +290,7 @@ class Tracer(TracerBase):
             self.root = torch.nn.Module()
             fn = root
         # Unpickling traces the code again; None lets PyTorch do it, where there is no calque.
-        self.graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
+        self.graph: Graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
         code = getattr(fn, "__code__", None)
         if code is not None:
             fields = ("co_name", "co_filename", "co_firstlineno")

@@ -18,7 +18,7 @@ def read(program: ExportedProgram) -> ViewGraph:
 
 
 def read_exported(program: Exported) -> ViewGraph:
-    """What `calque.export` gave.
+    """Reads the result of `calque.export`.
 
     Raises:
         TypeError: it was loaded from bytes, which have no graph.

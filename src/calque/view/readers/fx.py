@@ -136,7 +136,7 @@ class _Read:
 
 
 def is_check(node: Node) -> bool:
-    """Whether a node is one of those by which a graph checks what its tracer assumed."""
+    """Returns True if a node is one of those by which a graph checks what its tracer assumed."""
     if node.op != "call_function":
         return False
     module = getattr(node.target, "__module__", "") or ""

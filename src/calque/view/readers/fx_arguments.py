@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from calque.errors.printable import shortened
+from calque.upstream.torch_internals import OpOverload, tree_leaves
 from calque.view.graph import TensorLook
 
 
@@ -30,7 +30,7 @@ def _names(node: Node) -> list[str]:
         return ["result"]
     if node.op == "call_method":
         return ["self"]
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return [argument.name for argument in target._schema.arguments]
     try:
         return list(inspect.signature(target).parameters) if callable(target) else []
@@ -39,8 +39,8 @@ def _names(node: Node) -> list[str]:
 
 
 def tensors_in(value: Any) -> Iterator[TensorLook]:
-    """What the tensors in nested containers look like."""
-    for leaf in pytree.tree_leaves(value, is_leaf=_is_metadata):
+    """Yields the looks of the tensors in nested containers."""
+    for leaf in tree_leaves(value, is_leaf=_is_metadata):
         if isinstance(leaf, torch.Tensor) or _is_metadata(leaf):
             shape = tuple(n if type(n) is int else str(n) for n in leaf.shape)
             yield TensorLook(str(leaf.dtype).removeprefix("torch."), shape)

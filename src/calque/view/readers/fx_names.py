@@ -1,4 +1,4 @@
-"""What a node of torch.fx calls, by name."""
+"""Names of what a node of torch.fx calls."""
 
 import re
 from functools import cache
@@ -8,11 +8,13 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
+
 _INPUT = re.compile(r"^[lL]_(?:\w+?_)??modules_")
 
 
 def op_of(module: GraphModule, node: Node) -> str:
-    """What a node calls, such as `Linear`, `Tensor.relu`, `aten.relu.default` or `torch.cat`."""
+    """Returns what a node calls: `Linear`, `Tensor.relu`, `aten.relu.default`, `torch.cat`."""
     if node.op == "call_module":
         return type(member(module, node)).__name__
     if node.op == "call_method":
@@ -22,9 +24,9 @@ def op_of(module: GraphModule, node: Node) -> str:
     target: Any = node.target
     if id(target) in _nameless():
         return _nameless()[id(target)]
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return f"higher_order.{target.name()}"
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     home = getattr(target, "__module__", None) or ""
@@ -45,7 +47,7 @@ def _nameless() -> dict[int, str]:
 
 
 def label_of(node: Node, op: str) -> str:
-    """What a node calls, in short."""
+    """Returns a short name of what a node calls."""
     if node.op == "call_module":
         return f"{str(node.target).rpartition('.')[2]}: {op}"
     if node.op == "get_attr":
@@ -58,13 +60,13 @@ def label_of(node: Node, op: str) -> str:
     if node.op == "output":
         return "output"
     parts = op.split(".")
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return parts[1] if parts[-1] == "default" else ".".join(parts[1:])
     return parts[-1].strip("_") or parts[-1]
 
 
 def member(module: GraphModule, node: Node) -> Any:
-    """What a node calls or gets by its path; None where it is not there."""
+    """Returns what a node calls or gets by its path; None where it is not there."""
     found: Any = module
     for part in str(node.target).split("."):
         found = getattr(found, part, None)

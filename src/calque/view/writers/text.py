@@ -8,7 +8,7 @@ from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 
 
 def rows(graph: ViewGraph, depth: int | None) -> Iterator[tuple[str, ViewNode | ViewGroup, bool]]:
-    """What a tree shows: the branches before it, a node or group, and whether it was left closed.
+    """Yields the rows of a tree: the branches before it, a node or group, and whether it is closed.
 
     Of a group that stands for several, the first is shown.
     """
@@ -29,7 +29,7 @@ def _rows(
 
 
 def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
-    """What is in a group; of a run of like groups, what is in the first and behind it."""
+    """Returns the members of a group; of a run of like groups, those of the first and behind it."""
     parts = list(graph.children.get(group, ()))
     if not group or graph.group[group].repeat == 1:
         return parts
@@ -38,14 +38,14 @@ def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
 
 
 def _is_weight(graph: ViewGraph, part: ViewNode | ViewGroup) -> bool:
-    """Whether a part is a weight or a check, or a group of nothing else."""
+    """Returns True if a part is a weight or a check, or a group of nothing else."""
     if isinstance(part, ViewGroup):
         return all(_is_weight(graph, inner) for inner in graph.children[part.id])
     return part.kind in ("parameter", "constant", "check")
 
 
 def details(part: ViewNode | ViewGroup) -> tuple[str, str]:
-    """What a line says: the name, and what is known besides."""
+    """Returns a line's text: the name, and what is known besides."""
     if isinstance(part, ViewGroup):
         return printable(title(part)), ""
     shown = " ".join(map(str, part.outputs))

@@ -91,7 +91,7 @@ _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Whether a window is written that is a part of a padded axis."""
+    """Returns True if a window is written that is a part of a padded axis."""
     kept = [axis for axis in range(len(shape)) if axis not in numbers.inserted_window_dims]
     return any(is_symbolic_dim(n) and n != shape[a] for a, n in zip(kept, new, strict=True))
 

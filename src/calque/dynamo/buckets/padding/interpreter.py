@@ -81,7 +81,7 @@ def _is_symbolic(equation: Any, given: list[Padded]) -> bool:
 
 
 def _mentions(value: Any) -> bool:
-    """Whether a symbol occurs in the parameters of an equation, or in the programs in them."""
+    """True if a symbol occurs in the parameters of an equation, or in the programs in them."""
     if isinstance(value, dict):
         return any(map(_mentions, value.values()))
     if isinstance(value, tuple | list):

@@ -27,17 +27,17 @@ class Unpaddable(Exception):
 
 
 class Sizes:
-    """What the symbols of a program are: numbers that are padded to, and the true ones, traced."""
+    """The symbols of a program: the numbers that they are padded to, and the true ones, traced."""
 
     def __init__(self, padded: Mapping[str, int], true: Mapping[str, Any]) -> None:
         self._padded, self._true = dict(padded), dict(true)
 
     def padded(self, size: Any) -> int:
-        """How many elements an axis of this size holds, its padding included."""
+        """Returns how many elements an axis of this size holds, its padding included."""
         return int(size._evaluate(self._padded)) if is_symbolic_dim(size) else int(size)
 
     def true(self, size: Any) -> Any:
-        """How many elements an axis of this size has: a number, or a traced integer."""
+        """Returns how many elements an axis of this size has: a number, or a traced integer."""
         return size._evaluate(self._true) if is_symbolic_dim(size) else size
 
 
@@ -50,7 +50,7 @@ class Padded:
 
     @property
     def is_padded(self) -> bool:
-        """Whether the size of some axis is a symbol."""
+        """Returns True if the size of some axis is a symbol."""
         return any(axis is not None for axis in self.layout)
 
 
@@ -76,7 +76,7 @@ def joined(sizes: Iterable[Any]) -> Layout:
 
 
 def length(sizes: Sizes, axis: Layout) -> int:
-    """How many elements of an axis an array holds."""
+    """Returns how many elements of an axis an array holds."""
     return prod(map(sizes.padded, axis or ()))
 
 

@@ -38,7 +38,7 @@ def _dot_general(sizes: Sizes, equation: Any, left: Padded, right: Padded) -> Pa
 
 @rule("conv_general_dilated")
 def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> Padded:
-    """What slides beyond an image reads zeros, so that an image's padding is zeros too."""
+    """Pads with zeros, which a window that slides beyond an image reads as well."""
     (batch, features, *space), (out, inner, *window), place = equation.params["dimension_numbers"]
     shapes = [v.aval.shape for v in equation.invars]
     if any(kernel.layout[axis] is not None for axis in window):

@@ -20,14 +20,14 @@ from calque.dynamo.buckets.padding.table import rule
 
 
 def least(dtype: Any) -> Any:
-    """What no number of a dtype is less than."""
+    """Returns the least value of a dtype."""
     if dtype == np.bool_:
         return False
     return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
 
 
 def greatest(dtype: Any) -> Any:
-    """What no number of a dtype is greater than."""
+    """Returns the greatest value of a dtype."""
     if dtype == np.bool_:
         return True
     return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max

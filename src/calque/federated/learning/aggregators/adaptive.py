@@ -56,7 +56,7 @@ class Clipping:
         return jnp.asarray(self.norm, jnp.float32)
 
     def clipped(self, value: Any, norm: Any) -> tuple[Any, Any]:
-        """What clients send within the norm, and 1.0 or 0.0 for those that are, or are not."""
+        """Returns the clipped values, and which clients were within the norm (1.0 or 0.0)."""
         kinds = [member_type(type_of(part)) for part in (value, norm)]
 
         @local(*kinds, framework="jax")
@@ -74,7 +74,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class AdaptiveClipped(Clipping):
-    """As `aggregators.clipped`, with a norm of its own making; see `adaptive_clipped`."""
+    """Like `aggregators.clipped`, with an adaptive norm; see `adaptive_clipped`."""
 
     inner: Aggregator
 
@@ -88,7 +88,7 @@ class AdaptiveClipped(Clipping):
 
 @dataclass(frozen=True)
 class AdaptiveGaussian(Clipping):
-    """As `aggregators.dp_gaussian`, with a norm of its own making; see `adaptive_dp_gaussian`."""
+    """Like `aggregators.dp_gaussian`, with an adaptive norm; see `adaptive_dp_gaussian`."""
 
     noise_multiplier: float
     count_deviation: float
@@ -126,7 +126,7 @@ def adaptive_clipped(
     learning_rate: float = 0.2,
     inner: Aggregator | None = None,
 ) -> AdaptiveClipped:
-    """What each client sends scaled down to a norm that follows the clients' norms; then `inner`.
+    """Scales what each client sends down to a norm that follows the clients' norms; then `inner`.
 
     `State.aggregator` has the norm of the next round.
 

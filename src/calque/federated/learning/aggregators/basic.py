@@ -30,7 +30,7 @@ def mean() -> Aggregator:
 
 @with_user_frames
 def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
-    """What each client sends scaled down to at most a norm, over all its tensors; then `inner`.
+    """Scales what each client sends down to at most a norm, over all its tensors; then `inner`.
 
     Args:
         norm: the largest Euclidean norm.
@@ -94,7 +94,7 @@ def median() -> Aggregator:
 
 @with_user_frames
 def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
-    """What each client sends rounded to `2**bits` levels between its least and greatest; `inner`.
+    """Rounds what each client sends to `2**bits` levels of its range; then `inner`.
 
     Args:
         bits: from 1 to 16.

@@ -1,16 +1,19 @@
-"""What an aggregator is: a function of values, with a state on the server or without."""
+"""Aggregators: functions of the clients' values, with a state on the server or without."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard
 
 Aggregator = Callable[[Any, Any, Any], Any]
+"""Takes `value` on the clients, a struct of the changes of parameters by name; `weight`, a number
+on each; and `key`, raw bits of a key on the server. Gives a struct like `value` on the server.
+"""
 
 
 class StatefulAggregator(Protocol):
     """An aggregator for which the server keeps something from round to round."""
 
     def initial(self) -> Any:
-        """What is kept before the first round: a pytree of arrays."""
+        """Returns the state before the first round: a pytree of arrays."""
         ...
 
     def __call__(self, value: Any, weight: Any, key: Any, state: Any, /) -> tuple[Any, Any]:
@@ -21,5 +24,5 @@ class StatefulAggregator(Protocol):
 def is_stateful(
     aggregator: Aggregator | StatefulAggregator,
 ) -> TypeGuard[StatefulAggregator]:
-    """Whether the server keeps something for an aggregator."""
+    """Returns True if the server keeps something for an aggregator."""
     return hasattr(aggregator, "initial")

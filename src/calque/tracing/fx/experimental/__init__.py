@@ -4,5 +4,5 @@ import torch.fx.experimental as _theirs
 
 
 def __getattr__(name: str) -> object:
-    """What else the package of torch has."""
+    """Returns any other name of torch's package."""
     return getattr(_theirs, name)

@@ -26,10 +26,10 @@ class RewritingTracer(Tracer):
         root: torch.nn.Module | Callable[..., Any],
         concrete_args: dict[str, Any] | None = None,
     ) -> Graph:
-        """As `Tracer.trace`."""
+        """Like `Tracer.trace`."""
         return super().trace(_rewrite(root), concrete_args)
 
 
 def __getattr__(name: str) -> object:
-    """What else the module of torch has."""
+    """Returns any other name of torch's module."""
     return getattr(_theirs, name)

@@ -1,0 +1,173 @@
+"""The names of calls, and those that are meant where a converter is registered.
+
+A name that no call can have is an error where it is registered: its converter would never be asked.
+"""
+
+import importlib.util
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
+
+from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
+
+
+def name_of(target: Any) -> str:
+    """The name by which a class or a function is known.
+
+    >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
+    ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
+    >>> name_of(torch.einsum), name_of(torch.Tensor.new_zeros)
+    ('torch.einsum', 'Tensor.new_zeros')
+    """
+    name = getattr(target, "__name__", type(target).__name__)
+    home = getattr(target, "__module__", None) or ""
+    if getattr(torch.Tensor, name, None) is target:
+        home = "Tensor"
+    elif home == "torch.functional" and getattr(torch, name, None) is target:
+        home = "torch"
+    elif getattr(torch.nn.functional, name, None) is target:
+        home = "torch.nn.functional"
+    elif home.startswith("torch.nn.modules"):
+        home = "torch.nn"
+    elif home.startswith("torch._C") or (not home and hasattr(torch, name)):
+        home = "torch"
+    elif home == "_operator":
+        home = "operator"
+    return f"{home}.{name}" if home else name
+
+
+def operator_names(target: Any) -> list[str]:
+    """The names of an operator's overloads, or the one of the overload that is given.
+
+    >>> operator_names("aten.relu"), operator_names(torch.ops.aten.t.default)
+    (['aten.relu.default', 'aten.relu.out'], ['aten.t.default'])
+    """
+    if isinstance(target, OpOverloadPacket):
+        return [str(getattr(target, name)) for name in target.overloads()]
+    if isinstance(target, OpOverload):
+        return [str(target)]
+    if not isinstance(target, str):
+        raise TypeError(
+            f"{target!r} is no operator. Write 'aten.relu' or torch.ops.aten.relu.default; "
+            "functions of PyTorch are registered by `function`, modules by `module`"
+        )
+    found = _operator(target)
+    if found is None:
+        raise ValueError(
+            f"there is no operator {target!r}. Operators are called as 'aten.relu' or "
+            "'aten.add.Tensor'; functions and methods are registered by `function`"
+        )
+    return operator_names(found)
+
+
+def is_operator(name: str) -> bool:
+    """Returns True if a call of an operator has this name."""
+    return isinstance(_operator(name), OpOverload)
+
+
+def _operator(name: str) -> Any:
+    """What `torch.ops` knows by a name; None where it is no operator."""
+    parts = name.removeprefix("torch.ops.").split(".")
+    if len(parts) not in (2, 3):
+        return None
+    try:
+        found: Any = torch.ops
+        for part in parts:
+            found = getattr(found, part)
+    except AttributeError:
+        return None
+    return found if isinstance(found, OpOverload | OpOverloadPacket) else None
+
+
+def function_names(target: Callable[..., Any] | str) -> list[str]:
+    """The names that calls of a function have, or calls of a method by its name.
+
+    >>> function_names(torch.relu), function_names("torch.conv2d"), function_names(operator.add)
+    (['torch.relu'], ['torch.nn.functional.conv2d'], ['operator.add', 'Tensor.add'])
+    """
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return operator_names(target)
+    if isinstance(target, str):
+        return _names_meant(target)
+    if isinstance(target, torch.nn.Module) or _is_class_of(target, torch.nn.Module):
+        raise TypeError(
+            f"{target!r} is a module: modules are registered by `module`, with their class"
+        )
+    kind = getattr(target, "__self__", target)
+    if _is_class_of(kind, torch.autograd.Function):
+        return [f"{kind.__module__}.{kind.__name__}_apply"]
+    if inspect.isgetsetdescriptor(target):
+        return [f"Tensor.{target.__name__}"]
+    if not callable(target):
+        raise TypeError(f"{target!r} is neither a function nor the name of one")
+    if is_tensor_method_or_property(target):
+        return [f"Tensor.{getattr(target, '__name__', '')}"]
+    name = name_of(target)
+    if getattr(operator, getattr(target, "__name__", ""), None) is target:
+        return [name, *_method_behind(target)]
+    return [name]
+
+
+def _names_meant(name: str) -> list[str]:
+    """The names that calls have, by the name that somebody wrote."""
+    root, *rest = name.removeprefix("torch.Tensor.").split(".")
+    if name.startswith(("Tensor.", "torch.Tensor.")):
+        method = name.rpartition("Tensor.")[2]
+        if not hasattr(torch.Tensor, method):
+            raise ValueError(f"there is no method {name!r}: tensors have no {method}")
+        return [f"Tensor.{method}"]
+    if _operator(name) is not None:
+        return operator_names(name)
+    if root == "torch":
+        found: Any = torch
+        for part in rest:
+            found = getattr(found, part, None)
+        if found is None or not rest:
+            raise ValueError(f"there is no function {name!r} in PyTorch")
+        return function_names(found)
+    if not rest or (root != "__main__" and not _is_package(root)):
+        raise ValueError(
+            f"no call is of {name!r}. Functions are called by their modules, as in "
+            "'torch.nn.functional.relu', and methods as in 'Tensor.relu'"
+        )
+    return [name]
+
+
+def _is_package(root: str) -> bool:
+    try:
+        return importlib.util.find_spec(root) is not None
+    except ValueError:  # it is there already, and nobody knows from where
+        return True
+
+
+def _is_class_of(target: Any, kind: type) -> bool:
+    return isinstance(target, type) and issubclass(target, kind)
+
+
+class _Asking(TorchFunctionMode):
+    """Notes which method of tensors a function of Python's calls, and calls none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(f"Tensor.{func.__name__}")
+        return args[0]
+
+
+def _method_behind(function: Callable[..., Any]) -> list[str]:
+    """The method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
+    for count in (1, 2):
+        tensors = [torch.empty(1)] * count
+        with _Asking() as asking:
+            try:
+                function(*tensors)
+            except TypeError:
+                continue  # takes another number of arguments
+        return asking.names[:1]
+    return []

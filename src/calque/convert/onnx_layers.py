@@ -1,0 +1,295 @@
+"""Layers and products in ONNX: convolutions, normalization, pooling, resizing, attention."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from calque.convert.onnx_calls import OnnxCall
+
+
+def _product(c: OnnxCall) -> None:
+    c.add("MatMul", [c.name("self"), c.name("mat2")])
+
+
+def _addmm(c: OnnxCall) -> None:
+    c.add(
+        "Gemm",
+        [c.name("mat1"), c.name("mat2"), c.name("self")],
+        alpha=float(c["alpha"]),
+        beta=float(c["beta"]),
+    )
+
+
+def _convolution(c: OnnxCall) -> None:
+    inputs, padding = [c.name("input"), c.name("weight")], c["output_padding"]
+    if c["bias"] is not None:
+        inputs.append(c.name("bias"))
+    options = {"strides": c["stride"], "dilations": c["dilation"], "group": c["groups"]}
+    options["pads"] = [*c["padding"], *c["padding"]]
+    if c["transposed"]:
+        c.add("ConvTranspose", inputs, output_padding=padding, **options)
+    else:
+        c.add("Conv", inputs, **options)
+
+
+def _batch_norm(c: OnnxCall) -> None:
+    c.shown("momentum", "cudnn_enabled")  # of the running statistics, which stay as they are
+    channels = c["input"].shape[1]
+    scale = c["weight"] if c["weight"] is not None else np.ones(channels)
+    shift = c["bias"] if c["bias"] is not None else np.zeros(channels)
+    if c.get("training"):
+        _batch_norm_of_the_batch(c, scale, shift)
+        return
+    names = [c.named(value) for value in (scale, shift, c["running_mean"], c["running_var"])]
+    c.add("BatchNormalization", [c.name("input"), *names], epsilon=c["eps"])
+
+
+def _batch_norm_of_the_batch(c: OnnxCall, scale: Any, shift: Any) -> None:
+    if c["running_mean"] is not None:
+        c.refuse("batch normalization in training")
+    graph, x, rank = c.graph, c.name("input"), c.rank("input")
+    axes = graph.constant([dim for dim in range(rank) if dim != 1], np.int64)
+    column = graph.constant([-1, *[1] * (rank - 2)], np.int64)
+    apart = graph.value("Sub", [x, graph.value("ReduceMean", [x, axes])])
+    variance = graph.value("ReduceMean", [graph.value("Mul", [apart, apart]), axes])
+    moved = graph.value("Add", [variance, c.named(c["eps"], c.out.dtype)])
+    normal = graph.value("Div", [apart, graph.value("Sqrt", [moved])])
+    scale, shift = (graph.value("Reshape", [c.named(v), column]) for v in (scale, shift))
+    c.add("Add", [graph.value("Mul", [normal, scale]), shift])
+
+
+def _group_norm(c: OnnxCall) -> None:
+    """An `InstanceNormalization` with the groups as channels, then scale and shift."""
+    graph, groups = c.graph, c["group"]
+    rank, channels = c.rank("input"), c["C"]
+    c.shown("HxW")
+    dtype = np.dtype(str(c.out.dtype))
+    rows = graph.constant([c["N"], groups, -1], np.int64)
+    ones, zeros = (graph.constant(make(groups), dtype) for make in (np.ones, np.zeros))
+    x = graph.value("Reshape", [c.name("input"), rows])
+    x = graph.value("InstanceNormalization", [x, ones, zeros], epsilon=c["eps"])
+    x = graph.value("Reshape", [x, graph.constant(c.shape, np.int64)])
+    column = graph.constant([channels, *[1] * (rank - 2)], np.int64)
+    if c["weight"] is not None:
+        x = graph.value("Mul", [x, graph.value("Reshape", [c.name("weight"), column])])
+    if c["bias"] is not None:
+        x = graph.value("Add", [x, graph.value("Reshape", [c.name("bias"), column])])
+    c.add("Identity", [x])
+
+
+def _layer_norm(c: OnnxCall) -> None:
+    shape = c["normalized_shape"]
+    names = [c.name("input")]
+    names.append(c.named(c["weight"] if c["weight"] is not None else np.ones(shape)))
+    if c["bias"] is not None:
+        names.append(c.name("bias"))
+    c.add("LayerNormalization", names, axis=-len(shape), epsilon=c["eps"])
+
+
+def _max_pool(c: OnnxCall) -> None:
+    _pool(c, "MaxPool", dilations=c["dilation"])
+
+
+def _average_pool(c: OnnxCall) -> None:
+    if c["divisor_override"] is not None:
+        c.refuse("average pooling with a divisor of its own")
+    _pool(c, "AveragePool", count_include_pad=int(c["count_include_pad"]))
+
+
+def _pool(c: OnnxCall, kind: str, **options: Any) -> None:
+    sizes = {name: _each(c, c[name]) for name in ("kernel_size", "padding")}
+    strides = _each(c, c["stride"]) if c["stride"] else sizes["kernel_size"]
+    c.add(
+        kind,
+        [c.name("self")],
+        kernel_shape=sizes["kernel_size"],
+        strides=strides,
+        pads=[*sizes["padding"], *sizes["padding"]],
+        ceil_mode=int(c["ceil_mode"]),
+        **{
+            key: _each(c, value) if isinstance(value, list | tuple) else value
+            for key, value in options.items()
+        },
+    )
+
+
+def _each(c: OnnxCall, value: Any) -> list[int]:
+    """A number for each dimension that is pooled, where one is given for all."""
+    count = {"1d": 1, "2d": 2, "3d": 3}[c.call.op.split(".")[1].removesuffix(_WITH)[-2:]]
+    return list(value) * count if len(value) == 1 else list(value)
+
+
+_WITH = "_with_indices"
+
+
+def _adaptive_pool(c: OnnxCall) -> None:
+    if tuple(c["output_size"]) == (1, 1):
+        c.add("GlobalAveragePool", [c.name("self")])
+        return
+    pool: Any = c.call.target
+    matrices = []
+    for size, wanted in zip(c["self"].shape[-2:], c["output_size"], strict=True):
+        matrices.append(pool(torch.eye(size)[None, :, :, None], [wanted, 1])[0, :, :, 0])
+    _along_each(c, matrices)
+
+
+def _whole_pool(kind: str) -> Callable[[OnnxCall], None]:
+    """Adaptive pooling where each result is of as many elements as every other."""
+
+    def convert(c: OnnxCall) -> None:
+        sizes, wanted = c["self"].shape[-len(c["output_size"]) :], c["output_size"]
+        if any(size % count for size, count in zip(sizes, wanted, strict=True)):
+            c.refuse(f"adaptive pooling of {list(sizes)} to {list(wanted)}, which divide unevenly")
+        kernel = [size // count for size, count in zip(sizes, wanted)]
+        c.add(kind, [c.name("self")], kernel_shape=kernel, strides=kernel)
+
+    return convert
+
+
+def _along_each(c: OnnxCall, matrices: list[torch.Tensor]) -> None:
+    """The result of a linear function of each of the last two dimensions."""
+    down, across = (
+        c.graph.constant(matrix.numpy(), np.dtype(str(c.out.dtype))) for matrix in matrices
+    )
+    turned = c.graph.value("MatMul", [c.name("self"), across])
+    transposed = c.graph.constant(c.graph.constants[down].T)
+    c.add("MatMul", [transposed, turned])
+
+
+def _resize(mode: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
+        count = c.rank() - 2
+        c.shown("output_size")
+        scales = c.get("scale_factors") or [c.get(name) for name in _SCALES[-count:]]
+        if count == 1 and c.get("scales") is not None:
+            scales = [c["scales"]]
+        where = "align_corners" if c["align_corners"] else "half_pixel"
+        if c["align_corners"] or None in scales:
+            sizes = ["", "", c.graph.constant(c.shape, np.int64)]
+        else:
+            sizes = ["", c.graph.constant([1.0, 1.0, *scales], np.float32)]
+        options = {"coordinate_transformation_mode": where, "cubic_coeff_a": -0.75}
+        c.add("Resize", [c.name("self"), *sizes], mode=mode, **options)
+
+    return convert
+
+
+_SCALES = ("scales_d", "scales_h", "scales_w")
+
+
+def _nearest(c: OnnxCall) -> None:
+    """Elements by their places, which PyTorch itself has chosen: ONNX rounds otherwise."""
+    x, count = c.name("self"), c.rank() - 2
+    c.shown("output_size", "scales", *_SCALES)
+    for dim in range(2, 2 + count):
+        size = c["self"].shape[dim]
+        shape = [1] * count
+        shape[dim - 2] = size
+        ramp = torch.arange(size, dtype=torch.float64).view(1, 1, *shape)
+        wanted = [1] * count
+        wanted[dim - 2] = c.shape[dim]
+        places = c.call.target(**{**_resizing(c, dim - 2, count), "self": ramp, _SIZE: wanted})
+        places = c.graph.constant(places.flatten().numpy(), np.int64)
+        x = c.graph.value("Gather", [x, places], axis=dim)
+    c.add("Identity", [x])
+
+
+_SIZE = "output_size"
+
+
+def _resizing(c: OnnxCall, place: int, count: int) -> dict[str, Any]:
+    """The scale along one dimension, by the names of the operator; along others there is none."""
+    names = ("scales",) if count == 1 else _SCALES[-count:]
+    return {name: c.get(name) if i == place else None for i, name in enumerate(names)}
+
+
+def _softmax(c: OnnxCall) -> None:
+    c.shown("half_to_float")
+    kind = "LogSoftmax" if "log" in c.call.op else "Softmax"
+    c.add(kind, [c.name("self", c.out.dtype)], axis=c["dim"])
+
+
+def _safe_softmax(c: OnnxCall) -> None:
+    """Zeros where there is nothing but minus infinity."""
+    dtype = np.dtype(str(c.out.dtype))
+    x, graph = c.name("self", c.out.dtype), c.graph
+    highest = graph.value("ReduceMax", [x, graph.constant([c["dim"]], np.int64)], keepdims=1)
+    none = graph.value("Equal", [highest, graph.constant(-np.inf, dtype)])
+    weights = graph.value("Softmax", [x], axis=c["dim"])
+    c.add("Where", [none, graph.constant(0, dtype), weights])
+
+
+def _embedding(c: OnnxCall) -> None:
+    c.shown("padding_idx", "scale_grad_by_freq", "sparse")  # of the gradient
+    c.add("Gather", [c.name("weight"), c.name("indices")], axis=0)
+
+
+def _repeated(c: OnnxCall, name: str, heads: int) -> str:
+    """Keys or values with as many heads as the queries have."""
+    batch, own, *rest = c[name].shape
+    if own == heads:
+        return c.name(name)
+    apart = c.graph.constant([batch, own, 1, *rest], np.int64)
+    spread = c.graph.constant([batch, own, heads // own, *rest], np.int64)
+    joined = c.graph.constant([batch, heads, *rest], np.int64)
+    found = c.graph.value("Reshape", [c.name(name), apart])
+    return c.graph.value("Reshape", [c.graph.value("Expand", [found, spread]), joined])
+
+
+def _attention(c: OnnxCall) -> None:
+    """Softmax of the scaled products of queries and keys, by the values."""
+    graph, dtype = c.graph, c.out.dtype
+    queries, keys = c["query"].shape, c["key"].shape
+    key, value = (_repeated(c, name, queries[1]) for name in ("key", "value"))
+    scale = c.get("scale")
+    scale = 1 / math.sqrt(queries[-1]) if scale is None else scale
+    turned = graph.value("Transpose", [key], perm=[0, 1, 3, 2])
+    scores = graph.value("MatMul", [c.name("query"), turned])
+    scores = graph.value("Mul", [scores, graph.constant(scale, np.dtype(str(dtype)))])
+    if c.get("is_causal"):
+        above = np.triu(np.full((queries[-2], keys[-2]), -np.inf), 1)
+        scores = graph.value("Add", [scores, graph.constant(above, np.dtype(str(dtype)))])
+    if c.get("attn_mask") is not None:
+        scores = graph.value("Add", [scores, c.name("attn_mask", dtype)])
+    weights = graph.value("Softmax", [scores], axis=-1)
+    if c.get("attn_mask") is not None:  # a query that may look at nothing gets zeros
+        highest = graph.value("ReduceMax", [scores, graph.constant([-1], np.int64)], keepdims=1)
+        none = graph.value("Equal", [highest, graph.constant(-np.inf, np.dtype(str(dtype)))])
+        weights = graph.value("Where", [none, graph.constant(0, np.dtype(str(dtype))), weights])
+    c.add("MatMul", [weights, value])
+
+
+LAYERS: dict[str, Callable[[OnnxCall], None]] = {
+    **dict.fromkeys(("mm", "bmm"), _product),
+    "addmm": _addmm,
+    "convolution": _convolution,
+    "native_batch_norm": _batch_norm,
+    "native_group_norm": _group_norm,
+    "native_layer_norm": _layer_norm,
+    "max_pool2d_with_indices": _max_pool,
+    "max_pool3d_with_indices": _max_pool,
+    "avg_pool2d": _average_pool,
+    "avg_pool3d": _average_pool,
+    "_adaptive_avg_pool2d": _adaptive_pool,
+    "_adaptive_avg_pool3d": _whole_pool("AveragePool"),
+    "adaptive_max_pool2d": _whole_pool("MaxPool"),
+    "adaptive_max_pool3d": _whole_pool("MaxPool"),
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_safe_softmax": _safe_softmax,
+    "embedding": _embedding,
+    "upsample_nearest1d": _nearest,
+    "upsample_nearest2d": _nearest,
+    "upsample_nearest3d": _nearest,
+    "_upsample_nearest_exact1d": _nearest,
+    "_upsample_nearest_exact2d": _nearest,
+    "_upsample_nearest_exact3d": _nearest,
+    "upsample_linear1d": _resize("linear"),
+    "upsample_bilinear2d": _resize("linear"),
+    "upsample_trilinear3d": _resize("linear"),
+    "upsample_bicubic2d": _resize("cubic"),
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+}

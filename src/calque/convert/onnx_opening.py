@@ -1,0 +1,179 @@
+"""`opened`: a graph in which operators that have no converter are replaced by others that have.
+
+PyTorch's own decompositions, and those of `onnx_decompositions`, say what an operator consists of.
+"""
+
+import operator
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.convert.onnx_decompositions import WRITTEN_HERE
+from calque.tracing.graph.answers import expect_answer
+from calque.tracing.graph.purity import has_effect
+from calque.tracing.graph.templates import rebuilt
+from calque.upstream.torch_internals import (
+    OpOverload,
+    decomposition_table,
+    pytree,
+)
+
+
+def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
+    """A copy of the graph with each operator opened that can be, as far as needed.
+
+    Args:
+        graph: of ATen operators, with `val` in their `meta`.
+        converted: names of operators that stay as they are. An operator of which some part would
+            not be one of these stays too.
+    """
+    table = {
+        target: function
+        for target, function in {**decomposition_table, **WRITTEN_HERE}.items()
+        if isinstance(target, OpOverload) and str(target) not in converted
+    }
+    made = GraphModule(graph, _copied(graph.graph))
+    for node in list(made.graph.nodes):
+        if node.target in table:
+            inner = _consists_of(node, table)
+            if inner is not None and _is_converted(inner, converted):
+                _replace(made, node, inner)
+    _flatten_objects(made.graph)
+    _settle_constant_guards(made)
+    _remove_unused(made.graph)
+    return made
+
+
+def _flatten_objects(graph: torch.fx.Graph) -> None:
+    """An object in the result becomes the tuple of its tensors."""
+
+    def parts_of(node: Node) -> Any:
+        return tuple(node.args[1:]) if node.target is rebuilt else node
+
+    output = graph.output_node()
+    output.args = torch.fx.map_arg(output.args, parts_of)
+
+
+def _settle_constant_guards(graph: GraphModule) -> None:
+    """Check now what no input has a part in, and leave it out.
+
+    Raises:
+        TraceError: a value is not what it was when the program was recorded.
+    """
+    run = torch.fx.Interpreter(graph)
+    for guard in graph.graph.find_nodes(op="call_function", target=expect_answer):
+        needed = _needed_by(guard)
+        if all(map(_is_constant, needed)):
+            for node in (*needed, guard):
+                if node not in run.env:
+                    run.env[node] = run.run_node(node)
+            graph.graph.erase_node(guard)
+
+
+def _needed_by(node: Node) -> list[Node]:
+    """Returns the nodes that the node is computed from, in the order of the graph."""
+    found: set[Node] = set()
+    waiting = list(node.all_input_nodes)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += one.all_input_nodes
+    return [each for each in node.graph.nodes if each in found]
+
+
+def _is_constant(node: Node) -> bool:
+    draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.op != "placeholder" and not draws and not has_effect(node)
+
+
+def _remove_unused(graph: torch.fx.Graph) -> None:
+    for node in reversed(graph.nodes):
+        unused = not node.users and node.op in ("call_function", "call_method", "get_attr")
+        if unused and not has_effect(node):
+            graph.erase_node(node)
+
+
+def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    known: dict[Node, Node] = {}
+    result = copied.graph_copy(graph, known)
+    old = graph.output_node()
+    known[old] = copied.output(result)
+    known[old].meta = dict(old.meta)
+    return copied
+
+
+def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModule | None:
+    """The operator's parts, with its tensors as inputs; None where they cannot be found."""
+    leaves, form = pytree.tree_flatten((node.args, node.kwargs))
+    vals = [leaf.meta.get("val") if isinstance(leaf, Node) else leaf for leaf in leaves]
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
+    if not all(isinstance(vals[i], Tensor) for i in places):
+        return None
+
+    def call(*tensors: Any) -> Any:
+        given = list(vals)
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        args, kwargs = pytree.tree_unflatten(given, form)
+        return table[node.target](*args, **kwargs)
+
+    with torch.no_grad():
+        try:
+            return make_fx(call, decomposition_table=table)(*(vals[i] for i in places))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            return None  # the operator is listed as one that cannot be converted
+
+
+def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
+    return all(
+        str(n.target) in converted or n.target is operator.getitem or _is_tuple(n.target)
+        for n in inner.graph.nodes
+        if n.op == "call_function"
+    )
+
+
+def _is_tuple(target: Any) -> bool:
+    """Returns True for a tuple with names, in which PyTorch's decompositions give results."""
+    return isinstance(target, type) and issubclass(target, tuple)
+
+
+def _replace(graph: GraphModule, node: Node, inner: GraphModule) -> None:
+    given = [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if type(leaf) is Node]
+    known: dict[Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), given, strict=True))
+    with graph.graph.inserting_before(node):
+        for part in inner.graph.nodes:
+            args: Any = torch.fx.map_arg(part.args, lambda n: known[n])
+            if part.op == "get_attr":
+                known[part] = _constant(graph, getattr(inner, str(part.target)), part)
+            elif _is_tuple(part.target):
+                known[part] = tuple(args)
+            elif part.target is operator.getitem and isinstance(args[0], tuple):
+                known[part] = args[0][args[1]]
+            elif part.op == "call_function":
+                known[part] = graph.graph.node_copy(part, lambda n: known[n])
+                known[part].meta = {**node.meta, "val": part.meta.get("val")}
+    result: Any = torch.fx.map_arg(inner.graph.output_node().args[0], lambda n: known[n])
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for use in list(node.users):
+            place: Any = use.args[1]
+            use.replace_all_uses_with(result[place])
+            graph.graph.erase_node(use)
+    graph.graph.erase_node(node)
+
+
+def _constant(graph: GraphModule, tensor: Tensor, part: Node) -> Node:
+    name = f"_opened_{len(graph.graph.nodes)}"
+    graph.register_buffer(name, tensor)
+    node = graph.graph.get_attr(name)
+    node.meta = dict(part.meta)
+    return node

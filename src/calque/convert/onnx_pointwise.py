@@ -1,0 +1,282 @@
+"""Operators that work element by element, in ONNX: a name, or a function where it is more."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calque.convert.onnx_calls import OnnxCall, kind_of
+
+UNARY = {
+    **{name: name.title() for name in ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh")},
+    **{name: name.title() for name in ("ceil", "cos", "cosh", "erf", "exp", "floor", "log", "neg")},
+    **{name: name.title() for name in ("reciprocal", "relu", "sigmoid", "sign", "sin")},
+    **{name: name.title() for name in ("sinh", "sqrt", "tan", "tanh")},
+    "hardswish": "HardSwish",
+    "isnan": "IsNaN",
+    "isinf": "IsInf",
+    "logical_not": "Not",
+    "bitwise_not": "Not",
+}
+BINARY = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div": "Div",
+    "pow": "Pow",
+    "maximum": "Max",
+    "minimum": "Min",
+    "logical_and": "And",
+    "logical_or": "Or",
+    "logical_xor": "Xor",
+    "bitwise_and": "And",
+    "bitwise_or": "Or",
+    "bitwise_xor": "Xor",
+}
+LOGICAL = ("And", "Or", "Not", "Xor")
+BOOLEAN = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
+"""The logical operators that arithmetic on booleans becomes."""
+COMPARISONS = {"gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual"}
+COMPARISONS["eq"] = "Equal"
+IDENTITIES = ("clone", "detach", "alias", "lift_fresh_copy", "dropout")
+
+
+def _named(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
+        _refuse_bits(c, kind)
+        asks = kind in ("IsNaN", "IsInf")
+        c.add(kind, [c.name("self", None if asks else c.out.dtype)])
+
+    return convert
+
+
+def _refuse_bits(c: OnnxCall, kind: str) -> None:
+    if kind in LOGICAL and c.out.dtype != "bool":
+        c.refuse("a logical operation on the bits of numbers")
+
+
+def _binary(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
+        _refuse_bits(c, kind)
+        dtype = c.out.dtype
+        own = BOOLEAN.get(kind, kind) if dtype == "bool" else kind
+        if dtype == "bool" and own not in LOGICAL:
+            c.refuse("arithmetic on booleans")
+        if "exponent" in c.call.arguments:
+            _power(c)
+            return
+        right = c.name("other", dtype)
+        if c.get("alpha") not in (None, 1):
+            right = c.graph.value("Mul", [right, c.named(c["alpha"], dtype)])
+        left = c.name("self", dtype)
+        rounding = c.get("rounding_mode")
+        if rounding is None:
+            c.add(own, [left, right])
+        elif not c.is_floating():
+            _divide_whole(c, left, right, rounding)
+        else:
+            quotient = c.graph.value("Div", [left, right])
+            if rounding == "trunc":
+                _truncate(c, quotient)
+            else:
+                c.add("Floor", [quotient])
+
+    return convert
+
+
+def _divide_whole(c: OnnxCall, left: str, right: str, rounding: str) -> None:
+    """ONNX cuts quotients off, and its remainders have the sign of the divisor."""
+    if rounding == "floor":
+        left = c.graph.value("Sub", [left, c.graph.value("Mod", [left, right])])
+    c.add("Div", [left, right])
+
+
+def _power(c: OnnxCall) -> None:
+    c.add("Pow", [c.name("self", c.out.dtype), c.name("exponent", c.out.dtype)])
+
+
+def _truncate(c: OnnxCall, value: str) -> None:
+    size = c.graph.value("Floor", [c.graph.value("Abs", [value])])
+    c.add("Mul", [size, c.graph.value("Sign", [value])])
+
+
+def _remainder(c: OnnxCall) -> None:
+    """With the sign of the divisor, as Python has it."""
+    sides = [c.name("self", c.out.dtype), c.name("other", c.out.dtype)]
+    if not c.is_floating():
+        c.add("Mod", sides)
+        return
+    zero, value = c.named(0, c.out.dtype), c.graph.value
+    left = value("Mod", sides, fmod=1)
+    differs = value("Xor", [value("Less", [left, zero]), value("Less", [sides[1], zero])])
+    moves = value("And", [differs, value("Not", [value("Equal", [left, zero])])])
+    c.add("Where", [moves, value("Add", [left, sides[1]]), left])
+
+
+def _fmod(c: OnnxCall) -> None:
+    c.add("Mod", [c.name("self", c.out.dtype), c.name("other", c.out.dtype)], fmod=1)
+
+
+def _trunc(c: OnnxCall) -> None:
+    _truncate(c, c.name("self"))
+
+
+def _comparison(kind: str) -> Callable[[OnnxCall], None]:
+    return lambda c: c.add(kind, _sides(c))
+
+
+def _sides(c: OnnxCall) -> list[str]:
+    """Returns both operands, in the dtype in which PyTorch compares them."""
+    sides = [c["self"], c["other"]]
+    dtype = torch.result_type(*map(_example, sides))
+    if dtype == torch.bool:
+        dtype = torch.int32  # ONNX has no order of booleans
+    return [c.named(side, str(dtype).removeprefix("torch.")) for side in sides]
+
+
+def _example(side: Any) -> Any:
+    dtype = getattr(side, "dtype", None)
+    return (
+        side if dtype is None else torch.empty((1,) * len(side.shape), dtype=getattr(torch, dtype))
+    )
+
+
+def _round(c: OnnxCall) -> None:
+    """To the nearest, even one, of so many decimals."""
+    decimals, x = int(c.get("decimals") or 0), c.name("self")
+    if not decimals or not c.is_floating():
+        c.add("Round" if c.is_floating() else "Identity", [x])
+        return
+    factor = c.named(10.0 ** abs(decimals), c.out.dtype)
+    there, back = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
+    c.add(back, [c.graph.value("Round", [c.graph.value(there, [x, factor])]), factor])
+
+
+def _identity(c: OnnxCall) -> None:
+    c.shown("p")
+    c.add("Identity", [c.name("self")])
+
+
+def _gelu(c: OnnxCall) -> None:
+    c.add("Gelu", [c.name("self")], approximate=c["approximate"])
+
+
+def _leaky_relu(c: OnnxCall) -> None:
+    c.add("LeakyRelu", [c.name("self")], alpha=float(c["negative_slope"]))
+
+
+def _silu(c: OnnxCall) -> None:
+    x = c.name("self")
+    c.add("Mul", [x, c.graph.value("Sigmoid", [x])])
+
+
+def _rsqrt(c: OnnxCall) -> None:
+    c.add("Reciprocal", [c.graph.value("Sqrt", [c.name("self", c.out.dtype)])])
+
+
+def _not_equal(c: OnnxCall) -> None:
+    c.add("Not", [c.graph.value("Equal", _sides(c))])
+
+
+def _where(c: OnnxCall) -> None:
+    dtype = c.out.dtype
+    c.add_choice(c.name("condition"), c.name("self", dtype), c.name("other", dtype))
+
+
+def _masked_fill(c: OnnxCall) -> None:
+    dtype = c.out.dtype
+    c.add_choice(c.name("mask"), c.name("value", dtype), c.name("self", dtype))
+
+
+def _clamp(c: OnnxCall) -> None:
+    dtype = c.out.dtype
+    low, high = (c.get(n) for n in (_HARDTANH if "min_val" in c.call.arguments else _CLAMP))
+    x = c.name("self", dtype)
+    if high is None:
+        c.add("Max", [x, c.named(low, dtype)])
+        return
+    if low is not None:
+        x = c.graph.value("Max", [x, c.named(low, dtype)])
+    c.add("Min", [x, c.named(high, dtype)])
+
+
+_CLAMP = ("min", "max")
+_HARDTANH = ("min_val", "max_val")
+
+
+def _elu(c: OnnxCall) -> None:
+    x, dtype = c.name("self"), c.out.dtype
+    positive = c.graph.value("Mul", [x, c.named(c["scale"], dtype)])
+    scaled = c.graph.value("Mul", [x, c.named(c["input_scale"], dtype)])
+    below = c.graph.value("Elu", [scaled], alpha=float(c["alpha"]))
+    below = c.graph.value("Mul", [below, c.named(c["scale"], dtype)])
+    c.add("Where", [c.graph.value("Greater", [x, c.named(0, dtype)]), positive, below])
+
+
+def _hardsigmoid(c: OnnxCall) -> None:
+    c.add("HardSigmoid", [c.name("self")], alpha=1 / 6, beta=0.5)
+
+
+def _softplus(c: OnnxCall) -> None:
+    """Beyond the threshold it is the identity."""
+    x, dtype = c.name("self"), c.out.dtype
+    scaled = c.graph.value("Mul", [x, c.named(c["beta"], dtype)])
+    soft = c.graph.value("Div", [c.graph.value("Softplus", [scaled]), c.named(c["beta"], dtype)])
+    beyond = c.graph.value("Greater", [scaled, c.named(c["threshold"], dtype)])
+    c.add("Where", [beyond, x, soft])
+
+
+def _log_of(base: float) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
+        logarithm = c.graph.value("Log", [c.name("self", c.out.dtype)])
+        c.add("Mul", [logarithm, c.named(1 / math.log(base), c.out.dtype)])
+
+    return convert
+
+
+def _logarithm_near_one(c: OnnxCall) -> None:
+    """`log1p`, by the correction of Kahan, which keeps small numbers."""
+    x, dtype = c.name("self", c.out.dtype), c.out.dtype
+    moved = c.graph.value("Add", [x, c.named(1, dtype)])
+    same = c.graph.value("Equal", [moved, c.named(1, dtype)])
+    infinite = c.graph.value("Equal", [moved, c.named(math.inf, dtype)])
+    plain = c.graph.value("Or", [same, infinite])
+    back = c.graph.value("Sub", [moved, c.named(1, dtype)])
+    safe = c.graph.value("Where", [plain, c.named(1, dtype), back])
+    right = c.graph.value("Mul", [c.graph.value("Log", [moved]), c.graph.value("Div", [x, safe])])
+    c.add("Where", [plain, x, right])
+
+
+def _cast(c: OnnxCall) -> None:
+    c.add("Cast", [c.name("self")], to=kind_of(c.out.dtype))
+
+
+POINTWISE: dict[str, Callable[[OnnxCall], None]] = {
+    **{name: _named(kind) for name, kind in UNARY.items()},
+    **{name: _binary(kind) for name, kind in BINARY.items()},
+    **{name: _comparison(kind) for name, kind in COMPARISONS.items()},
+    **dict.fromkeys(IDENTITIES, _identity),
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "elu": _elu,
+    "gelu": _gelu,
+    "hardsigmoid": _hardsigmoid,
+    "hardtanh": _clamp,
+    "leaky_relu": _leaky_relu,
+    "log10": _log_of(10),
+    "log1p": _logarithm_near_one,
+    "log2": _log_of(2),
+    "masked_fill": _masked_fill,
+    "ne": _not_equal,
+    "fmod": _fmod,
+    "remainder": _remainder,
+    "round": _round,
+    "rsqrt": _rsqrt,
+    "silu": _silu,
+    "softplus": _softplus,
+    "trunc": _trunc,
+    "where": _where,
+    "_to_copy": _cast,
+}

@@ -1,0 +1,154 @@
+"""Operators that reduce, search or accumulate along dimensions, in ONNX."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from calque.convert.onnx_calls import OnnxCall, kind_of
+
+
+def _dims(c: OnnxCall) -> list[int]:
+    dims = c.get("dim")
+    dims = list(range(c.rank())) if dims is None or dims == [] else dims
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+def _reduction(kind: str) -> Callable[[OnnxCall], None]:
+    def convert(c: OnnxCall) -> None:
+        inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
+        c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
+
+    return convert
+
+
+def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
+    """ONNX reduces numbers only."""
+
+    def convert(c: OnnxCall) -> None:
+        if c.out.dtype != "bool":
+            c.refuse("a result that is no boolean")
+        truth = c.cast(c.name("self", "bool"), "int32")
+        dims = c.graph.constant(_dims(c), np.int64)
+        found = c.graph.value(kind, [truth, dims], keepdims=int(bool(c.get("keepdim"))))
+        c.add("Cast", [found], to=kind_of("bool"))
+
+    return convert
+
+
+def _variance(c: OnnxCall) -> None:
+    """The variance, and after it the mean where both are asked for."""
+    dims, shape = _dims(c), c["self"].shape
+    correction = c.get("correction")
+    correction = 1 if correction is None else correction
+    if "unbiased" in c.call.arguments:
+        correction = int(c["unbiased"])
+    count = int(np.prod([shape[dim] for dim in dims]))
+    if count <= correction:
+        c.refuse("a variance of too few elements")
+    keeps, axes = int(bool(c.get("keepdim"))), c.graph.constant(dims, np.int64)
+    x = c.name("self")
+    apart = c.graph.value("Sub", [x, c.graph.value("ReduceMean", [x, axes], keepdims=1)])
+    square = c.graph.value("Mul", [apart, apart])
+    mean = c.graph.value("ReduceMean", [square, axes], keepdims=keeps)
+    factor = c.named(count / (count - correction), c.out.dtype)
+    c.add("Mul", [mean, factor])
+    if "var_mean" in c.call.op:
+        c.graph.add("ReduceMean", [x, axes], [c.call.outputs[1].name], keepdims=keeps)
+
+
+def _norm(c: OnnxCall) -> None:
+    order = c.get("ord") if "ord" in c.call.arguments else c.get("p")
+    kinds = {1.0: "ReduceL1", 2.0: "ReduceL2"}
+    if order is not None and float(order) not in kinds:
+        c.refuse(f"a norm of order {order}")
+    inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
+    kind = kinds[2.0 if order is None else float(order)]
+    c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
+
+
+def _place_of(kind: str) -> Callable[[OnnxCall], None]:
+    """`argmax` and `argmin`: the first of several, and a NaN before all else, as in PyTorch."""
+
+    def convert(c: OnnxCall) -> None:
+        x, dim = _numbers(c), c["dim"]
+        if dim is None:
+            x = c.graph.value("Reshape", [x, c.graph.constant([-1], np.int64)])
+        keeps = int(bool(c.get("keepdim")) and dim is not None)
+        extreme = np.inf if kind == "ArgMax" else -np.inf
+        if "float" in str(c["self"].dtype):
+            # Only what is NaN stays apart from what is as large as a number can be.
+            x = _nan_first(c, x, 0 if dim is None else dim, extreme)
+        places = {"axis": 0 if dim is None else dim, "select_last_index": 0}
+        if dim is None and c.get("keepdim"):
+            found = c.graph.value(kind, [x], keepdims=0, **places)
+            c.add("Reshape", [found, c.graph.constant(c.shape, np.int64)])
+        else:
+            c.add(kind, [x], keepdims=keeps, **places)
+
+    return convert
+
+
+def _numbers(c: OnnxCall) -> str:
+    return c.name("self", "int32" if c["self"].dtype == "bool" else None)
+
+
+def _nan_first(c: OnnxCall, x: str, dim: int, extreme: float) -> str:
+    """The values, or where there is a NaN among them, what is largest just there."""
+    dtype = str(c["self"].dtype)
+    is_nan = c.graph.value("IsNaN", [x])
+    flags = c.cast(is_nan, "int32")
+    axes = c.graph.constant([dim], np.int64)
+    any_nan = c.cast(c.graph.value("ReduceMax", [flags, axes], keepdims=1), "bool")
+    high, low = c.named(extreme, dtype), c.named(-extreme, dtype)
+    marked = c.graph.value("Where", [is_nan, high, low])
+    return c.graph.value("Where", [any_nan, marked, x])
+
+
+def _extreme(kind: str) -> Callable[[OnnxCall], None]:
+    """`max` and `min`: of all elements, of two tensors, or of a dimension with the places."""
+
+    def convert(c: OnnxCall) -> None:
+        if "other" in c.call.arguments:
+            c.add(kind, [c.name("self", c.out.dtype), c.name("other", c.out.dtype)])
+            return
+        x, axes = c.name("self"), c.graph.constant(_dims(c), np.int64)
+        keeps = int(bool(c.get("keepdim")))
+        c.add(f"Reduce{kind}", [x, axes], keepdims=keeps)
+        if "dim" in c.call.arguments:
+            places = [c.call.outputs[1].name]
+            c.graph.add(f"Arg{kind}", [x], places, axis=c["dim"], keepdims=keeps)
+
+    return convert
+
+
+def _running_sum(c: OnnxCall) -> None:
+    c.add("CumSum", [c.name("self", c.out.dtype), c.graph.constant(c["dim"], np.int64)])
+
+
+def _largest(c: OnnxCall) -> None:
+    c.shown("sorted")
+    count = c.graph.constant([c["k"]], np.int64)
+    names = [out.name for out in c.call.outputs]
+    options = {"largest": int(c["largest"]), "sorted": 1}
+    c.graph.add("TopK", [c.name("self"), count], names, axis=c["dim"], **options)
+
+
+REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
+    "all": _any_or_all("ReduceMin"),
+    "amax": _reduction("ReduceMax"),
+    "amin": _reduction("ReduceMin"),
+    "any": _any_or_all("ReduceMax"),
+    "argmax": _place_of("ArgMax"),
+    "argmin": _place_of("ArgMin"),
+    "cumsum": _running_sum,
+    "linalg_vector_norm": _norm,
+    "logsumexp": _reduction("ReduceLogSumExp"),
+    "max": _extreme("Max"),
+    "mean": _reduction("ReduceMean"),
+    "min": _extreme("Min"),
+    "prod": _reduction("ReduceProd"),
+    "sum": _reduction("ReduceSum"),
+    "topk": _largest,
+    "var": _variance,
+    "var_mean": _variance,
+}

@@ -1,0 +1,155 @@
+"""`opened`: a graph in which calls are replaced by the ATen operators that they run."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.checks import CHECKS
+from calque.tracing.graph.purity import TracedGraph, has_effect
+from calque.tracing.graph.templates import rebuilt
+from calque.tracing.lower.bindings import resolve
+from calque.tracing.lower.singly import OPERATORS, inputs_of, likeness, lower_singly
+
+_ASK = (getattr, expect_answer, expect_one)  # for a part by its name, or for a value
+_COPY = torch.ops.aten.copy_.default
+
+
+def opened(
+    graph: GraphModule, may_open: Callable[[Node], bool], wants: Callable[[GraphModule], bool]
+) -> GraphModule:
+    """A copy of the graph with calls opened, each by itself.
+
+    What a call writes to, its operators write to, in the same order. A call that cannot be lowered
+    from shapes alone stays.
+
+    Args:
+        graph: with `val` in the `meta` of its nodes.
+        may_open: asked of each call.
+        wants: asked of the graph of a call's operators before they take its place.
+    """
+    opening = _Opening(graph)
+    for node in graph.graph.nodes:
+        inner = opening.operators_of(node) if may_open(node) else None
+        if inner is not None and wants(inner):
+            opening.put(node, inner)
+        else:
+            opening.keep(node)
+    return opening.module()
+
+
+class _Opening:
+    """The graph that is being made."""
+
+    def __init__(self, graph: GraphModule) -> None:
+        self._old = graph
+        self._made = TracedGraph()
+        self._values: dict[Node, Any] = {}  # of the old graph: nodes of the new one, in containers
+        self._constants: dict[str, Any] = {}
+        self._known: dict[Any, GraphModule | None] = {}
+
+    def operators_of(self, node: Node) -> GraphModule | None:
+        """The graph of a call's operators; None where there is none that could take its place."""
+        if node.op not in ("call_function", "call_method"):
+            return None
+        if any(user.target in _ASK for user in node.users):
+            return None
+        if any(map(self._is_object, node.all_input_nodes)):
+            return None
+        key = likeness(node, self._old)
+        if key not in self._known:
+            found = lower_singly(node, self._old)
+            if any(each.target is _COPY for each in found.operators):
+                found = lower_singly(node, self._old, functional=False)
+            fits = found.graph is not None and _is_plain(found.graph, node)
+            if not found.operators:  # fits if it does nothing, as `contiguous` may
+                fits = fits and bool(node.all_input_nodes) and not has_effect(node)
+            self._known[key] = found.graph if fits else None
+        return self._known[key]
+
+    def _is_object(self, node: Node) -> bool:
+        """Returns True for a member that is no tensor, such as a branch."""
+        if node.op != "get_attr":
+            return False
+        return not isinstance(resolve(self._old, str(node.target)), torch.Tensor)
+
+    def keep(self, node: Node) -> None:
+        """Copy a node as it is."""
+        if node.op == "output":
+            self._made.output(self._new(node.args[0])).meta = dict(node.meta)
+            return
+        is_part, part = self._part(node, self._values)
+        copied = None if is_part else self._made.node_copy(node, self._values.__getitem__)
+        self._values[node] = part if is_part else copied
+
+    def put(self, node: Node, inner: GraphModule) -> None:
+        """Copy a call's operators in its place."""
+        places = inner.graph.find_nodes(op="placeholder")
+        given = [self._values[each] for each in inputs_of(node, self._old)]
+        known: dict[Node, Any] = dict(zip(places, given, strict=True))
+        for part in inner.graph.nodes:
+            if part.op == "get_attr":
+                known[part] = self._constant(resolve(inner, str(part.target)), part)
+            elif part.op == "call_function" and part.target is rebuilt:
+                known[part] = tuple(known[each] for each in part.args[1:])
+            elif part.op == "call_function" and part.target not in CHECKS:
+                is_part, known[part] = self._part(part, known)
+                if not is_part:
+                    known[part] = self._made.node_copy(part, known.__getitem__)
+                    known[part].meta = {**node.meta, "val": part.meta.get("val")}
+        result = inner.graph.output_node().args[0]
+        self._values[node] = torch.fx.map_arg(result, known.__getitem__)
+
+    def _part(self, node: Node, known: dict[Node, Any]) -> tuple[bool, Any]:
+        """Whether a node takes something out of a container of new nodes, and what."""
+        if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+            return False, None
+        whole: Any = known[node.args[0]]
+        key: Any = node.args[1]
+        is_part = isinstance(whole, tuple | list | dict)
+        return is_part, whole[key] if is_part else None
+
+    def _new(self, argument: Any) -> Any:
+        return torch.fx.map_arg(argument, self._values.__getitem__)
+
+    def _constant(self, value: Any, part: Node) -> Node | None:
+        if not isinstance(value, torch.Tensor):
+            return None  # the class that a result is rebuilt as
+        name = f"_opened_{len(self._constants)}"
+        while hasattr(self._old, name):
+            name += "_"
+        self._constants[name] = value
+        made = self._made.get_attr(name)
+        made.meta = dict(part.meta)
+        return made
+
+    def module(self) -> GraphModule:
+        """The new graph, with the members of the old one."""
+        copied = TracedGraph()
+        copied.graph_copy(self._old.graph, {})
+        made = GraphModule(self._old, copied)
+        for name, value in self._constants.items():
+            made.register_buffer(name, value)
+        made.graph = self._made
+        return made
+
+
+def _is_plain(inner: GraphModule, node: Node) -> bool:
+    """Returns True if there are only operators, which give what the call gives."""
+    result = inner.graph.output_node().args[0]
+    if isinstance(node.meta.get("val"), torch.Tensor) and not isinstance(result, Node):
+        return False  # `x.grad`, of which nothing is known without data
+    for part in inner.graph.nodes:
+        if part.op == "call_function" and part.target is rebuilt:
+            given = node.meta.get("val")
+            if not isinstance(given, tuple) or len(given) != len(part.args) - 1:
+                return False
+        elif part.op == "call_function" and part.target not in CHECKS:
+            if part.target is not operator.getitem and not isinstance(part.target, OPERATORS):
+                return False
+    return True

@@ -1,0 +1,27 @@
+"""Placements of tensors that have no memory yet.
+
+A model made on "meta" can be spread before it has values: each tensor is promised a placement,
+which it gets with its memory on the device.
+"""
+
+from typing import Any
+
+import torch
+from jax.sharding import Sharding
+
+_NAME = "_calque_promised"
+
+
+def promise(tensor: torch.Tensor, placement: Sharding) -> None:
+    """Have a tensor on "meta" get a placement as soon as it has memory on the device."""
+    setattr(tensor, _NAME, placement)
+
+
+def promised(tensor: torch.Tensor) -> Any:
+    """The placement that a tensor on "meta" was promised, or None."""
+    return vars(tensor).get(_NAME) if tensor.is_meta else None
+
+
+def take(tensor: torch.Tensor) -> Any:
+    """The placement that a tensor was promised, for who gives it now."""
+    return vars(tensor).pop(_NAME, None)

@@ -1,0 +1,30 @@
+"""`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, of placed tensors.
+
+PyTorch has DTensors gathered by all processes, and takes any other tensor for one that each has.
+"""
+
+import functools
+from typing import Any
+
+from calque.distributed.layouts import is_tensor
+from calque.sharding import gather
+from calque.upstream.torch_distributed import checkpoint_state_dict as theirs
+from calque.upstream.torch_internals import tree_map
+
+
+def install() -> None:
+    """Have whole state dicts gathered, one tensor at a time."""
+    collect = theirs._gather_state_dict
+
+    @functools.wraps(collect)
+    def gathered(state_dict: Any, *args: Any, cpu_offload: bool = False, **kwargs: Any) -> Any:
+        def whole(value: Any) -> Any:
+            if not is_tensor(value):
+                return value
+            found = gather(value)
+            return found.cpu() if cpu_offload else found
+
+        found = tree_map(whole, state_dict)
+        return collect(found, *args, cpu_offload=cpu_offload, **kwargs)
+
+    theirs._gather_state_dict = gathered

@@ -1,0 +1,69 @@
+"""The inputs of a graph that it writes to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jax import Array
+from jax.sharding import Sharding
+
+from calque.device.memory.cell import Cell, active, cell_of, is_whole, write
+from calque.device.memory.geometry import Ints
+from calque.device.runtime.placement import placement_of
+from calque.program.shared_memory import tensor_over
+from calque.program.sinks import Sink, nowhere
+from calque.program.sources import Leaves
+from calque.upstream import torch_c
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class InputSink(Sink):
+    """An input of a graph; it may be a part of its storage, or on the CPU.
+
+    Attributes:
+        index: of the input.
+        order: of the axes in which the program has it; None for the tensor's own.
+        is_replaced: whether the program may have its memory.
+    """
+
+    index: int
+    order: Ints | None
+    is_replaced: bool
+    heading = "arguments"
+
+    @property
+    def memory(self) -> int | None:
+        """The index, where the program may have the memory."""
+        return self.index if self.is_replaced else None
+
+    def target(self, leaves: Leaves) -> Cell:
+        """The cell of its storage, if it is all of that."""
+        tensor = leaves[self.index]
+        if tensor.device.type == "jax" and active.trace is None:
+            cell = cell_of(tensor)
+            if not cell.viewed or is_whole(cell, ordered(tensor, self.order)):
+                return cell
+        return nowhere()
+
+    def store(self, leaves: Leaves, array: Array) -> None:
+        """Write to it, where that is not done yet, and advance its version."""
+        tensor = leaves[self.index]
+        if tensor.device.type == "cpu":
+            ordered(tensor, self.order).copy_(tensor_over(array))
+            return
+        if cell_of(tensor).array is not array:
+            write(ordered(tensor, self.order), array)
+        torch_c.increment_version([tensor])
+
+
+def ordered(tensor: Tensor, order: Ints | None) -> Tensor:
+    """A tensor as it is handed to a program."""
+    return tensor if order is None else tensor.detach().permute(order)
+
+
+def placement_of_tensor(value: Any) -> Sharding | None:
+    """Returns where the storage of a tensor on the device lies."""
+    on_device = isinstance(value, Tensor) and value.device.type == "jax"
+    return placement_of(cell_of(value).array) if on_device else None

@@ -1,0 +1,70 @@
+"""Text in the place of values that a trace does not have."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from calque.errors.frames import is_librarys
+
+
+class PlaceholderText(str):
+    """Text that a program being traced may print, log and put together, but must not read.
+
+    Eagerly it would be another one, so whatever the program's own code asks of it raises. Code of
+    libraries may ask: what writes to a terminal looks for the ends of lines.
+
+    Args:
+        text: the text.
+        refusal: makes the error.
+    """
+
+    refusal: Callable[[], Exception]
+
+    def __new__(cls, text: str, refusal: Callable[[], Exception]) -> "PlaceholderText":
+        """Like `str`."""
+        made = super().__new__(cls, text)
+        made.refusal = refusal
+        return made
+
+    def __radd__(self, other: str) -> "PlaceholderText":
+        return PlaceholderText(str(other) + str.__str__(self), self.refusal)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, ("".join([self]),)
+
+
+def _question(name: str) -> Callable[..., Any]:
+    answer = getattr(str, name)
+
+    def method(self: PlaceholderText, *args: Any, **kwargs: Any) -> Any:
+        if not is_librarys(sys._getframe(1)):
+            raise self.refusal()
+        return answer(self, *args, **kwargs)
+
+    return method
+
+
+def _form(name: str) -> Callable[..., Any]:
+    answer = getattr(str, name)
+
+    def method(self: PlaceholderText, *args: Any, **kwargs: Any) -> Any:
+        return PlaceholderText(answer(self, *args, **kwargs), self.refusal)
+
+    return method
+
+
+_QUESTIONS = (
+    *("__contains__", "__getitem__", "__hash__", "__iter__", "__len__"),
+    *("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__"),
+    *("count", "endswith", "find", "index", "rfind", "rindex", "startswith"),
+    *("encode", "partition", "rpartition", "rsplit", "split", "splitlines"),
+)
+_FORMS = (
+    *("__add__", "__mul__", "capitalize", "casefold", "center", "expandtabs", "ljust", "lower"),
+    *("lstrip", "removeprefix", "removesuffix", "replace", "rjust", "rstrip", "strip", "title"),
+    *("translate", "upper"),
+)
+for _name in _QUESTIONS:
+    setattr(PlaceholderText, _name, _question(_name))
+for _name in _FORMS:
+    setattr(PlaceholderText, _name, _form(_name))

@@ -1,0 +1,228 @@
+"""What becomes of text that is being made: whether a program reads it, or only shows it.
+
+Read off the bytecode of the function that makes it, of those it returns to and of those it is
+passed to: where the text, or what is computed from it, is compared, decides a branch, is returned
+or kept. Text itself may be kept in variables and containers, printed and raised. What cannot be
+followed counts as shown.
+"""
+
+import dataclasses
+import logging
+import reprlib
+import warnings
+from bisect import bisect_right
+from collections import deque
+from enum import Enum, auto
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from calque.errors.bytecode import LOCALS, Instruction, effect, instructions_of, is_branch
+from calque.errors.frames import is_library
+from calque.errors.uses import Use, parameter
+
+_TEXTUAL = frozenset(
+    (
+        *("BINARY_OP", "BUILD_STRING", "CONVERT_VALUE"),
+        *("FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC", "TO_BOOL"),
+    )
+)
+_ASKING = frozenset(
+    (
+        *("BINARY_SLICE", "BINARY_SUBSCR", "COMPARE_OP", "CONTAINS_OP"),
+        *("UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_POSITIVE"),
+    )
+)
+_SUBSCRIPTS = ("BINARY_OP", "BINARY_SUBSCR")
+_KEEPING = frozenset(("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR"))
+_FORMS = frozenset(
+    (
+        *("capitalize", "casefold", "center", "expandtabs", "format", "join", "ljust", "lower"),
+        *("lstrip", "removeprefix", "removesuffix", "replace", "rjust", "rstrip", "strip"),
+        *("title", "translate", "upper", "zfill"),
+    )
+)
+"""Methods of text that give text."""
+_BLIND = (callable, id, isinstance, type)
+"""What is told of any object, whatever text says."""
+_WRITERS = (str, repr, ascii, format, print)
+_ASKING_TYPE = (callable, isinstance, type)
+"""Functions that ask for the type of a value alone."""
+_AROUND = frozenset((dataclasses.__file__, reprlib.__file__))
+"""Whose functions stand between `repr` and the `__repr__` of a class."""
+_TELLING = frozenset((logging.__file__, warnings.__file__))
+"""Whose functions only write."""
+_DEEPEST = 8
+
+
+class Value(Enum):
+    """What is followed."""
+
+    TEXT = auto()
+    TEXTS = auto()
+    """A list or tuple with text in it."""
+    COMPUTED = auto()
+    """What was computed from text."""
+
+
+class End(Enum):
+    """What became of it."""
+
+    READ = auto()
+    RETURNED = auto()
+    SHOWN = auto()
+
+
+def is_read(frame: FrameType) -> bool:
+    """Returns True if the text that a frame is making now is read by the program.
+
+    Args:
+        frame: of the program, at the instruction that gives the text.
+    """
+    return _Following().up(frame, Value.TEXT) is End.READ
+
+
+class _Following:
+    def __init__(self) -> None:
+        self._met: set[tuple[CodeType, str, Value]] = set()
+        self._depth = 0
+
+    def up(self, frame: FrameType | None, value: Value) -> End:
+        """Follow what the current instruction of a frame gives."""
+        if frame is None or is_library(frame.f_code.co_filename):
+            return End.SHOWN
+        now = bisect_right(instructions_of(frame.f_code), frame.f_lasti, key=lambda one: one.offset)
+        end, value = self._on_stack(frame.f_code, now, value, frame.f_globals, frame)
+        if end is not End.RETURNED:
+            return end
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_filename in _AROUND:
+            caller = caller.f_back  # around the `__repr__` of data classes
+        if caller is None or is_library(caller.f_code.co_filename):  # text is seen there
+            return End.READ if value is Value.COMPUTED else End.SHOWN
+        return self.up(caller, value)
+
+    def _on_stack(
+        self,
+        code: CodeType,
+        at: int,
+        value: Value,
+        known: dict[str, Any],
+        frame: FrameType | None,
+        depth: int = 0,
+    ) -> tuple[End, Value]:
+        """Follow what is on the stack before an instruction, below `depth` other values."""
+        instructions = instructions_of(code)
+        while at < len(instructions):
+            one = instructions[at]
+            found = effect(one)
+            if found is None:
+                break
+            taken, put = found
+            if one.opname == "COPY" and one.arg == depth + 1:
+                end, left = self._on_stack(code, at + 1, value, known, frame)
+                if end is not End.SHOWN:
+                    return end, left
+            if taken <= depth:
+                depth += put - taken
+            else:
+                use = Use(code, instructions, at, depth, known, frame)
+                step = self._used(use, value)
+                if isinstance(step, End):
+                    return step, value
+                value, depth = step, put - 1
+            at += 1
+        return End.SHOWN, value
+
+    def _used(self, use: Use, value: Value) -> End | Value:
+        """What becomes of a value that an instruction takes."""
+        one, name = use.instruction, use.instruction.opname
+        if is_branch(one):
+            return End.READ if value is Value.COMPUTED else End.SHOWN
+        if name in ("CALL", "CALL_KW"):
+            return self._called(use, value)
+        if name in ("LOAD_ATTR", "LOAD_METHOD"):
+            return value if one.argval in _FORMS else Value.COMPUTED
+        if name in ("STORE_FAST", "STORE_FAST_LOAD_FAST"):
+            local = one.argval if isinstance(one.argval, str) else one.argval[0]
+            return self.local(use.code, local, value, use.known, use.frame)
+        if name in _KEEPING:
+            is_key = name == "STORE_SUBSCR" and use.depth == 0
+            return End.READ if is_key or value is Value.COMPUTED else End.SHOWN
+        if name == "RETURN_VALUE" or (name == "YIELD_VALUE" and use.code.co_name == "<genexpr>"):
+            return End.RETURNED
+        if name == "GET_ITER":
+            return End.SHOWN if value is Value.TEXTS else End.READ
+        if name in _ASKING or (name == "BINARY_OP" and one.argrepr == "[]"):
+            is_item = value is Value.TEXTS and name in _SUBSCRIPTS
+            return Value.TEXT if is_item else Value.COMPUTED
+        if name in ("BUILD_LIST", "BUILD_TUPLE"):
+            return Value.TEXTS if value is Value.TEXT else value
+        if name in ("IS_OP", "UNARY_NOT"):
+            return value if value is Value.COMPUTED else End.SHOWN
+        return value if name in _TEXTUAL else End.SHOWN
+
+    def _called(self, use: Use, value: Value) -> End | Value:
+        """What becomes of an argument of a call."""
+        place = use.argument()
+        if place is None:  # it is a method of the value's
+            return value
+        called, discarded = use.callee(), use.is_discarded()
+        if called in _ASKING_TYPE or (called is len and value is Value.TEXTS):
+            return End.SHOWN
+        if _is_one_of(called, _BLIND):
+            return End.SHOWN
+        if _is_one_of(called, _WRITERS) or (isinstance(called, str) and called in _FORMS):
+            return Value.TEXT if value is Value.TEXTS else value
+        if isinstance(called, type) and issubclass(called, BaseException):
+            return value
+        if getattr(called, "__objclass__", None) in (deque, list):
+            return End.SHOWN
+        function = getattr(called, "__func__", called)
+        if isinstance(function, FunctionType) and function.__code__.co_filename in _TELLING:
+            return End.SHOWN
+        if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
+            name = parameter(called, place)
+            if name is None:
+                return End.SHOWN
+            end = self.local(function.__code__, name, value, function.__globals__, None)
+            if end is not End.RETURNED:
+                return end
+            return End.SHOWN if discarded else value
+        return End.SHOWN if discarded else Value.COMPUTED
+
+    def local(
+        self,
+        code: CodeType,
+        name: str,
+        value: Value,
+        known: dict[str, Any],
+        frame: FrameType | None,
+    ) -> End:
+        """What becomes of a variable of a function."""
+        if (code, name, value) in self._met or self._depth > _DEEPEST:
+            return End.SHOWN
+        self._met.add((code, name, value))
+        self._depth += 1
+        ends = set[End]()
+        for at, one in enumerate(instructions_of(code)):
+            for depth in _depths(one, name):
+                end, left = self._on_stack(code, at + 1, value, known, frame, depth)
+                changed = end is End.RETURNED and left is not value
+                ends.add(End.READ if changed else end)
+        self._depth -= 1
+        return next((end for end in (End.READ, End.RETURNED) if end in ends), End.SHOWN)
+
+
+def _is_one_of(called: Any, functions: tuple[Any, ...]) -> bool:
+    return any(called is one for one in functions)
+
+
+def _depths(one: Instruction, name: str) -> list[int]:
+    """Where on the stack an instruction puts a variable."""
+    if one.opname in LOCALS:
+        return [0] if one.argval == name else []
+    if one.opname == "STORE_FAST_LOAD_FAST":
+        return [0] if one.argval[1] == name else []
+    if one.opname != "LOAD_FAST_LOAD_FAST":
+        return []
+    return [1 - place for place, loaded in enumerate(one.argval) if loaded == name]

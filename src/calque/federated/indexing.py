@@ -1,0 +1,143 @@
+"""`t[k]` where `k` is a tensor of one integer: PyTorch asks for its value, which a trace has not.
+
+PyTorch gives a view. Here it is a copy, gathered, and kept equal: what is written to it is written
+to its tensor, and it is gathered again when the tensor is written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from calque.device.memory.cell import Cell, cell_of, current
+from calque.errors import TraceError
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+_MASKS = (torch.bool, torch.uint8)
+
+
+@dataclass
+class _Element:
+    """An element of a tensor, and what both held when they were equal."""
+
+    tensor: torch.Tensor
+    index: Any
+    copy: torch.Tensor
+    cells: tuple[Cell, Cell]
+    arrays: tuple[Any, Any]
+    constant: bool = False
+
+
+class Elements:
+    """The elements that a program has asked for by indices whose values are not known."""
+
+    def __init__(self) -> None:
+        self._all: list[_Element] = []
+
+    def indexing(self, func: Callable[..., Any], args: Any) -> Callable[..., Any] | None:
+        """Returns what does the work of a call of PyTorch, if it is an index of this kind."""
+        for own, does in (
+            (torch.Tensor.__getitem__, self._get),
+            (torch.Tensor.__setitem__, assign),
+        ):
+            if func == own and _unknown(args[0], args[1]) is not None:
+                return does
+        return None
+
+    def hold_constant(self, tensors: list[torch.Tensor]) -> None:
+        """Elements of these tensors must not be written to."""
+        for one in self._all:
+            one.constant |= any(one.tensor is tensor for tensor in tensors)
+
+    def settle(self) -> None:
+        """After a call: write what elements have got to their tensors, and the other way round."""
+        for one in reversed(self._all):
+            if current(one.cells[1]) is not one.arrays[1]:
+                if one.constant:
+                    raise written_constant()
+                assign(one.tensor, one.index, one.copy)
+                one.arrays = _arrays(one.cells)
+        for one in self._all:
+            if current(one.cells[0]) is not one.arrays[0]:
+                one.copy.copy_(_gathered(one.tensor, one.index)[0])
+                one.arrays = _arrays(one.cells)
+
+    def _get(self, tensor: torch.Tensor, index: Any) -> torch.Tensor:
+        copy, is_view = _gathered(tensor, index)
+        if is_view:
+            cells = cell_of(tensor), cell_of(copy)
+            self._all.append(_Element(tensor, index, copy, cells, _arrays(cells)))
+        return copy
+
+
+def written_constant() -> TraceError:
+    """The error for a write to a copy of a tensor on the CPU, which would be lost."""
+    return TraceError(
+        "a tensor on the CPU, which is a constant of a local function, is written to.\n"
+        "Write to a tensor that the function makes itself, and return it."
+    )
+
+
+def assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    """`tensor[index] = value`."""
+    found = _unknown(tensor, index)
+    if found is None:
+        tensor[index] = value
+        return
+    dim, position, rest = found
+    chosen = tensor.index_select(dim, position)
+    assign(chosen, rest, value)
+    tensor.index_copy_(dim, position, chosen)
+
+
+def _gathered(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, bool]:
+    """`tensor[index]` as a copy, and whether it would be a view of `tensor`."""
+    chosen = tensor
+    while (found := _unknown(chosen, index)) is not None:
+        dim, position, index = found
+        chosen = chosen.index_select(dim, position)
+    copy = chosen[index]
+    return copy, cell_of(copy) is cell_of(chosen)
+
+
+def _unknown(tensor: Any, index: Any) -> tuple[int, torch.Tensor, Any] | None:
+    """The axis and the position of the first integer whose value is not known, if there is one.
+
+    The third is the index into what `index_select` gives for them.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    axis = 0
+    for place, part in enumerate(parts):
+        if part is Ellipsis:
+            axis += tensor.dim() - sum(_axes_of(one) for one in parts if one is not Ellipsis)
+        elif _is_unknown(part) and 0 <= axis < tensor.dim():
+            position = part.reshape(1).long()
+            position = torch.where(position < 0, position + tensor.shape[axis], position)
+            return axis, position, (*parts[:place], 0, *parts[place + 1 :])
+        else:
+            axis += _axes_of(part)
+    return None
+
+
+def _is_unknown(part: Any) -> bool:
+    if not (isinstance(part, torch.Tensor) and part.device.type == "jax" and part.dim() == 0):
+        return False
+    return part.dtype in _INTEGERS
+
+
+def _axes_of(part: Any) -> int:
+    """Returns how many axes a part of an index is for."""
+    if part is None or isinstance(part, bool):
+        return 0
+    if isinstance(part, torch.Tensor):
+        return part.dim() if part.dtype in _MASKS else 1
+    if isinstance(part, list | np.ndarray):
+        masks = np.asarray(part)
+        return masks.ndim if masks.dtype == np.bool_ else 1
+    return 1
+
+
+def _arrays(cells: tuple[Cell, Cell]) -> tuple[Any, Any]:
+    return current(cells[0]), current(cells[1])

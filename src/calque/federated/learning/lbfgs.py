@@ -1,0 +1,211 @@
+"""`torch.optim.LBFGS` as a pure function that may ask for the loss anew."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.flatten_util import ravel_pytree
+
+from calque.federated.learning.line_search import Trial, strong_wolfe
+
+_LEAST_CURVATURE = 1e-10
+
+Leaves = list[Any]
+
+
+class Memory(NamedTuple):
+    """The state between steps; its vectors hold all parameters, concatenated.
+
+    Attributes:
+        iterations: how many there were.
+        direction, size: the last move was `size * direction`.
+        gradient: where that began.
+        changes, moves: of gradients and parameters, the last in the last rows.
+        weights: of each row, 1 over the product of the two.
+        stored: how many rows are in use.
+        scale: of the initial inverse Hessian.
+    """
+
+    iterations: Any
+    direction: Any
+    size: Any
+    gradient: Any
+    changes: Any
+    moves: Any
+    weights: Any
+    stored: Any
+    scale: Any
+
+
+class _Search(NamedTuple):
+    """One step, between two of its iterations."""
+
+    point: Any
+    loss: Any
+    gradient: Any
+    memory: Memory
+    taken: Any
+    evaluated: Any
+    done: Any
+
+
+class Lbfgs:
+    """The steps of an optimizer of PyTorch, with what its parameter group says.
+
+    Args:
+        optimizer: whose settings are taken.
+
+    Raises:
+        RuntimeError: it names a line search that PyTorch does not have.
+    """
+
+    def __init__(self, optimizer: torch.optim.LBFGS) -> None:
+        self._group: dict[str, Any] = optimizer.param_groups[0]
+        if self._group["line_search_fn"] not in (None, "strong_wolfe"):
+            raise RuntimeError("only 'strong_wolfe' is supported")
+
+    def init(self, leaves: Leaves) -> Memory:
+        """The memory before the first step."""
+        flat, _ = ravel_pytree(leaves)
+        rows = jnp.zeros((self._group["history_size"], flat.size), flat.dtype)
+        zero, none = jnp.zeros((), flat.dtype), jnp.zeros((), jnp.int32)
+        empty = jnp.zeros_like(flat)
+        return Memory(none, empty, zero, empty, rows, rows, rows[:, 0], none, zero + 1)
+
+    def step(
+        self,
+        leaves: Leaves,
+        memory: Memory,
+        value: Any,
+        gradients: Leaves,
+        loss: Callable[..., Any],
+    ) -> tuple[Leaves, Memory]:
+        """The parameters after a step, and the new memory.
+
+        Args:
+            leaves: the parameters.
+            memory: as the step before left it.
+            value, gradients: of the loss at the parameters.
+            loss: a function of such leaves.
+        """
+        point, unravel = ravel_pytree(leaves)
+        gradient, _ = ravel_pytree(gradients)
+
+        def evaluated(point: Any) -> tuple[Any, Any]:
+            value, found = jax.value_and_grad(lambda p: loss(unravel(p)))(point)
+            return value, found.astype(gradient.dtype)
+
+        none = jnp.zeros((), jnp.int32)
+        start = _Search(point, value, gradient, memory, none, none + 1, self._is_optimal(gradient))
+        end = jax.lax.while_loop(
+            lambda now: ~now.done & (now.taken < self._group["max_iter"]),
+            lambda now: self._iteration(now, evaluated),
+            start,
+        )
+        return unravel(end.point), end.memory
+
+    def _is_optimal(self, gradient: Any) -> Any:
+        return jnp.abs(gradient).max() <= self._group["tolerance_grad"]
+
+    def _iteration(self, now: _Search, evaluated: Callable[..., Any]) -> _Search:
+        rate, least = self._group["lr"], self._group["tolerance_change"]
+        memory = self._directed(now.memory, now.gradient)
+        direction = memory.direction
+        first = memory.iterations == 1
+        size = jnp.where(first, jnp.minimum(1.0, 1.0 / jnp.abs(now.gradient).sum()) * rate, rate)
+        memory = memory._replace(size=size.astype(direction.dtype), gradient=now.gradient)
+        flat = now.gradient @ direction > -least
+        taken = now.taken + 1
+        is_last = taken == self._group["max_iter"]
+        moved = self._moved(now, memory, flat, is_last, evaluated)
+        done = (
+            flat
+            | is_last
+            | (moved.evaluated >= self._group["max_eval"])
+            | self._is_optimal(moved.gradient)
+            | (jnp.abs(moved.memory.size * direction).max() <= least)
+            | (jnp.abs(moved.loss - now.loss) < least)
+        )
+        return moved._replace(taken=taken, done=done)
+
+    def _moved(
+        self, now: _Search, memory: Memory, flat: Any, is_last: Any, evaluated: Callable[..., Any]
+    ) -> _Search:
+        """Returns what is known after the move along the direction; no move if that is flat."""
+        direction = memory.direction
+
+        def near(size: Any) -> tuple[Any, Any]:
+            return evaluated(now.point + size * direction)
+
+        if self._group["line_search_fn"] is None:
+            # PyTorch does not look at what the last move leads to.
+            loss, gradient = jax.lax.cond(
+                flat | is_last, lambda _: (now.loss, now.gradient), near, memory.size
+            )
+            size, count = memory.size, jnp.where(flat | is_last, 0, 1)
+        else:
+            start = Trial(
+                jnp.zeros_like(memory.size), now.loss, now.gradient, now.gradient @ direction
+            )
+            most = self._group["max_eval"] - now.evaluated
+            trial, count = jax.lax.cond(
+                flat,
+                lambda size: (start._replace(size=size), jnp.zeros((), jnp.int32)),
+                lambda size: strong_wolfe(near, start, size, direction, most),
+                memory.size,
+            )
+            loss, gradient, size = trial.loss, trial.gradient, trial.size
+        return now._replace(
+            point=jnp.where(flat, now.point, now.point + size * direction),
+            loss=loss,
+            gradient=gradient,
+            memory=memory._replace(size=size),
+            evaluated=now.evaluated + count,
+        )
+
+    def _directed(self, memory: Memory, gradient: Any) -> Memory:
+        """The memory with the next direction, and with what the last move taught."""
+        learnt = _learnt(memory, gradient)
+        later = learnt._replace(direction=_direction(learnt, gradient))
+        memory = memory._replace(direction=-gradient)
+        chosen = jax.tree.map(lambda a, b: jnp.where(memory.iterations == 0, a, b), memory, later)
+        return chosen._replace(iterations=memory.iterations + 1)
+
+
+def _learnt(memory: Memory, gradient: Any) -> Memory:
+    change = gradient - memory.gradient
+    move = memory.direction * memory.size
+    product = change @ move
+
+    def pushed(rows: Any, row: Any) -> Any:
+        return jnp.roll(rows, -1, 0).at[-1].set(row)
+
+    found = memory._replace(
+        changes=pushed(memory.changes, change),
+        moves=pushed(memory.moves, move),
+        weights=pushed(memory.weights, 1.0 / product),
+        stored=jnp.minimum(memory.stored + 1, len(memory.weights)),
+        scale=product / (change @ change),
+    )
+    return jax.tree.map(lambda a, b: jnp.where(product > _LEAST_CURVATURE, a, b), found, memory)
+
+
+def _direction(memory: Memory, gradient: Any) -> Any:
+    """The inverse Hessian that the rows tell of, times the descent: the recursion of two loops."""
+    rows = len(memory.weights)
+
+    def back(count: Any, carry: Any) -> Any:
+        left, parts = carry
+        row = rows - 1 - count
+        part = (memory.moves[row] @ left) * memory.weights[row]
+        return left - part * memory.changes[row], parts.at[row].set(part)
+
+    def forth(row: Any, right: Any) -> Any:
+        part = (memory.changes[row] @ right) * memory.weights[row]
+        return right + memory.moves[row] * (parts[row] - part)
+
+    empty = jnp.zeros_like(memory.weights)
+    left, parts = jax.lax.fori_loop(0, memory.stored, back, (-gradient, empty))
+    return jax.lax.fori_loop(rows - memory.stored, rows, forth, left * memory.scale)

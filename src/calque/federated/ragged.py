@@ -1,0 +1,166 @@
+"""The sequences of many clients without padding, so that memory grows with the data alone.
+
+The elements of all clients stand one after the other in the same arrays. When a client's turn
+comes, its own are taken from there, padded to the most that a client has.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.federated.representation import Sequence
+
+
+class Place(NamedTuple):
+    """Where the elements of a client are, or with a leading axis those of many.
+
+    Attributes:
+        start: the row of the first, int32.
+        length: how many there are, int32.
+    """
+
+    start: Any
+    length: Any
+
+
+@jax.tree_util.register_pytree_node_class
+class Ragged:
+    """The sequences of many clients, one after the other in the same arrays.
+
+    Attributes:
+        elements: a pytree of arrays of shape `[rows, ...]`; rows behind the last client's mean
+            nothing.
+        places: a `Place` with the clients as leading axis.
+        capacity: the most elements that a client has, and at least 1.
+
+    >>> ragged = Ragged.of([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
+    >>> ragged.length, ragged.padded().elements
+    (array([3, 1], dtype=int32), Array([[1., 2., 3.],
+           [4., 4., 4.]], dtype=float32))
+    """
+
+    def __init__(self, elements: Any, places: Place, capacity: int) -> None:
+        self.elements = elements
+        self.places = places
+        self.capacity = capacity
+
+    @classmethod
+    def of(cls, clients: SequenceOf[Any]) -> "Ragged":
+        """The sequences of clients, each a pytree of arrays with the elements first."""
+        lengths = np.array([jax.tree.leaves(one)[0].shape[0] for one in clients], np.int32)
+        ends = np.cumsum(lengths, dtype=np.int32)
+        rows = _with_room(int(ends[-1]))
+
+        def joined(*leaves: Any) -> Any:
+            first = np.asarray(leaves[0])
+            whole = np.zeros((rows, *first.shape[1:]), first.dtype)
+            np.concatenate(leaves, out=whole[: ends[-1]])
+            return jnp.asarray(whole)
+
+        # A client with no elements is padded with the first of all.
+        start = np.where(lengths > 0, ends - lengths, 0).astype(np.int32)
+        return cls(
+            jax.tree.map(joined, *clients), Place(start, lengths), max(int(lengths.max()), 1)
+        )
+
+    @property
+    def length(self) -> Any:
+        """The number of elements of each client."""
+        return self.places.length
+
+    def take(self, clients: Any) -> "Ragged":
+        """The sequences of some clients, by their numbers; no element is copied."""
+        places = jax.tree.map(lambda leaf: leaf[clients], self.places)
+        return Ragged(self.elements, places, self.capacity)
+
+    def at(self, place: Place, first: Any = 0) -> Sequence:
+        """The sequence of one client, padded with copies of its last element.
+
+        Args:
+            place: where the client's elements are.
+            first: the number of the first row of the arrays, where they are a part of all rows.
+        """
+        own = jnp.clip(jnp.arange(self.capacity), 0, jnp.maximum(place.length - 1, 0))
+        elements = jax.tree.map(lambda leaf: leaf[place.start - first + own], self.elements)
+        return Sequence(elements, place.length)
+
+    def over_devices(self, devices: int, clients: int) -> "Ragged":
+        """The same sequences in as many rows for each device, which hold its clients' elements.
+
+        Args:
+            devices: each has as many clients, in their order.
+            clients: how many there are then, a multiple of `devices`. Those that are added are
+                copies of the first client of their device; of the very first, if it has none.
+        """
+        length, start = np.asarray(self.length), np.asarray(self.places.start)
+        number, each = np.arange(clients), clients // devices
+        first = number // each * each
+        added = number >= len(length)
+        own = np.where(added, np.where(first < len(length), first, 0), number)
+        count = np.where(added & (number != first), 0, length[own])
+        by_device = count.reshape(devices, each)
+        rows = _with_room(int(by_device.sum(1).max()))
+        begin = np.cumsum(by_device, 1) - by_device + rows * np.arange(devices)[:, None]
+        begin = np.where(count > 0, begin.reshape(-1), first // each * rows)
+
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        taken = np.zeros(devices * rows, np.int64)
+        taken[np.repeat(begin, count) + within] = np.repeat(start[own], count) + within
+        elements = jax.tree.map(lambda leaf: np.asarray(leaf)[taken], self.elements)
+        places = Place(begin.astype(np.int32), length[own].astype(np.int32))
+        return Ragged(elements, places, self.capacity)
+
+    def padded(self) -> Sequence:
+        """The sequences of all clients, with the clients as leading axis."""
+        found = jax.vmap(self.at)(jax.tree.map(jnp.asarray, self.places))
+        return Sequence(found.elements, found.length)
+
+    def with_elements(self, elements: Any) -> "Ragged":
+        """Other arrays, of which the clients have the same rows."""
+        return Ragged(elements, self.places, self.capacity)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], int]:
+        """For JAX: the arrays."""
+        return (self.elements, self.places), self.capacity
+
+    @classmethod
+    def tree_unflatten(cls, capacity: int, parts: tuple[Any, Any]) -> "Ragged":
+        """For JAX: the sequences in other arrays."""
+        return cls(*parts, capacity)
+
+    def __repr__(self) -> str:
+        return f"Ragged({self.elements!r}, {self.places!r}, capacity={self.capacity})"
+
+
+def take(data: Any, clients: Any) -> Any:
+    """The values of some clients, by their numbers."""
+    return over_ragged(data, lambda part: part.take(clients), lambda leaf: leaf[clients])
+
+
+def padded(held: Any) -> Any:
+    """A held value with the clients as leading axis of all its arrays."""
+    return over_ragged(held, Ragged.padded, lambda leaf: leaf)
+
+
+def over_ragged(held: Any, ragged: Callable[[Ragged], Any], other: Callable[[Any], Any]) -> Any:
+    """A held value with one function applied to what is ragged, and another to all other arrays."""
+    return jax.tree.map(
+        lambda part: ragged(part) if isinstance(part, Ragged) else other(part),
+        held,
+        is_leaf=is_ragged,
+    )
+
+
+def is_ragged(part: Any) -> bool:
+    """Returns True for the sequences of many clients without padding."""
+    return isinstance(part, Ragged)
+
+
+def _with_room(count: int) -> int:
+    """A number at most an eighth larger, of which there are few, and so of programs."""
+    step = 1 << max(count.bit_length() - 4, 0)
+    return max(-(-count // step) * step, 1)

@@ -1,0 +1,253 @@
+"""The effects of a function when its trace returns, described so that each call repeats them."""
+
+import gc
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jax import Array
+
+from calque.device.memory.cell import Cell, cell_of, read
+from calque.errors import noting_refusals
+from calque.jitting.descriptions import Describer
+from calque.jitting.finding_implicit import target_of
+from calque.jitting.input_sources import sink_of
+from calque.jitting.object_results import opened
+from calque.jitting.python_effects import Rebound
+from calque.jitting.recording import Target
+from calque.jitting.returned_containers import Containers
+from calque.jitting.state_arguments import apart_of
+from calque.program import signature
+from calque.program.gradients.border import Edge, has_graph
+from calque.program.gradients.carrying import Carriers
+from calque.program.gradients.derivatives import derive
+from calque.program.gradients.differentiable import Surroundings, trace_backward
+from calque.program.results import Argument, Description, Fresh
+from calque.program.signature import is_tensor
+from calque.program.unread import Restructure, watching_objects
+from calque.program.value_checks import Checks
+from calque.state import Running
+from calque.state.names import names_of
+
+if TYPE_CHECKING:
+    from calque.jitting.tracing import Trace
+
+_HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_hook"))
+
+
+class Outcome:
+    """The results of one trace, and everything else that its function has changed.
+
+    Args:
+        trace: the trace, which runs.
+    """
+
+    def __init__(self, trace: "Trace") -> None:
+        self._trace = trace
+        self._recording = trace.recording
+        self._leaves: list[Any] = []
+        self._positions: dict[int, int] = {}
+
+    def body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
+        """Run the function, and describe what it leaves; gives the outputs of the program."""
+        trace, recording = self._trace, self._recording
+        running = Running(trace.state.snapshot, trace.witness.read)
+        # In a list, because a call holds its arguments where PyTorch evaluates frames.
+        describer = self._described([self._run(running, fn, args, kwargs)])
+        trace.lending.check_unchanged(running)
+        trace.state.numbers.compare_read(trace.lending.in_steps)
+        recording.checks = Checks.of(trace.lifting, describer)
+        if trace.assumptions is not None:
+            recording.checks = trace.assumptions.checked_by(recording.checks, describer)
+        # JAX gives a donated input's memory to the first output of its shape: keep them in step.
+        slots = trace.lifting.cell_slots
+        written = sorted(trace.lifting.written, key=lambda cell: slots.get(cell, math.inf))
+        made = list(trace.lifting.fresh.values())
+        describer.settle()
+        border = trace.histories.border
+        around = Surroundings(border, border.tensors, self._placing(describer))
+        if trace.path:
+            return self._derive(describer, around)
+        self._trace_backward(running, describer, around)
+        trace.histories.restore()
+        trace.known.aliases.clear()
+        trace.made = describer.forget()
+        self._leaves.clear()
+        trace.layers.leave_backward()
+        recording.survivors = _survivors(made, describer)
+        recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
+        return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
+
+    def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The function's result."""
+        trace = self._trace
+        with (
+            watching_objects() as touched,
+            trace.arguments.watched(),
+            noting_refusals() as refusals,
+            running.watching(),
+        ):
+            result = fn(*args, **kwargs)
+        if touched:
+            raise Restructure(touched=touched)
+        if trace.assumptions is not None:
+            trace.assumptions.check_met()
+        if refusals:  # the function has caught it
+            raise refusals[0]
+        return result
+
+    def _described(self, returned: list[Any]) -> Describer:
+        """Describe the result, which is taken from a list, and what else has changed, which is put
+        back.
+        """
+        result = returned.pop()
+        trace, recording = self._trace, self._recording
+        outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
+        kept = trace.state.look()
+        containers = Containers(result, outside, trace.state.given, kept)
+        leaves, recording.spec = containers.flatten(result)
+        del result  # whose tensors would seem to outlive the trace
+        self._leaves = leaves
+        recording.shells = opened(leaves, self._is_made_here, kept.union(trace.state.given))
+        trace.known.forget_aliases(self._outside())
+        flags = trace.known.undo_data()
+        recording.modes = trace.modes.changed()
+        rebound = trace.state.collect(id(leaf) for leaf in leaves if id(leaf) in kept)
+        describer = self._describer(rebound)
+        recording.gradients = self._describe_gradients(describer)
+        recording.results = [containers.describe(leaf, describer) for leaf in leaves]
+        describe = trace.state.describing(describer.describe)
+        recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
+        for place in rebound:
+            place.after.clear()
+        recording.effects = trace.state.described(describer.describe, containers.kept)
+        containers.kept.clear()
+        recording.unrepeatable = trace.state.unrepeatable
+        recording.rewritten = [
+            describer.rewritten(tensor, self._target(tensor))
+            for tensor in trace.histories.changed()
+        ]
+        recording.flags = [(self._target(tensor), flag) for tensor, flag in flags]
+        return describer
+
+    def _describer(self, rebound: list[Rebound]) -> Describer:
+        """Returns a function that describes tensors, when the program's other inputs are known."""
+        trace, recording = self._trace, self._recording
+        trace.apart = apart_of(
+            trace.state,
+            trace.given,
+            trace.spec,
+            trace.leaves,
+            trace.own_containers,
+            trace.own_tensors,
+        )
+        trace.arguments.check_separable(trace.lifting.written.keys())
+        trace.implicit.find(rebound, self._reached())
+        recording.implicit = [source for source, _ in trace.implicit.found]
+        recording.sharing = signature.sharing(trace.stand_ins[len(trace.leaves) :])
+        self._positions = {id(t): i for i, t in enumerate(trace.stand_ins)}
+        return Describer(
+            trace.lifting,
+            trace.stand_ins,
+            trace.witness.handles,
+            self._reached(),
+            recording.pinned,
+            recording.stored,
+            len(trace.leaves),
+            trace.state.template,
+            any(_HOOKING & names_of(code).words for code in trace.state.snapshot.codes),
+        )
+
+    def _trace_backward(self, running: Running, describer: Describer, around: Surroundings) -> None:
+        state = self._trace.state
+        ran = len(state.snapshot.codes)
+        with running.watching():  # what the backward reads is read in the trace
+            found = trace_backward(self._trace.lifting, describer.carriers.found, around)
+        self._recording.backward = found
+        if found is not None:
+            state.check_backward(ran)
+
+    def _outputs(self, outputs: list[Array]) -> list[Array]:
+        """The outputs of the forward, and those of the backward behind them."""
+        backward = self._recording.backward
+        self._recording.n_outputs = len(outputs)
+        return outputs + (backward.gradients if backward else [])
+
+    def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
+        """The gradients of a path, which are all that the program is to give."""
+        recording = self._recording
+        tensors = [carrier.tensor for carrier in describer.carriers.found]
+        derived = derive(self._trace.lifting, tensors, around, self._trace.path)
+        recording.results = []
+        carriers = Carriers()
+        for index, gradient in enumerate(derived.gradients):
+            bare = Fresh(index, None, None, gradient.dtype)
+            recording.results.append(carriers.add(gradient, bare) if has_graph(gradient) else bare)
+        carriers.number()
+        recording.backward = trace_backward(self._trace.lifting, carriers.found, derived.around)
+        recording.sinks = []
+        return self._outputs([read(gradient) for gradient in derived.gradients])
+
+    def _placing(self, describer: Describer) -> Callable[[Edge], Description | None]:
+        """Returns where each call finds a tensor with gradients; None if it is of the call."""
+        tensors = self._trace.histories.border.tensors
+
+        def place(edge: Edge) -> Description | None:
+            tensor = tensors.get(edge)
+            tensor = edge[0].variable if tensor is None else tensor
+            found = describer.leaf(tensor)
+            if found is None and not (
+                self._is_made_here(tensor) or id(tensor) in self._trace.known.aliases
+            ):
+                found = self._target(tensor)
+            return found
+
+        return place
+
+    def _is_made_here(self, tensor: torch.Tensor) -> bool:
+        return is_tensor(tensor) and self._trace.lifting.is_fresh(cell_of(tensor))
+
+    def _reached(self) -> dict[int, torch.Tensor]:
+        """All tensors that the function reaches by itself, by id."""
+        return self._trace.reach.tensors | self._trace.state.snapshot.tensors
+
+    def _outside(self) -> dict[int, torch.Tensor]:
+        """Returns those tensors, and the arguments."""
+        return self._reached() | {id(t): t for t in (*self._trace.stand_ins, *self._trace.leaves)}
+
+    def _target(self, tensor: torch.Tensor) -> Target:
+        return target_of(tensor, self._positions, self._recording.pinned)
+
+    def _describe_gradients(self, describer: Describer) -> list[tuple[Target, Description | None]]:
+        effects: list[tuple[Target, Description | None]] = []
+        for key, tensor in self._trace.known.tensors.items():
+            if not (tensor.is_leaf or tensor.retains_grad):
+                continue  # it was written in place: PyTorch warns of who asks for its gradient
+            before, after = self._trace.known.before[key].gradient, tensor.grad
+            if after is not before:
+                described = None if after is None else describer.describe(after)
+                effects.append((self._target(tensor), described))
+                tensor.grad = before
+        for index, leaf in enumerate(self._trace.leaves):
+            stand_in = self._trace.stand_ins[index]
+            is_leaf = isinstance(leaf, torch.Tensor) and leaf.is_leaf
+            if is_leaf and stand_in is not leaf and stand_in.grad is not None:
+                effects.append((Argument(index), describer.describe(stand_in.grad)))
+                stand_in.grad = None
+        passed = self._trace.histories.passed(
+            self._trace.leaves, lambda t: id(t) in self._trace.known.tensors
+        )
+        self._recording.passed = [
+            (Argument(index), describer.describe(gradient), kept)
+            for index, gradient, kept in passed
+        ]
+        return effects
+
+
+def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
+    """The cells made in the trace that outlive it, and which output each is."""
+    if any(ref() is not None for ref in made):
+        gc.collect()
+    alive = [cell for ref in made if (cell := ref()) is not None]
+    return [(cell, describer.add(cell.array)) for cell in alive]

@@ -1,0 +1,90 @@
+"""Images that are put together of parts, as gradients of sliding windows with a stride are.
+
+Each element of an image is met by the windows around it, but with a stride not by each at the same
+places. Elements that lie a stride apart are: they are one part, a sum of what the windows give,
+moved by whole windows. So no element has to be asked which windows meet it. Images have their
+channels last: (*lead, *size, channels).
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+Ints = tuple[int, ...]
+
+
+def counts(size: Ints, padding: Ints, stride: Ints) -> Ints:
+    """Returns how many elements a part has along each axis, the padding in front among them."""
+    return tuple(-(-(n + p) // s) for n, p, s in zip(size, padding, stride, strict=True))
+
+
+def reach(kernel: Ints, stride: Ints, dilation: Ints) -> Ints:
+    """Returns by how many windows a part is moved at most, along each axis."""
+    rows = zip(kernel, stride, dilation, strict=True)
+    return tuple((k - 1) * d // s for k, s, d in rows)
+
+
+def moves(kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[list[tuple[int, Ints]]]:
+    """For each part, the positions of the kernel that meet it, and by how many windows each is
+    moved; the last position, which is that of the first window, comes first."""
+    positions = list(enumerate(itertools.product(*map(range, kernel))))[::-1]
+    for step in itertools.product(*map(range, stride)):
+        met = []
+        for number, position in positions:
+            far = [i * d - r for i, d, r in zip(position, dilation, step, strict=True)]
+            if not any(f % s for f, s in zip(far, stride, strict=True)):
+                met.append((number, tuple(f // s for f, s in zip(far, stride, strict=True))))
+        yield met
+
+
+def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array:
+    """What the windows give, (*lead, *windows, channels), with such beside them as there are not.
+
+    Args:
+        x: what the windows give.
+        fill: what others would.
+        reach: see `reach`.
+        counts: see `counts`.
+    """
+    lead = x.ndim - 1 - len(counts)
+    rows = zip(reach, counts, x.shape[lead:-1], strict=True)
+    ends = [(0, 0, 0)] * lead + [(e, m - n, 0) for e, m, n in rows] + [(0, 0, 0)]
+    return lax.pad(x, fill, ends)
+
+
+def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
+    """What the windows give, with windows beside them, moved by some."""
+    lead = x.ndim - 1 - len(counts)
+    start = [*(0,) * lead, *(e - m for e, m in zip(reach, move, strict=True)), 0]
+    shape = (*x.shape[:lead], *counts, x.shape[-1])
+    return lax.slice(x, start, [b + n for b, n in zip(start, shape, strict=True)])
+
+
+def is_given(move: Ints, counts: Ints, windows: Ints) -> Array | None:
+    """Returns where a part that is moved has a window, (*counts, 1); None if everywhere."""
+    found = None
+    for axis, (m, count, n) in enumerate(zip(move, counts, windows, strict=True)):
+        if m == 0 and n >= count:
+            continue
+        at = lax.broadcasted_iota(np.int32, (*counts, 1), axis)
+        own = (at >= m) & (at < m + n)
+        found = own if found is None else found & own
+    return found
+
+
+def whole(parts: Sequence[Array], size: Ints, padding: Ints, stride: Ints) -> Array:
+    """The image of all its parts, without its padding."""
+    shape, count = parts[0].shape, len(size)
+    lead = len(shape) - 1 - count
+    found = jnp.stack(parts).reshape(*stride, *shape)
+    order = [axis for at in range(count) for axis in (count + lead + at, at)]
+    found = found.transpose(*range(count, count + lead), *order, found.ndim - 1)
+    extents = [m * s for m, s in zip(shape[lead:-1], stride, strict=True)]
+    found = found.reshape(*shape[:lead], *extents, shape[-1])
+    stop = [p + n for p, n in zip(padding, size, strict=True)]
+    start, stop = (*(0,) * lead, *padding, 0), (*shape[:lead], *stop, shape[-1])
+    return lax.slice(found, start, stop)

@@ -1,0 +1,102 @@
+"""A program: a jaxpr, the sources of its inputs and the sinks of its first outputs.
+
+`calque.jit` and the backend of `torch.compile` make theirs of what they traced (`lifted`), and add
+what only they have: guards, results, gradients. From the jaxpr on, the way is one: what may be
+donated, where arrays lie, lowering, compiling, running as one step (`stepping`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr
+from jax.sharding import Sharding
+
+from calque.device.memory.cell import Cell, x64
+from calque.program.execution import Execution
+from calque.program.jaxprs import may_raise
+from calque.program.lifting import Input
+from calque.program.lowering import lowered
+from calque.program.pinning import Placements, avals, constraints, pinned, settled
+from calque.program.sinks import CellSink, Sink
+from calque.program.sources import RandomSource
+from calque.program.stepping import Call, Stepping
+
+_UNCHANGED: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+
+
+class Program(Stepping[Call]):
+    """The base of every compiled program (see the module).
+
+    Attributes:
+        inputs: with the source of each.
+        sinks: where the first outputs go.
+        donated: the inputs whose memory the program is given.
+        whole: the placement of what has none; None where nothing has one.
+        moved_state: whether state was spread to be where the rest is (see `settled`).
+    """
+
+    inputs: Sequence[Input]
+    sinks: Sequence[Sink]
+    donated: list[int]
+
+    def form(
+        self, jaxpr: ClosedJaxpr, inputs: Sequence[Input], sinks: Sequence[Sink], keeps: bool
+    ) -> None:
+        """Take a jaxpr.
+
+        Args:
+            jaxpr: what the program computes.
+            inputs, sinks: see the class.
+            keeps: whether everything must stay as it is until the results have been looked at.
+        """
+        self._jaxpr = jaxpr
+        self.inputs, self.sinks = inputs, sinks
+        self.may_raise: bool = may_raise(jaxpr.jaxpr)
+        memories = {sink.memory for sink in sinks} - {None}
+        if keeps or self.may_raise:  # what a failed program would have written stays
+            memories = set()
+        self.donated = [i for i, one in enumerate(inputs) if one.source.memory in memories]
+        self.donating: bool = bool(self.donated)
+        self.random: list[int] = [
+            i for i, one in enumerate(inputs) if isinstance(one.source, RandomSource)
+        ]
+        cells = [sink.cell for sink in sinks if isinstance(sink, CellSink)]
+        self.fixed_targets: Sequence[Cell] = cells if len(cells) == len(sinks) else ()
+
+    def place(self, cells: Iterable[Cell], placements: Placements) -> None:
+        """Decide where the arrays lie.
+
+        Args:
+            cells: of the state that the program reads or writes.
+            placements: of the inputs.
+        """
+        self._placements = placements
+        written = [sink.placement for sink in self.sinks]
+        found = [*placements, *written, *constraints(self._jaxpr.jaxpr)]
+        self.moved_state: bool
+        self.whole: Sharding | None
+        self.whole, self.moved_state = settled(cells, found)
+        self._pinned = pinned(written, len(self._jaxpr.out_avals), self.whole)
+
+    def lowered(self, jaxpr: ClosedJaxpr, turned: Mapping[int, Any] = _UNCHANGED) -> Any:
+        """The program as `jax.stages.Lowered`.
+
+        Args:
+            jaxpr: what it was formed of, or what computes the same.
+            turned: the inputs that come with their axes in another order, and that order.
+        """
+        with x64():
+            return lowered(
+                jaxpr,
+                avals(self.inputs, self._placements, self.whole, turned),
+                donate_argnums=tuple(self.donated),
+                out_shardings=self._pinned,
+                keep_unused=True,
+            )
+
+    def run_by(self, compiled: Any) -> None:
+        """Take the executable."""
+        with x64():
+            numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
+            self.execution: Execution = Execution(compiled, numbers, self.donated, self.may_raise)

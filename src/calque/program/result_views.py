@@ -1,0 +1,136 @@
+"""Results of a call that are views: as autograd sees them, and as it does not."""
+
+from typing import Any
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from calque.device.memory.cell import cell_of
+from calque.device.memory.geometry import View
+from calque.device.memory.wrapping import META
+from calque.upstream import torch_c
+
+_autograd = torch_c.autograd
+
+Creation = Any
+"""How PyTorch made a view, its `CreationMeta`: whether a write with a gradient into it raises."""
+
+PLAIN: Creation = _autograd.CreationMeta.DEFAULT
+"""The creation of a view into which one may write."""
+
+
+def creation_of(tensor: torch.Tensor) -> Creation | None:
+    """Returns how a tensor was made, if it is a view that `seen_as` can make; else None."""
+    base = tensor._base if tensor._is_view() else None
+    if base is None or cell_of(base) is not cell_of(tensor) or not _fits(base, tensor.dtype):
+        return None
+    return _autograd._get_creation_meta(tensor)
+
+
+def _fits(base: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Returns True if a tensor can be seen as one of a dtype, with its gradients."""
+    if base.is_complex() == dtype.is_complex:
+        return base.dtype == dtype
+    return base.dtype.to_real() == dtype.to_real()
+
+
+def viewed(base: torch.Tensor, dtype: torch.dtype, view: View, creation: Creation) -> torch.Tensor:
+    """A view of a tensor through which no gradients flow, but which autograd knows as its view.
+
+    As with any view, a later write with a gradient into one of them reaches the other, or raises.
+    """
+    with torch.no_grad():
+        made = seen_as(base, dtype, view)
+    set_creation(made, creation)
+    return made
+
+
+def has_edge(tensor: torch.Tensor) -> bool:
+    """Returns True if gradients reach a tensor that requires them.
+
+    None reach one that requires them only because it is a view of one that was to require them
+    later, or was taken under `no_grad`.
+    """
+    if not tensor._is_view():
+        return True
+    with torch.enable_grad():
+        node = tensor.view_as(tensor).grad_fn
+    return node is not None and node.next_functions[0][0] is not None
+
+
+def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a view's gradient goes to: its base, or a leaf that is a view of that, too.
+
+    None if it is no view that `seen_as` can make, or if its gradient goes elsewhere.
+    """
+    base = tensor._base
+    if base is None or creation_of(tensor) is None:
+        return None
+    return base if base.requires_grad else _leaf_over(base, tensor)
+
+
+def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
+    """A leaf that is a view of a base without gradients, behind another view of that base."""
+    nodes, seen = [tensor.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf is not tensor and leaf._base is base:
+            return leaf
+        nodes += [following for following, _ in node.next_functions]
+    return None
+
+
+def is_plain_view(tensor: torch.Tensor) -> bool:
+    """Returns True if a tensor with a graph is a view whose gradient goes to its source as it is.
+
+    Only PyTorch's operators stand between them: a function of the user's has a backward of its own.
+    Hooks on the way are not seen.
+    """
+    source, node = source_of(tensor), tensor.grad_fn
+    if source is None:
+        return False
+    edge = get_gradient_edge(source)
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        following = node.next_functions
+        if following == ((edge.node, edge.output_nr),):
+            return True
+        if len(following) != 1:
+            return False
+        node = following[0][0]
+    return False
+
+
+def set_creation(view: torch.Tensor, creation: Creation) -> None:
+    """Have a view count as made in another way."""
+    if view._is_view():  # tensors of inference mode are none
+        _autograd._set_creation_meta(view, creation)
+
+
+def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
+    """A tensor over another one's storage that is no view of it for autograd.
+
+    As after `detach`, they count their writes together.
+    """
+    if _fits(base, dtype):
+        return seen_as(base.detach(), dtype, view).detach()
+    cell_of(base).viewed = True
+    tensor = torch.empty(0, dtype=dtype, device="jax")
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        META, tensor, base.untyped_storage(), view.offset, view.size, view.stride
+    )
+    return tensor
+
+
+def seen_as(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
+    """A view of a tensor through which gradients flow."""
+    if base.is_complex() and not dtype.is_complex:
+        return torch.view_as_real(base).as_strided(*view)
+    if dtype.is_complex and not base.is_complex():
+        steps = [2 * step for step in view.stride]
+        pairs = base.as_strided((*view.size, 2), (*steps, 1), 2 * view.offset)
+        return torch.view_as_complex(pairs)
+    return base.as_strided(*view)

@@ -1,0 +1,111 @@
+"""Where the first outputs of a program go: a class for each kind of memory that it writes to.
+
+A `Source` says where an input comes from at each call, a `Sink` where an output goes. Where both
+are of one memory, the program may have the memory of the input for the output (donation). What a
+call gives to its caller is not written anywhere: `results` has that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from jax import Array
+from jax.sharding import Sharding
+
+from calque.device.memory.cell import Cell, cell_of, is_whole, write
+from calque.program.sources import Leaves
+from calque.program.view_arguments import unrepeated
+from calque.upstream import torch_c
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Where one output of a program goes.
+
+    Attributes:
+        placement: where the array lies that the output takes the place of.
+    """
+
+    placement: Sharding | None = field(default=None, compare=False, kw_only=True)
+    heading: ClassVar[str] = ""
+
+    @property
+    def memory(self) -> Cell | int | None:
+        """Whose memory on the device it is: a cell, the index of an argument, or None."""
+        return None
+
+    def target(self, leaves: Leaves) -> Cell:
+        """The cell that gets the array: one that nobody has where `store` writes all of it."""
+        raise NotImplementedError
+
+    def store(self, leaves: Leaves, array: Array) -> None:
+        """Do what is left when the cell has the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellSink(Sink):
+    """A tensor of the function's own state, whose cell gets the array."""
+
+    cell: Cell
+    heading = "state"
+
+    @property
+    def memory(self) -> Cell:
+        """The cell."""
+        return self.cell
+
+    def target(self, leaves: Leaves) -> Cell:
+        """The cell."""
+        return self.cell
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSink(Sink):
+    """The whole storage behind an argument.
+
+    Attributes:
+        index: of the argument.
+    """
+
+    index: int
+    heading = "arguments"
+
+    @property
+    def memory(self) -> int:
+        """The index."""
+        return self.index
+
+    def target(self, leaves: Leaves) -> Cell:
+        """The cell of the storage."""
+        return cell_of(leaves[self.index])
+
+    def store(self, leaves: Leaves, array: Array) -> None:
+        """Advance the version."""
+        torch_c.increment_version([leaves[self.index]])
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSink(StorageSink):
+    """An argument, which may be a part of its storage."""
+
+    def target(self, leaves: Leaves) -> Cell:
+        """The cell of its storage, if it is all of that."""
+        cell, tensor = cell_of(leaves[self.index]), unrepeated(leaves[self.index])
+        if cell.viewed and not is_whole(cell, tensor):
+            return nowhere()
+        return cell
+
+    def store(self, leaves: Leaves, array: Array) -> None:
+        """Write to its part of the storage, and advance the version."""
+        write(unrepeated(leaves[self.index]), array)
+        torch_c.increment_version([leaves[self.index]])
+
+
+def nowhere() -> Cell:
+    """A cell that nobody has."""
+    return Cell(None)  # type: ignore[arg-type]
+
+
+def targets(sinks: Sequence[Sink], leaves: Leaves) -> list[Any]:
+    """The cells that the first outputs of a program belong into."""
+    return [sink.target(leaves) for sink in sinks]

@@ -1,0 +1,46 @@
+"""Questions of a program about its inputs, which a lowered graph checks too."""
+
+import operator
+from typing import Any
+
+from torch.fx.graph import Graph
+from torch.fx.node import Node
+
+from calque.tracing.graph import checks
+from calque.tracing.graph.answers import expect_answer
+from calque.tracing.lower.bindings import resolve
+
+_KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
+"""Aspects that are checked if the program has asked for them; shapes and dtypes always are."""
+
+
+def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
+    """Returns what the program has asked of its inputs, by name, besides shapes and dtypes."""
+    asked: dict[str, dict[str, Any]] = {}
+    for check in graph.find_nodes(op="call_function", target=checks.expect_tensor):
+        name, looks = _input_name(check.args[0]), check.args[2]
+        if name is not None:
+            found = {what: looks[what] for what in looks if what in _KEPT}
+            asked.setdefault(name, {}).update(found)
+    for guard in graph.find_nodes(op="call_function", target=expect_answer):
+        read: Any = guard.args[0]
+        name = _input_name(read.args[0]) if guard.args[2] == "requires_grad" else None
+        if name is not None:
+            answer = resolve(graph.owning_module, guard.args[1].target).value
+            asked.setdefault(name, {})["requires_grad"] = answer
+    return asked
+
+
+def _input_name(node: Any) -> str | None:
+    """Returns the name of an input, or of a part of one, in checks; None for computed values."""
+    if not isinstance(node, Node):
+        return None
+    if node.op == "placeholder":
+        return str(node.target)
+    if node.target not in (operator.getitem, getattr):
+        return None
+    owner = _input_name(node.args[0])
+    if owner is None:
+        return None
+    key = node.args[1]
+    return f"{owner}[{key!r}]" if node.target is operator.getitem else f"{owner}.{key}"

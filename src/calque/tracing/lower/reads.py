@@ -1,0 +1,98 @@
+"""Guards of values in a lowered graph: what Python reads there is no operator.
+
+A recording checks the values that the program has read (`expect_answer`). They are not known while
+operators are found; so the read itself becomes a node again, of a copy of the tensor
+as it is there.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx.graph import Graph
+from torch.fx.node import Node, base_types
+
+from calque.tracing.graph.answers import HOST, expect_answer
+
+
+class Later(NamedTuple):
+    """A stand-in for an answer that is not known yet."""
+
+    node: Node
+
+
+class Read(NamedTuple):
+    """A node that reads values, and is a guard of the graph.
+
+    Attributes:
+        node: of the graph that is lowered.
+        args, kwargs: what it is given, with copies of tensors.
+        tensors: these copies.
+    """
+
+    node: Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[torch.Tensor]
+
+    def insert(
+        self, graph: Graph, node_of: Callable[[int], Node], keep: Callable[..., Node]
+    ) -> None:
+        """Add the read and its guards to a graph.
+
+        Args:
+            node_of: from the identity of a copy to the node that it is there.
+            keep: makes a node of a member of the old graph.
+        """
+        args, kwargs = _copied((self.args, self.kwargs), lambda copy: node_of(id(copy)))
+        read = graph.create_node(self.node.op, self.node.target, args, kwargs)
+        made = [read]
+        for guard in self.node.users:
+            expected, *rest = guard.args[1:]
+            made.append(graph.call_function(expect_answer, (read, keep(expected), *rest)))
+        for node in made:
+            node.meta |= {k: v for k, v in self.node.meta.items() if k != "val"}
+
+
+_UNTAGGED = frozenset(("_nested_tensor_from_mask_left_aligned",))
+"""Operators that read elements though PyTorch's tags do not say so: FakeTensors answer them."""
+
+
+def reads_elements(node: Node) -> bool:
+    """Returns True if a node reads what only a real tensor has, as a guard of the graph."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    reads = node.op.startswith("call") and (name in HOST or name in _UNTAGGED)
+    return reads and any(user.target is expect_answer for user in node.users)
+
+
+def is_guard(node: Node) -> bool:
+    """Returns True if nothing but guards uses what a node gives."""
+    calls = node.op in ("call_method", "call_function")
+    return calls and bool(node.users) and all(u.target is expect_answer for u in node.users)
+
+
+def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
+    """The read that a node is, given what it is called with; None where a graph cannot have it."""
+    copies: list[torch.Tensor] = []
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        copies.append(torch.clone(tensor))
+        return copies[-1]
+
+    try:
+        args, kwargs = _copied((args, kwargs), copied)
+    except TypeError:
+        return None
+    return Read(node, args, kwargs, copies)
+
+
+def _copied(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tensor(value)
+    if type(value) in (tuple, list):
+        return type(value)(_copied(part, tensor) for part in value)
+    if type(value) is dict:
+        return {key: _copied(part, tensor) for key, part in value.items()}
+    if value is None or isinstance(value, base_types):
+        return value
+    raise TypeError(type(value))

@@ -1,0 +1,98 @@
+"""No writes among operators, also where one of PyTorch's own operators writes within.
+
+`torch.func.functionalize` hands an operator that PyTorch composes of others on as it is; where it
+is taken apart beneath, what it writes to stays written to (`gru_cell` adds in place to what it has
+just computed). What was found has none of these operators left, so that it can be functionalized.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
+
+from calque.upstream.torch_internals import OpOverload
+
+Place = Callable[[Node], Node | None]
+"""From a node to the one of the program that it is part of."""
+
+COPY = torch.ops.aten.copy_.default
+GEOMETRY = torch.ops.aten.as_strided_.default  # which writes to no element
+
+
+def without_writes(
+    found: GraphModule, place: Place, leaves: list[torch.Tensor], table: Mapping[Any, Any]
+) -> tuple[GraphModule, Place]:
+    """The graph with no operator that writes, but the copies to its inputs at the end.
+
+    Args:
+        found: what `make_fx` gave for a functionalized program.
+        place: of its nodes.
+        leaves: example inputs.
+        table: what operators are replaced by.
+
+    Returns:
+        The graph, and the place of its nodes; the same ones where nothing is to be done.
+    """
+    if not any(_writes(node) for node in found.graph.nodes):
+        return found, place
+    again = _Again(found)
+    run = torch.func.functionalize(again.flat, remove="mutations")
+    with fx_traceback.preserve_node_meta():
+        made = make_fx(run, dict(table), tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    return made, again.place_in(made, place)
+
+
+def _writes(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable or target is GEOMETRY:
+        return False
+    first = node.args[0] if node.args else None
+    return not (target is COPY and isinstance(first, Node) and first.op == "placeholder")
+
+
+class _Again(torch.fx.Interpreter):
+    """Runs what was found, and knows for each new node which one was running."""
+
+    def __init__(self, found: GraphModule) -> None:
+        super().__init__(found, garbage_collect_values=True)
+        self.extra_traceback = False
+        self._old: list[Node] = found.graph.find_nodes(op="placeholder")
+        self._copies = found.graph.find_nodes(op="call_function", target=COPY)
+        self._from: dict[Node, Node] = {}
+        self._seen: Node | None = None
+
+    def flat(self, *leaves: torch.Tensor) -> Any:
+        """The results, in their order."""
+        return self.run(*leaves, enable_io_processing=False)
+
+    def run_node(self, n: Node) -> Any:
+        """Runs a node; the operators that are found meanwhile come from it."""
+        result = super().run_node(n)
+        mode = get_proxy_mode()
+        if mode is None:
+            return result
+        last = made = next(iter(reversed(mode.tracer.graph.nodes)), None)
+        while made is not None and made is not self._seen and made.op != "root":
+            self._from.setdefault(made, n)
+            made = made.prev
+        self._seen = last
+        return result
+
+    def place_in(self, made: GraphModule, place: Place) -> Place:
+        """The place of the new nodes; of a copy to an input, that of the last copy there was."""
+        new = made.graph.find_nodes(op="placeholder")
+        copies = {copy.args[0]: copy for copy in self._copies}
+        last = {leaf: copies[old] for leaf, old in zip(new, self._old) if old in copies}
+
+        def found_at(node: Node) -> Node | None:
+            old = self._from.get(node) or next(
+                (last[arg] for arg in node.args if arg in last), None
+            )
+            return place(old) if old is not None else None
+
+        return found_at

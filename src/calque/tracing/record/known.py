@@ -1,0 +1,27 @@
+"""Abstract values of the tensors of a run, which are gone when a graph is made of it."""
+
+import torch
+
+from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.record.values import Value
+from calque.upstream.torch_internals import FakeTensor
+
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
+
+
+class Known(AbstractValues):
+    """Abstract values of tensors that may be gone."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else super().of(tensor)
+
+    def like(self, value: Value) -> torch.Tensor | None:
+        """The abstract value of what a tensor of the run looked like."""
+        looks = value.looks
+        if looks is None or len(looks.stride) != len(looks.shape) or looks.dtype in _QUANTIZED:
+            return None
+        meta = torch.empty_strided(looks.shape, looks.stride, dtype=looks.dtype, device="meta")
+        made = FakeTensor(self.mode, meta, looks.device)
+        may = looks.dtype.is_floating_point or looks.dtype.is_complex
+        made.requires_grad = looks.requires_grad and may
+        return made

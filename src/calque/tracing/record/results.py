@@ -1,0 +1,138 @@
+"""The results of a recorded program's calls: values of the recording, guards, or refusals."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from calque.tracing.abstract.questions import ASPECTS
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
+from calque.tracing.record import escapes
+from calque.tracing.record.arguments import holds_tensors
+from calque.tracing.record.escapes import Escape
+from calque.tracing.record.events import Call
+from calque.tracing.record.values import Value, values_in
+from calque.upstream import torch_c
+
+if TYPE_CHECKING:
+    from calque.tracing.record.recorder import Recorder
+
+
+class Results:
+    """Decides for each result of a call what the recording keeps of it.
+
+    A tensor becomes a value. What a program reads of a tensor becomes a guard where the inputs'
+    shapes and dtypes do not determine it.
+
+    Args:
+        recorder: the recording.
+        strict: refuse calls that read values of tensors.
+    """
+
+    def __init__(self, recorder: "Recorder", strict: bool) -> None:
+        self._recorder = recorder
+        self._strict = strict
+
+    def guard_shapes(self, call: Call) -> None:
+        """Guard the shapes of an operator's arguments, which the code that ran it may have read.
+
+        No mode sees what C++ and PyTorch's own Python ask of tensors between two operators.
+        """
+        values = values_in((call.args, call.kwargs))
+        if values:
+            self._recorder.asked.update(("shape", "dtype"))
+        for value in values:
+            self._guard_shape(value)
+
+    def guard_shapes_in_functorch(self, args: tuple[Any, ...]) -> None:
+        """Like `guard_shapes`, for a function that `torch.func.vmap` or a relative runs."""
+        with torch_c.DisableTorchFunction():
+            found = [self._recorder.values.of(arg) for arg in args if isinstance(arg, torch.Tensor)]
+            for value in filter(None, found):
+                self._guard_shape(value)
+
+    def _guard_shape(self, value: Value) -> None:
+        if value.is_dynamic and value.looks is not None:
+            call = Call(
+                getattr, (value, "shape"), {}, self._recorder.local.module, self._recorder.place()
+            )
+            self._guard(call, torch.Size(value.looks.shape))
+
+    def add(self, call: Call, args: tuple[Any, ...], result: Any, is_dynamic: bool) -> None:
+        """Keep the result of a call.
+
+        Args:
+            call: the call.
+            args: its arguments, as the program passed them.
+            result: what it returned.
+            is_dynamic: True if an argument is a number that depends on the inputs' values.
+        """
+        recorder, kind = self._recorder, type(result)
+        dynamic = is_dynamic or call.has_dynamic_shape
+        if kind is torch.Tensor or isinstance(result, torch.Tensor):
+            call.result = recorder.values.of(result) or recorder.values.add(result, dynamic)
+            recorder.events.append(call)
+            return
+        question = call.args[1] if call.target is getattr else call.name
+        if result is None and call.target is not getattr:
+            recorder.events.append(call)
+            return
+        if holds_tensors(result):
+            call.result = recorder.arguments.defined(result, dynamic)
+            recorder.events.append(call)
+            if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
+                recorder.asked.add("shape")
+                call.is_counted = dynamic
+            return
+        self._answered(call, question, args, result, is_dynamic)
+
+    def _answered(
+        self, call: Call, question: str, args: tuple[Any, ...], answer: Any, is_dynamic: bool
+    ) -> None:
+        """Keep the result of a call that returned something other than tensors."""
+        if question in escapes.FREE:
+            return
+        if question in escapes.ADDRESSES:
+            self._recorder.refuse(f"{question} gives an address, another one in each run", call)
+            return
+        if call.reads_values or question in HOST:
+            self._escaped(call, question, args, answer)
+            return
+        try:
+            answer_of(question, answer)
+        except NotImplementedError:
+            call.result = self._recorder.values.add_object(answer)
+            self._recorder.events.append(call)
+            return
+        aspect = ASPECTS.get(question)
+        if aspect is None or question in AUTOGRAD or is_dynamic:
+            self._guard(call, answer)
+        else:
+            self._recorder.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
+
+    def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: Any) -> None:
+        if escapes.is_lost(question, sys._getframe(1)):
+            return
+        self._recorder.escapes.append(Escape(question, answer, call.origin()))
+        if self._strict:
+            self._recorder.refusal = SymbolicTraceError(
+                f"{call.origin()}: {question} reads the value {spoken(answer)} into Python.\n"
+                "Keep it a tensor, or record without strict=True, which makes a guard of it."
+            )
+            raise self._recorder.refusal
+        if question in escapes.SHARING:
+            self._recorder.arguments.shared_with_python(args[0], call)
+        self._guard(call, answer)
+
+    def _guard(self, call: Call, answer: Any) -> None:
+        name = str(call.args[1]) if call.target is getattr else call.name
+        try:
+            call.reads = (answer_of(name, answer),)
+        except NotImplementedError:
+            self._recorder.refuse(
+                f"{name} gives a {type(answer).__name__}, which cannot be compared", call
+            )
+            return
+        call.what = name
+        self._recorder.events.append(call)

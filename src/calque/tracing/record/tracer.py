@@ -1,0 +1,55 @@
+"""The tracer's interface to the parts of `calque.trace` that a recording shares."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calque.tracing.graph.checks import expect_setting
+
+
+class WithinTrace:
+    """A recorder's handling of what a program does to modules, and of graphs within it."""
+
+    leaves: Any
+    local: Any
+    assumed: Any
+    contexts: Any
+    create_node: Callable[..., Any]
+    run: Callable[..., Any]
+    _paths: dict[int, str]
+
+    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+        """The program assigns to an attribute of a module."""
+        self.leaves.assigned(module)
+        return True
+
+    def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
+        """A trace in another thread sees deletions, and so does this one while it does."""
+        self.leaves.assigned(module)
+
+    def make_module(self, module: torch.nn.Module) -> None:
+        """Like `delete_attribute`, for modules that the program makes; they are opened."""
+
+    def member_of(self, value: Any) -> Any:
+        """Returns the assigned value itself."""
+        return value
+
+    def keep_mode(self, path: str, training: bool) -> bool:
+        """A graph within the program has a check of its own, which runs now and in the graph."""
+        owner = self.local.module.path if self.local.module is not None else ""
+        full = ".".join(part for part in (owner, path) if part)
+        if full in self._paths.values():
+            self.assumed.modes[full] = training
+        return False
+
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
+        """Like `keep_mode`, for a setting of PyTorch's."""
+        self.create_node("call_function", expect_setting, (name, args, answer), {})
+        return False
+
+    def repeat(
+        self, call: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """A graph within the program does what no mode sees."""
+        return function(*args) if self.contexts is None else self.run(call, args, {})

@@ -1,0 +1,143 @@
+"""`AbstractTracer`: its nodes carry abstract values, which answer what the program asks."""
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from calque.tracing.abstract.abstract_values import UNKNOWN, AbstractValues
+from calque.tracing.abstract.tensor_inference import gives_tensor
+from calque.tracing.core.refusals import refuse
+from calque.tracing.graph import checks
+from calque.tracing.graph.purity import has_effect
+from calque.tracing.symbolic.assumptions import Assumptions
+from calque.tracing.symbolic.identity import Identity
+from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
+from calque.tracing.tracer.naming import NamingTracer
+
+_CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device)
+
+
+class AbstractTracer(NamingTracer):
+    """Like `NamingTracer`, but values that shapes and dtypes determine are known while tracing.
+
+    Attributes:
+        abstract: the abstract values of nodes.
+        assumed: what the graph takes for granted of its inputs.
+        identity: which proxy stands for which tensor.
+        optional: nodes that are erased if nothing uses them: their values were known.
+        tensors: nodes that give tensors.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.tensors: set[Node] = set()
+        self.abstract: AbstractValues = AbstractValues(self.resolve)
+        self.optional: dict[Node, None] = {}
+        self.assumed: Assumptions = Assumptions()
+        self.identity: Identity = Identity(self.assumed)
+
+    # Proxies
+
+    def proxy(self, node: Node) -> Any:
+        """A proxy of the right kind; where the value is known and no tensor, the value itself."""
+        value = self._abstract(node)
+        if value is UNKNOWN:
+            tensor = gives_tensor(node, self.tensors, self.resolve)
+            return self.tensor_proxy(node) if tensor else ValueProxy(node, self)
+        node.meta["val"] = value
+        return self.proxy_of_known(node, value)
+
+    def proxy_of_known(self, node: Node, value: Any) -> Any:
+        """Returns what the program gets for a node with the abstract value `value`."""
+        if isinstance(value, torch.Tensor):
+            given = self.identity.proxy_given_back(node)
+            return self.tensor_proxy(node) if given is None else given
+        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+            parts = [self.part(node, i, part) for i, part in enumerate(value)]
+            plain = type(value) in (tuple, list)
+            build: Any = type(value)
+            return build(parts) if plain or not hasattr(value, "_fields") else build(*parts)
+        if isinstance(value, dict):
+            return {key: self.part(node, key, part) for key, part in value.items()}
+        if isinstance(value, _CONSTANT_RESULTS) or value is None:
+            if value is not None:
+                self.assumed.ask(node, "shape", "dtype", "device")
+            if not has_effect(node):
+                self.optional[node] = None
+            return value
+        return ValueProxy(node, self)
+
+    def part(self, node: Node, key: Any, value: Any) -> Any:
+        """The proxy of `node[key]`, whose abstract value is known."""
+        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
+            return value
+        part = self.create_node("call_function", operator.getitem, (node, key), {})
+        part.meta["val"] = value
+        self.assumed.follow(part)
+        self.optional[part] = None
+        return self.proxy_of_known(part, value)
+
+    def tensor_proxy(self, node: Node) -> TensorProxy:
+        """The proxy of a node that gives a tensor."""
+        self.tensors.add(node)
+        proxy = TensorProxy(node, self)
+        self.identity.add(proxy)
+        return proxy
+
+    def _abstract(self, node: Node) -> Any:
+        self.assumed.follow(node)
+        if node.op == "placeholder":
+            return node.meta.get("val", UNKNOWN)
+        if node.op == "get_attr":
+            value = self.resolve(str(node.target))
+            if not isinstance(value, torch.Tensor):
+                return UNKNOWN
+            kept = node.target in self.kept
+            return self.abstract.of(value) if kept else self.abstract.of_member(value)
+        try:
+            return self.abstract.compute(node)
+        except Exception as error:
+            origin = node.meta.get("origin")
+            if origin is not None:
+                error.add_note(f"while tracing {origin}: {origin.text}")
+            self.graph.erase_node(node)
+            raise
+
+    # Questions of Python
+
+    def length(self, obj: Any) -> int:
+        """`len(x)`: from the abstract value, or refused."""
+        shape = self._shape(obj)
+        if shape is None:
+            refuse(obj, "len")
+        if not shape:
+            raise TypeError("len() of a 0-d tensor")
+        return shape[0]
+
+    def iterate(self, obj: Any, unpacked: int | None) -> Iterator[Any]:
+        """`for part in x` and `a, b = x`, of which the second says how many parts there are."""
+        shape = self._shape(obj)
+        if shape is not None:
+            if not shape:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter([obj[i] for i in range(shape[0])])
+        if unpacked is None:
+            refuse(obj, "iterate")
+        parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})
+        wrap = self.tensor_proxy if obj.is_tensor else lambda node: ValueProxy(node, self)
+        return iter(
+            [
+                wrap(self.create_node("call_function", operator.getitem, (parts.node, i), {}))
+                for i in range(unpacked)
+            ]
+        )
+
+    def _shape(self, obj: Any) -> torch.Size | None:
+        value = obj.node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return None
+        self.assumed.ask(obj.node, "shape")
+        return value.shape

@@ -1,0 +1,9 @@
+"""The private names of `torch.compile` that calque uses; importing this loads dynamo.
+
+The backend needs them, which dynamo calls, and `calque.explain` for its account of graph breaks.
+"""
+
+from torch import _dynamo as dynamo  # `explain` and `reset`
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType  # how results alias arguments

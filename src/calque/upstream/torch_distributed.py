@@ -1,0 +1,11 @@
+"""The private names of `torch.distributed` that calque uses; to import this loads DTensor, FSDP."""
+
+from typing import Any
+
+import torch.distributed
+from torch.distributed import _Work as Work  # what an asynchronous collective returns
+from torch.distributed.checkpoint import state_dict as checkpoint_state_dict  # its gathering
+from torch.distributed.fsdp._fully_shard._fully_shard import UnshardHandle
+from torch.distributed.tensor._api import _dtensor_init_helper as dtensor_init_helper
+
+mesh_resources: Any = torch.distributed.device_mesh._mesh_resources  # the mesh of a `with` block

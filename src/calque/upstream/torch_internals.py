@@ -1,0 +1,98 @@
+"""The private names of PyTorch's Python modules that calque uses, each with what it is for.
+
+A new version of PyTorch is read here first, with `torch_c`; a linter rule and a test keep such
+names out of the other modules. All of this is loaded by `import torch`; what takes long to load is
+in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch's, or reads one that
+PyTorch sets, the module that has the name is here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import _add_batch_dim as add_batch_dim  # a vmap's own, for gradients in a batch
+from torch import _assert as check  # tensors' conditions in graphs, as torch.fx writes them
+from torch import _assert_async as assert_async
+from torch import (
+    _functionalize_mutation_counter as functionalize_mutation_counter,  # what a program writes
+)
+from torch import _is_functional_tensor as is_functional_tensor
+from torch import _remove_batch_dim as remove_batch_dim
+from torch import _tensor_str as tensor_str  # `_str`, which prints tensors
+from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` returns
+from torch._decomp import decomposition_table  # for operators without a rule
+from torch._functorch import eager_transforms, vmap  # what counts the levels of transforms
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # run outside of them
+from torch._guards import TracingContext  # what AOTAutograd knows of the graph's inputs
+from torch._higher_order_ops import utils as higher_order_utils  # `_hop_compile_and_call`
+from torch._higher_order_ops.auto_functionalize import (
+    get_mutable_args,  # the arguments that a functionalized operator writes
+    read_view_information_from_args,
+)
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
+from torch._jit_internal import boolean_dispatched  # which function `max_pool2d` stands for
+from torch._library.custom_ops import OPDEFS  # the user's own operators
+from torch._library.fake_class_registry import FakeScriptObject  # constants of graphs
+from torch._library.opaque_object import is_opaque_reference_type, is_opaque_value_type
+from torch._library.simple_registry import singleton as fake_registry  # who has a fake kernel
+from torch._ops import HigherOrderOperator, OperatorBase, OpOverload, OpOverloadPacket
+from torch._prims_common import clone_preserve_strides
+from torch._subclasses import fake_tensor  # `log`, which a trace keeps quiet
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.amp import _enter_autocast as enter_autocast  # as functions, for graphs
+from torch.amp import _exit_autocast as exit_autocast
+from torch.autograd import _get_sequence_nr as get_sequence_nr  # a node's metadata
+from torch.autograd import _profiler_enabled as profiler_enabled
+from torch.autograd import forward_ad  # `_current_level`: whether derivatives go forward
+from torch.autograd import graph as autograd_graph  # `_engine_run_backward`
+from torch.distributions import Distribution  # `_validate_args`, a default of the process
+from torch.fx import _symbolic_trace as fx_symbolic_trace  # what `torch.fx.wrap` registered
+from torch.fx import traceback as fx_traceback  # what is kept of a node that is replayed
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+from torch.fx._lazy_graph_module import _make_graph_module as make_graph_module
+from torch.fx._symbolic_trace import PH, PHBase
+from torch.fx._symbolic_trace import _assert_is_none as assert_is_none
+from torch.fx._symbolic_trace import _ConstantAttributeType as ConstantAttributeType
+from torch.fx._symbolic_trace import _proxyable_classes as fx_proxyable_classes
+from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
+from torch.fx.graph import _PyTreeInfo as PyTreeInfo
+from torch.fx.graph_module import _copy_attr as copy_attr
+from torch.fx.node import _get_qualified_name as get_qualified_name
+from torch.fx.proxy import _COPY_META_FIELDS as COPY_META_FIELDS
+from torch.nn.modules import module as nn_module  # the global hooks
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.dropout import _DropoutNd as DropoutNd
+from torch.nn.utils.stateless import _reparametrize_module as reparametrize_module
+from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
+from torch.overrides import _pop_mode as pop_mode
+from torch.overrides import _push_mode as push_mode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack as get_current_dispatch_mode_stack,
+)
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._traceback import CapturedTraceback  # stacks without the text of their lines
+from torch.utils.backend_registration import (
+    _setup_privateuseone_for_python_backend as setup_privateuseone_for_python_backend,
+)
+
+Optimizer = torch.optim.Optimizer  # `_process_value_according_to_param_policy`, which loads state
+Module = torch.nn.Module  # `_apply`, which moves a module; `_call_impl`, whose frame names a layer
+InductorWrapper = torch._TorchCompileInductorWrapper  # what torch.compile calls without a backend
+VariableFunctions = torch._VF  # recurrent layers, as PyTorch's modules call them
+
+make_subclass: Callable[..., Any] = torch.Tensor._make_subclass

@@ -1,0 +1,157 @@
+"""Operators of several dimensions and of places have the elements in ONNX that PyTorch chooses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import calque
+from calque.convert import Calls, ConversionError, to_onnx
+from calque.convert.onnx_calls import OnnxCall
+from calque.convert.onnx_graph import OnnxGraph
+from tests.convert.test_onnx import agree, run
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x.argmax(), x.argmax(1), x.argmin(-1, keepdim=True), x.argmax(keepdim=True)),
+        lambda x: (*x.max(1), *x.min(-1), *x.topk(2), *x.topk(2, 1, largest=False), *x.sort(1)),
+        lambda x: (x.cumsum(1), (x > 0).cumsum(0), x.prod(1), x.logsumexp(1)),
+        lambda x: (x.var(), x.std(1, correction=0), torch.var_mean(x, 1), x.norm(dim=1)),
+        lambda x: ((x > 0).any(), (x > 0).all(1), (x > 0) * (x < 1), (x > 0) ^ (x < 1)),
+        lambda x: (x.tril(), x.triu(1), (x > 0).tril(-1), x.flip(0, 2), x.roll((1, -2), (0, 2))),
+        lambda x: (F.pad(x, (1, 2, 0, 1), value=3.0), F.pad(x, (-1, 1)), x.roll(3)),
+        lambda x: (x[[0, 1, 1]], x[:, [2, 0]], x[[0, 1], [2, 0]], x[[0, 1], :, [2, 0]]),
+        lambda x: (x[:, [0, 1], [2, -1]], x[[[0], [1]], [[2, 0]]], x[:, torch.tensor(1)]),
+        lambda x: torch.take_along_dim(x, x.argmax(1, keepdim=True), 1),
+        lambda x: (x // 0.4, x % 0.7, torch.div(x, 0.3, rounding_mode="trunc"), x.round()),
+        lambda x: (F.elu(x), F.selu(x), F.softplus(x * 30), F.mish(x), F.hardsigmoid(x)),
+        lambda x: (
+            F.batch_norm(x, None, None, training=True),
+            F.group_norm(x, 3),
+            F.rms_norm(x, (4,)),
+        ),
+        lambda x: (torch.zeros_like(x) + x, x.new_ones(4) + x, torch.full_like(x, 2) * x),
+    ],
+)
+def test_operators_agree(program: Any) -> None:
+    agree(program, torch.randn(2, 3, 4))
+
+
+def test_numbers_are_rounded_to_decimals() -> None:
+    x = torch.tensor([1.2345, -8.478, 12345.678, 0.0005])
+    agree(lambda x: (x.round(decimals=3), x.round(decimals=-2), x.round(decimals=0)), x)
+
+
+def test_an_argument_that_its_converter_does_not_look_at_is_refused() -> None:
+    graph = calque.record(lambda x: x.relu(), torch.ones(2)).graph("aten")
+    (call,) = Calls(graph)
+    seen = OnnxCall(call, OnnxGraph())
+    with pytest.raises(ConversionError, match=r"the argument self=.* has no form in ONNX"):
+        seen.refuse_unasked()
+    seen.name("self")
+    seen.refuse_unasked()
+
+
+def test_scattered_values_are_reduced() -> None:
+    index = torch.tensor([[0, 1, 0], [1, 1, 0]])
+
+    def program(x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+        return (
+            x.scatter_add(0, index, source),
+            x.scatter_reduce(1, index, source, "amax"),
+            x.scatter_reduce(1, index, source, "prod"),
+            x.scatter(1, index, 3.0, reduce="multiply"),
+        )
+
+    agree(program, torch.randn(2, 3), torch.randn(3, 4))
+    leaving = lambda x, y: x.scatter_reduce(0, index, y, "sum", include_self=False)
+    recording = calque.record(leaving, torch.randn(2, 3), torch.randn(3, 4))
+    with pytest.raises(ConversionError, match="leaves out what was there"):
+        to_onnx(recording)
+
+
+def test_whole_numbers_round_as_in_python() -> None:
+    agree(lambda x: (x // 3, x % 3, x // -3, x % -3, x**2), torch.tensor([-7, -3, 0, 3, 8]))
+
+
+def test_the_first_of_several_and_nan_before_all_else() -> None:
+    rows = torch.tensor([[1.0, NAN, INF], [INF, -INF, NAN], [-INF, -INF, -INF], [2.0, 2.0, 1.0]])
+    program = lambda x: (x.argmax(1), x.argmin(1), x.argmax(0))
+    found = run(to_onnx(calque.record(program, rows)), rows)
+    for one, other in zip(found, program(rows), strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_images_are_resized_as_pytorch_does(mode: str) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        sizes = [(10, 14), (9, 3), (1, 1), (15, 21)]
+        made = [F.interpolate(x, size=size, mode=mode) for size in sizes]
+        made += [
+            F.interpolate(x, scale_factor=factor, mode=mode) for factor in (1.7, 2, (0.6, 1.3))
+        ]
+        if mode.startswith("bi"):
+            made.append(F.interpolate(x, size=(9, 3), mode=mode, align_corners=True))
+        return tuple(made)
+
+    agree(program, torch.randn(1, 2, 5, 7))
+
+
+def test_pools_adapt_to_any_size() -> None:
+    agree(
+        lambda x: (F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_avg_pool2d(x, 7)),
+        torch.randn(1, 2, 5, 6),
+    )
+    agree(lambda x: (F.max_pool3d(x, 2), F.avg_pool3d(x, 2)), torch.randn(1, 1, 4, 4, 4))
+    whole = lambda x: (F.adaptive_max_pool3d(x, 1), F.adaptive_avg_pool3d(x, (2, 1, 4)))
+    agree(whole, torch.randn(1, 1, 4, 4, 4))
+    agree(lambda x: F.adaptive_max_pool2d(x, (2, 3)), torch.randn(2, 3, 4, 6))
+
+
+def test_values_are_assigned_by_places_and_masks() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[:, 0] = 1
+        y[0, :, 1:3] += 2
+        y[:, [0, 2]] = 3.0
+        y[:, :, [1, 2]] = x[:, :, :2]
+        y[y < -0.5] = 0.0
+        return y.scatter(1, torch.ones(2, 1, 4, dtype=torch.long), 5.0)
+
+    agree(program, torch.randn(2, 3, 4))
+
+
+def test_attention_with_fewer_keys_than_queries() -> None:
+    def program(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)
+
+    agree(program, torch.randn(2, 4, 3, 8))
+    allowed = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    agree(
+        lambda q: F.scaled_dot_product_attention(q, q, q, attn_mask=allowed), torch.randn(2, 3, 4)
+    )
+
+
+class Halves(nn.Module):
+    """A U-Net of one step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(11, 2, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(self.norm(self.down(F.max_pool2d(x, 2))))
+        y = F.interpolate(y, size=x.shape[-2:], mode="bilinear")
+        return self.up(torch.cat([y, x], 1))
+
+
+def test_a_network_that_goes_down_and_up_agrees() -> None:
+    agree(Halves(), torch.randn(1, 3, 9, 11))

@@ -1,0 +1,72 @@
+"""A client whose examples PyTorch refuses is told with what PyTorch says of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from calque.errors import ClientError
+from calque.federated import learning
+
+GOOD = {"x": np.zeros((2, 2), np.int32), "y": np.array([0, 2])}
+LABEL = {"x": np.zeros((1, 2), np.int32), "y": np.array([7])}
+INDEX = {"x": np.full((1, 2), 9), "y": np.array([0])}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(("bad", "said"), [(LABEL, "Target 7 is out of"), (INDEX, "index out of")])
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_the_label_or_index_out_of_range_is_told(bad: Any, said: str, evaluated: bool) -> None:
+    process = learning.fed_avg(model())
+    state = process.initialize()
+    run = learning.Evaluation(model()) if evaluated else process.next
+    with pytest.raises(ClientError, match=f"client 1 gives NaN(.|\n)*PyTorch says.*{said}"):
+        run(state, [GOOD, bad])
+
+
+def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
+    process = learning.fed_avg(nn.Linear(2, 3))
+    bad = {"x": np.full((1, 2), np.nan, np.float32), "y": np.array([0])}
+    with pytest.raises(ClientError, match="client 5 gives NaN") as caught:
+        process.next(process.initialize(), [bad], clients=[5])
+    assert "PyTorch says" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: learning.fed_avg(model(), client_optimizer=-0.1), "learning rate is at least 0"),
+        (lambda: learning.mime_lite(model(), learning_rate=-0.1), "learning rate is at least 0"),
+        (lambda: learning.mime_lite(model(), momentum=1.0), "momentum is at least 0"),
+        (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal term is at least 0"),
+        (lambda: learning.scaffold(model(), clients=0), "at least one client"),
+        (
+            lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
+            "learning rate is positive",
+        ),
+    ],
+)
+def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_a_class_of_losses_is_no_loss() -> None:
+    with pytest.raises(TypeError, match="pass what it makes"):
+        learning.fed_avg(model(), nn.CrossEntropyLoss)  # type: ignore[arg-type]
+
+
+def test_dropouts_that_leave_no_examples_are_told() -> None:
+    process = learning.fed_avg(model(), failing=0.9)
+    nothing = {"x": np.zeros((0, 2), np.int32), "y": np.zeros(0, np.int64)}
+
+    def rounds() -> None:
+        for seed in range(9):
+            process.next(process.initialize(seed), [GOOD, nothing, nothing])
+
+    with pytest.raises(ValueError, match="all clients with examples have dropped out"):
+        rounds()

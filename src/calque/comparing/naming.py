@@ -16,8 +16,21 @@ _GUARDS = CHECKS | {expect_answer, expect_one}
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
-    """The nodes that compute: neither inputs and members, nor guards."""
-    return [node for node in graph.graph.nodes if node.op.startswith("call") and counts(node)]
+    """The nodes that compute: neither inputs and members, nor guards.
+
+    The copies to parameters and buffers with which a lowered graph ends stand in the order of their
+    names: they write to different tensors, and the order in which a tracer met those is no matter.
+    """
+    nodes = [node for node in graph.graph.nodes if node.op.startswith("call") and counts(node)]
+    end = len(nodes)
+    while end and _copies_to_member(nodes[end - 1]):
+        end -= 1
+    return nodes[:end] + sorted(nodes[end:], key=lambda node: str(node.args[0].target))
+
+
+def _copies_to_member(node: Node) -> bool:
+    to = node.args[0] if node.target is torch.ops.aten.copy_.default else None
+    return isinstance(to, Node) and to.op == "get_attr"
 
 
 def counts(node: Node) -> bool:

@@ -59,14 +59,20 @@ def test_what_is_used_all_the_time_stays(bound) -> None:
     for _ in range(4):
         x.cos()
     compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
-    )
-    for size in range(5, 35):
-        torch.ones(size).to("jax").sin()
-        before = len(compiled)
-        x.cos()
-        assert len(compiled) == before
+
+    def listen(event: str, *_: object, **__: object) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for size in range(5, 35):
+            torch.ones(size).to("jax").sin()
+            before = len(compiled)
+            x.cos()
+            assert len(compiled) == before
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
     assert compiled
 
 

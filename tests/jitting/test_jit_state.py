@@ -5,6 +5,7 @@ import functools
 import gc
 import weakref
 
+import jax.monitoring
 import pytest
 import torch
 from torch import nn
@@ -499,3 +500,36 @@ def test_what_a_function_does_to_objects_that_are_held_weakly_is_done_at_each_ca
         f(torch.full((2,), float(i), device="jax"))
         assert entry.last.tolist() == [2 * i, 2 * i]
     assert len(f.history) <= 2
+
+
+def test_listeners_of_jax_are_no_part_of_a_function_that_is_traced():
+    compiled = []
+
+    def keep(event):
+        compiled.append(event)
+
+    def listen(event, duration, **_):
+        if "backend_compile" in event:
+            keep(event)
+
+    model = nn.Linear(5, 7).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())  # makes its state, by a program, in the trace
+
+    @calque.jit
+    def step(x):
+        if x is None:
+            x.tolist()  # code with this name is watched call by call
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for size in range(11, 14):
+            step(torch.ones(2, 5, device="jax"))
+            torch.ones(size, device="jax").sin()  # the list grows between two calls
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled
+    assert step.history == ["first call"]

@@ -13,6 +13,7 @@ import functools
 import gc
 import linecache
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -38,6 +39,7 @@ _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warning
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a tensor of the CPU without any operator of PyTorch's."""
 _SCHEDULERS = lr_scheduler.__file__
+_LISTENED = os.path.join("jax", "_src", "monitoring.py")
 _AS_ARRAY = torch.Tensor.__array__.__code__
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -187,7 +189,7 @@ class Running:
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             self._meet_engine(code)
             return
-        if _is_importing(frame):
+        if _comes_between(frame):
             del self._seen[id(code)]
             return
         self.start(code, frame)
@@ -197,8 +199,6 @@ class Running:
         if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
             self._meet_engine(code)
             return False
-        if any(getattr(called, "__code__", None) is code for called in gc.callbacks):
-            return False  # the garbage collector calls it, whoever runs
         caller = frame.f_back.f_code if frame.f_back is not None else None
         if not self._snapshot.enter(code, frame.f_globals, caller, lambda: _closure(frame)):
             return False
@@ -251,10 +251,16 @@ def _closure(frame: FrameType) -> dict[str, Any]:
     return {name: held[name] for name in frame.f_code.co_freevars if name in held}
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    """Returns True if a frame runs because a module is imported."""
+def _comes_between(frame: FrameType | None) -> bool:
+    """Returns True if a frame is none of the program's, whoever runs: a module is imported, the
+    garbage collector calls back, or JAX tells a listener what it does (that it compiles, say).
+    """
+    collected = {id(getattr(called, "__code__", None)) for called in gc.callbacks}
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        code = frame.f_code
+        if code.co_filename == "<frozen importlib._bootstrap>" or id(code) in collected:
+            return True
+        if code.co_filename.endswith(_LISTENED):
             return True
         frame = frame.f_back
     return False
@@ -282,7 +288,7 @@ def _monitored(running: Running) -> Iterator[None]:
             running._meet_engine(code)
             return monitoring.DISABLE
         frame = sys._getframe(1)
-        if _is_importing(frame):
+        if _comes_between(frame):
             return None
         if running.start(code, frame):
             monitoring.set_local_events(tool, code, events.CALL)

@@ -82,20 +82,23 @@ class Outcome:
     def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The function's result."""
         trace = self._trace
-        with (
-            watching_objects() as touched,
-            trace.arguments.watched(),
-            noting_refusals() as refusals,
-            running.watching(),
-        ):
-            result = fn(*args, **kwargs)
-        if touched:
-            raise Restructure(touched=touched)
-        if trace.assumptions is not None:
-            trace.assumptions.check_met()
-        if refusals:  # the function has caught it
-            raise refusals[0]
-        return result
+        with noting_refusals() as refusals:
+            try:
+                with (
+                    watching_objects() as touched,
+                    trace.arguments.watched(),
+                    running.watching(),
+                ):
+                    result = fn(*args, **kwargs)
+                if touched:
+                    raise Restructure(touched=touched)
+                if trace.assumptions is not None:
+                    trace.assumptions.check_met()
+                if refusals:  # the function has caught it
+                    raise refusals[0]
+                return result
+            finally:
+                refusals.clear()  # their tracebacks hold this frame
 
     def _described(self, returned: list[Any]) -> Describer:
         """Describe the result, which is taken from a list, and what else has changed, which is put

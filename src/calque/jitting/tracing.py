@@ -101,6 +101,14 @@ def _traced(
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path)
     trace.given, trace.own_containers = given, own
     try:
+        _run(trace, recording, fn, spec)
+    finally:
+        trace.forget()
+    return recording
+
+
+def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any) -> None:
+    try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
         refused = refusal(error, trace.modules)
@@ -108,12 +116,11 @@ def _traced(
         if refused is not None:
             raise refused from error
         raise
-    if path:
+    if trace.path:
         trace.rollback()
         trace.place_inputs()
     else:
         trace.finish()
-    return recording
 
 
 class Trace:
@@ -289,3 +296,8 @@ class Trace:
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
         return finder.pinned_hosts
+
+    def forget(self) -> None:
+        """Hold nothing any more: parts of the trace refer to it, and would keep what it has met."""
+        self.state.snapshot.forget()
+        vars(self).clear()

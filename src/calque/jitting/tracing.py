@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from calque.device.memory.cell import Cell, active, cell_of
@@ -26,6 +25,7 @@ from calque.jitting.input_sources import SourceFinder, state_of
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
+from calque.jitting.module_calls import watching_calls
 from calque.jitting.optimizers import OptimizerLending
 from calque.jitting.outcome import Outcome
 from calque.jitting.python_effects import PythonState
@@ -165,7 +165,7 @@ class Trace:
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules: dict[Module, str] = dict(reach.modules)
-        self.layers: LayerNames = LayerNames(self.lifting, self.modules)
+        self.layers: LayerNames = LayerNames(self.modules)
         self.histories: Histories = Histories()
         self.known: KnownTensors = KnownTensors(self.histories)
         for tensor in reach.tensors.values():
@@ -205,17 +205,18 @@ class Trace:
     @contextmanager
     def _watching(self) -> Iterator[None]:
         """Inside this context, optimizers, modules and CPU tensors are seen."""
-        with without_saved_hooks(), self.lending.installed():
-            handle = register_module_forward_pre_hook(self._on_module)
-            try:
-                with self.layers.following(), self.witness:
-                    yield
-            finally:
-                handle.remove()
+        with (
+            without_saved_hooks(),
+            self.lending.installed(),
+            watching_calls(self._on_module),
+            self.layers.following(),
+            self.witness,
+        ):
+            yield
 
-    def _on_module(self, module: Module, args: Any) -> None:
-        if active.trace is not self.lifting:
-            return
+    def _on_module(self, module: Module) -> Callable[[], object] | None:
+        if active.trace is not self.lifting:  # another thread calls it
+            return None
         if module not in self.modules:
             found = Reach(module)
             if any(map(is_lazy, found.tensors.values())):
@@ -224,7 +225,7 @@ class Trace:
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
                 self._on_tensor(tensor)
-        self.layers.enter(module)
+        return self.layers.enter(module)
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf or self.histories.is_older(tensor):

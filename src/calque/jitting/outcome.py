@@ -75,6 +75,7 @@ class Outcome:
         trace.made = describer.forget()
         self._leaves.clear()
         trace.layers.leave_backward()
+        trace.lifting.forget_moved()
         recording.survivors = _survivors(made, describer)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)

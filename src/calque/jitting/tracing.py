@@ -1,8 +1,9 @@
 """Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Module
@@ -164,7 +165,7 @@ class Trace:
         self.lending.own_numbers = self.state.numbers.own
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
-        self.modules: dict[Module, str] = dict(reach.modules)
+        self.modules: MutableMapping[Module, str] = WeakKeyDictionary(reach.modules)
         self.layers: LayerNames = LayerNames(self.modules)
         self.histories: Histories = Histories()
         self.known: KnownTensors = KnownTensors(self.histories)
@@ -224,7 +225,8 @@ class Trace:
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
-                self._on_tensor(tensor)
+                if not (is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))):
+                    self._on_tensor(tensor)
         return self.layers.enter(module)
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:

@@ -16,7 +16,10 @@ def test_it_is_shown_and_put_together():
     text, file = PlaceholderText(" tensor ", _refusal), io.StringIO()
     print(text, f"{text}|{text!s}", f"{text}, {text}", file=file)
     print(text.strip().upper(), "a" + text, file=file)
-    assert file.getvalue() == " tensor   tensor | tensor   tensor ,  tensor \nTENSOR a tensor \n"
+    for line in text.splitlines():
+        print(line.strip(), file=file)
+    written = " tensor   tensor | tensor   tensor ,  tensor \nTENSOR a tensor \ntensor\n"
+    assert file.getvalue() == written
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,7 @@ def test_it_is_shown_and_put_together():
         lambda text: {text: 1},
         lambda text: [*text],
         lambda text: text[0],
+        lambda text: text.splitlines()[0] == "tensor",
         lambda text: ("a" + text).split("b"),
         bool,
     ],

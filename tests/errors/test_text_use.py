@@ -113,7 +113,22 @@ def renamed(x):
         third = ""
 
 
+def line_by_line(x):
+    for line in f"a {x}\nb".splitlines():
+        show(line.strip())
+
+
+def line_that_decides(x):
+    for line in f"a {x}\nb".splitlines():
+        if line.startswith("c"):
+            return 2
+    return 3
+
+
 READING = {
+    "line that decides": line_that_decides,
+    "number of lines": lambda x: len(f"a {x}".splitlines()),
+    "first line": lambda x: 2 if f"a {x}".splitlines()[0] == "a" else 3,
     "len": lambda x: len(f"x is {x}"),
     "in": lambda x: 2 if "1.0" in f"loss {x} at {x}" else 3,
     "variable": variable,
@@ -179,6 +194,8 @@ def in_variable(x):
 
 
 SHOWING = {
+    "line by line": line_by_line,
+    "indented": lambda x: show("\n".join("  " + line for line in f"a {x}".splitlines())),
     "asked for its type": of_a_type,
     "print": lambda x: print(f"a {x} b {x}", file=io.StringIO()),
     "in a variable": in_variable,

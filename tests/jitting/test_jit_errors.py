@@ -117,7 +117,16 @@ def of_a_stream(x):
     return x * len(stream.getvalue())
 
 
-@pytest.mark.parametrize("reads", [in_a_closure, of_an_exception, as_keys, of_a_stream])
+def of_how_many_lines(x):
+    n = 0
+    for line in f"loss\n{x}".splitlines():
+        n += isinstance(line, str)
+    return x * n
+
+
+@pytest.mark.parametrize(
+    "reads", [in_a_closure, of_an_exception, as_keys, of_a_stream, of_how_many_lines]
+)
 def test_text_that_decides_where_no_bytecode_tells_is_refused_at_the_second_call(reads):
     run = calque.jit(reads)
     run(ones(2))

@@ -1,5 +1,6 @@
 """CPU tensors, threads and memory around jitted functions."""
 
+import copy
 import threading
 
 import numpy as np
@@ -275,3 +276,26 @@ def test_cpu_memory_made_in_the_call_may_be_written_through_any_tensor():
     for number in (1.0, 2.0):
         x = torch.full((4,), number)
         assert run(x.to("jax")).tolist() == step(x).tolist()
+
+
+def test_copies_of_cpu_tensors_are_made_at_each_call_of_their_values():
+    base, config = torch.arange(4.0), {"w": torch.ones(2), "n": 2}
+    pair = [base[:2], base[2:]]
+
+    @calque.jit
+    def f(x, given):
+        own = copy.deepcopy(config)
+        own["w"] += 1  # the copy's
+        a, b = copy.deepcopy(pair)  # of one storage
+        total = copy.copy(given).sum().item() + copy.deepcopy(given).sum().item()
+        return x * own["n"] + (own["w"] + a + b).to("jax") + total, own["w"]
+
+    for i in range(5):
+        base[3] = 5.0 if i > 1 else 3.0
+        config["w"][0] = 7.0 if i > 2 else 1.0
+        given = torch.full((2,), 4.0 if i > 3 else 2.0)
+        result, kept = f(torch.ones(2, device="jax"), given)
+        expected = 2 + config["w"] + 1 + base[:2] + base[2:] + 2 * given.sum()
+        assert torch.equal(result.cpu(), expected)
+        assert torch.equal(kept, config["w"] + 1)
+        assert len(f.history) == max(1, i)

@@ -246,3 +246,25 @@ def test_a_lazy_module_finds_its_shapes():
     jitted = calque.jit(nn.LazyLinear(3, device="jax"))
     assert jitted(ones(1, 2)).shape == (1, 3)
     assert jitted.weight.shape == (3, 2)
+
+
+def test_a_module_that_is_made_in_the_function_is_traced_once():
+    on_cpu, on_device = nn.Linear(3, 2), nn.Linear(3, 2).to("jax")
+
+    def copied(x):
+        return copy.deepcopy(on_device)(x)
+
+    def moved(x):
+        return copy.deepcopy(on_cpu).to("jax")(x)
+
+    def trained(x):
+        model = copy.deepcopy(on_device)
+        model(x).sum().backward()
+        return model.weight.grad
+
+    for fn in (copied, moved, trained):
+        run = calque.jit(fn)
+        for i in range(3):
+            x = torch.full((4, 3), float(i), device="jax")
+            torch.testing.assert_close(run(x), fn(x))
+        assert run.history == ["first call"]

@@ -29,6 +29,10 @@ class PlaceholderText(str):
     def __radd__(self, other: str) -> "PlaceholderText":
         return PlaceholderText(str(other) + str.__str__(self), self.refusal)
 
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """Like that of `str`: so text is indented, or printed line by line."""
+        return [PlaceholderText(line, self.refusal) for line in str.splitlines(self, keepends)]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return str, ("".join([self]),)
 
@@ -57,7 +61,7 @@ _QUESTIONS = (
     *("__contains__", "__getitem__", "__hash__", "__iter__", "__len__"),
     *("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__"),
     *("count", "endswith", "find", "index", "rfind", "rindex", "startswith"),
-    *("encode", "partition", "rpartition", "rsplit", "split", "splitlines"),
+    *("encode", "partition", "rpartition", "rsplit", "split"),
 )
 _FORMS = (
     *("__add__", "__mul__", "capitalize", "casefold", "center", "expandtabs", "ljust", "lower"),

@@ -60,6 +60,8 @@ class Value(Enum):
     TEXT = auto()
     TEXTS = auto()
     """A list or tuple with text in it."""
+    LINES = auto()
+    """The lines of text: how many there are, the text decides."""
     COMPUTED = auto()
     """What was computed from text."""
 
@@ -114,6 +116,9 @@ class _Following:
         instructions = instructions_of(code)
         while at < len(instructions):
             one = instructions[at]
+            if one.opname == "FOR_ITER" and value is Value.LINES and depth == 0:
+                value, at = Value.TEXT, at + 1
+                continue
             found = effect(one)
             if found is None:
                 break
@@ -141,6 +146,8 @@ class _Following:
         if name in ("CALL", "CALL_KW"):
             return self._called(use, value)
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
+            if one.argval == "splitlines" and value is Value.TEXT:
+                return Value.LINES
             return value if one.argval in _FORMS else Value.COMPUTED
         if name in ("STORE_FAST", "STORE_FAST_LOAD_FAST"):
             local = one.argval if isinstance(one.argval, str) else one.argval[0]
@@ -151,9 +158,10 @@ class _Following:
         if name == "RETURN_VALUE" or (name == "YIELD_VALUE" and use.code.co_name == "<genexpr>"):
             return End.RETURNED
         if name == "GET_ITER":
-            return End.SHOWN if value is Value.TEXTS else End.READ
+            ends = {Value.TEXTS: End.SHOWN, Value.LINES: value}
+            return ends.get(value, End.READ)
         if name in _ASKING or (name == "BINARY_OP" and one.argrepr == "[]"):
-            is_item = value is Value.TEXTS and name in _SUBSCRIPTS
+            is_item = value in (Value.TEXTS, Value.LINES) and name in _SUBSCRIPTS
             return Value.TEXT if is_item else Value.COMPUTED
         if name in ("BUILD_LIST", "BUILD_TUPLE"):
             return Value.TEXTS if value is Value.TEXT else value
@@ -172,7 +180,7 @@ class _Following:
         if _is_one_of(called, _BLIND):
             return End.SHOWN
         if _is_one_of(called, _WRITERS) or (isinstance(called, str) and called in _FORMS):
-            return Value.TEXT if value is Value.TEXTS else value
+            return Value.TEXT if value in (Value.TEXTS, Value.LINES) else value
         if isinstance(called, type) and issubclass(called, BaseException):
             return value
         if getattr(called, "__objclass__", None) in (deque, list):

@@ -26,7 +26,7 @@ from calque.program.lifting import Lifting
 from calque.program.manual_axes import axes_of, run_varying, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
-from calque.state import Running, Snapshot, StateGuard
+from calque.state import Running, Snapshot, StateGuard, weakened
 
 Gradient = Literal["torch", "jax"]
 
@@ -121,17 +121,25 @@ class Functional:
         for guard, trace in known:
             if guard.holds():
                 return trace
+        trace, guard = self._traced(leaves, spec)
+        known.append((guard, trace))
+        return trace
+
+    def _traced(
+        self, leaves: list[Any], spec: Any, arguments_are_leaves: bool = True
+    ) -> tuple["_Trace", StateGuard]:
+        """One trace, and the guard of what it has read of Python's state."""
         snapshot = Snapshot(self._fn)
         try:
-            trace = _Trace(self, leaves, spec, Running(snapshot))
+            trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
+            return trace, StateGuard(weakened(snapshot.rows, snapshot.weak.values()))
         except RuntimeError as error:
-            if _WRITES_TO_LEAF not in str(error):
+            if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
                 raise
             snapshot.restore()
-            snapshot = Snapshot(self._fn)
-            trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves=False)
-        known.append((StateGuard(snapshot.rows), trace))
-        return trace
+        finally:
+            snapshot.forget()
+        return self._traced(leaves, spec, arguments_are_leaves=False)
 
     def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
         """Run the module on stand-in tensors: the result, and the buffers if they were given."""

@@ -25,6 +25,7 @@ from calque.upstream.torch_internals import TorchDispatchMode, tree_leaves, tree
 _LARGEST_GUARD = 4096
 _LIFT = torch.ops.aten.lift_fresh.default
 """What `torch.tensor` calls with the tensor that it has made."""
+_SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
 
 
 class Witness(TorchDispatchMode):
@@ -86,6 +87,9 @@ class Witness(TorchDispatchMode):
         if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
         result = foreign.run(func, args, kwargs)
+        if func in _SETS and args[0].device.type == "cpu":
+            if _memory(args[0]) not in self.lifting.host_memory:
+                self._look_at(args[0], "The function takes the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
         return result
 
@@ -131,6 +135,15 @@ class Witness(TorchDispatchMode):
             self._look_at(tensor, "The function reads the values of a CPU tensor")
 
     def _look_at(self, tensor: torch.Tensor, what: str) -> None:
+        if id(tensor) in self._outside:
+            self._look_at_one(tensor, what)
+            return
+        memory = _memory(tensor)  # another tensor over that of an argument, perhaps
+        hosts = (t for t in self._outside.values() if t.device.type == "cpu")
+        for one in [t for t in hosts if _memory(t) == memory] or [tensor]:
+            self._look_at_one(one, what)
+
+    def _look_at_one(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.numel() > _LARGEST_GUARD:
             raise unrepeatable(
                 f"{what} {_spoken(tensor)} from outside",

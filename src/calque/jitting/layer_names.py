@@ -6,17 +6,13 @@ PyTorch's graph that runs, and `backward` behind it: nodes are numbered in the o
 are made, so that their numbers tell.
 """
 
-import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_hook
 
-from calque.device.memory.cell import Trace, active
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import source_info_util
 
@@ -28,12 +24,10 @@ class LayerNames:
     """The scopes of one trace.
 
     Args:
-        trace: the trace; modules that other threads call meanwhile are not its own.
         paths: of the modules, in the user's program.
     """
 
-    def __init__(self, trace: Trace, paths: Mapping[Module, str]) -> None:
-        self._trace = trace
+    def __init__(self, paths: Mapping[Module, str]) -> None:
         self._paths = paths
         self._open: list[tuple[Module, str, Any]] = []
         self._starts: list[int] = []  # numbers of nodes from which on
@@ -41,21 +35,22 @@ class LayerNames:
         self._backward: Any = None
         self._node: int | None = None  # the number of the one whose backward runs
         self._depth = 0  # how many scopes were open when the backward of the node began
-        self._again: FrameType | None = None  # of the call of a layer that is computed again in it
 
     @contextmanager
     def following(self) -> Iterator[None]:
         """A context in which layers that are left close their scopes."""
-        handle = register_module_forward_hook(self._leave)
         try:
             yield
         finally:
-            handle.remove()
             self.leave_backward()
             self._close(0)
 
-    def enter(self, module: Module) -> None:
-        """Open the scope of a module that is called, perhaps once more by a backward."""
+    def enter(self, module: Module) -> Callable[[], None]:
+        """Open the scope of a module that is called, perhaps once more by a backward.
+
+        Returns:
+            What is to be called when it has ended: it closes the scope.
+        """
         self.before_operator()
         path = self._paths.get(module, type(module).__name__)
         around = self._open[-1][1] if self._open else ""
@@ -63,12 +58,13 @@ class LayerNames:
         stack = source_info_util.current_name_stack()
         if self._node is not None and len(self._open) == self._depth:
             stack = stack[:0]
-            self._again = sys._getframe(2)
         scope = source_info_util.set_name_stack(stack.extend(name)) if name else None
-        self._open.append((module, path or around, scope))
+        opened = (module, path or around, scope)
+        self._open.append(opened)
         if scope is not None:
             scope.__enter__()
             self._mark()
+        return lambda: self._leave(opened)
 
     def before_operator(self) -> None:
         """Open the scope of the layer whose backward runs; close it when the backward is over."""
@@ -77,11 +73,7 @@ class LayerNames:
             self.leave_backward()
             return
         number = node._sequence_nr()
-        if number == self._node:
-            if self._again is not None and not _runs(self._again):
-                self._close(self._depth)  # PyTorch stops such a call when it has what it needs
-                self._again = None
-        elif number != _LAST:
+        if number not in (self._node, _LAST):
             self.leave_backward()
             self._node, self._depth = number, len(self._open)
             index = bisect_right(self._starts, number) - 1
@@ -90,11 +82,9 @@ class LayerNames:
                 self._backward = source_info_util.set_name_stack(stack)
                 self._backward.__enter__()
 
-    def _leave(self, module: Module, args: Any, result: Any) -> None:
-        if active.trace is not self._trace:
-            return
+    def _leave(self, opened: Any) -> None:
         for index in reversed(range(len(self._open))):
-            if self._open[index][0] is module:
+            if self._open[index] is opened:
                 self._close(index)
                 return
 
@@ -115,15 +105,7 @@ class LayerNames:
         if self._node is None:
             return
         self._close(self._depth)
-        self._node = self._again = None
+        self._node = None
         if self._backward is not None:
             self._backward.__exit__(None, None, None)
             self._backward = None
-
-
-def _runs(frame: FrameType) -> bool:
-    """Returns True if a call is among those that run in this thread."""
-    running: FrameType | None = sys._getframe(1)
-    while running is not None and running is not frame:
-        running = running.f_back
-    return running is not None

@@ -75,6 +75,7 @@ class Outcome:
         trace.made = describer.forget()
         self._leaves.clear()
         trace.layers.leave_backward()
+        trace.lifting.forget_moved()
         recording.survivors = _survivors(made, describer)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
@@ -82,20 +83,23 @@ class Outcome:
     def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The function's result."""
         trace = self._trace
-        with (
-            watching_objects() as touched,
-            trace.arguments.watched(),
-            noting_refusals() as refusals,
-            running.watching(),
-        ):
-            result = fn(*args, **kwargs)
-        if touched:
-            raise Restructure(touched=touched)
-        if trace.assumptions is not None:
-            trace.assumptions.check_met()
-        if refusals:  # the function has caught it
-            raise refusals[0]
-        return result
+        with noting_refusals() as refusals:
+            try:
+                with (
+                    watching_objects() as touched,
+                    trace.arguments.watched(),
+                    running.watching(),
+                ):
+                    result = fn(*args, **kwargs)
+                if touched:
+                    raise Restructure(touched=touched)
+                if trace.assumptions is not None:
+                    trace.assumptions.check_met()
+                if refusals:  # the function has caught it
+                    raise refusals[0]
+                return result
+            finally:
+                refusals.clear()  # their tracebacks hold this frame
 
     def _described(self, returned: list[Any]) -> Describer:
         """Describe the result, which is taken from a list, and what else has changed, which is put

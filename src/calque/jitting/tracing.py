@@ -1,12 +1,12 @@
 """Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from calque.device.memory.cell import Cell, active, cell_of
@@ -26,6 +26,7 @@ from calque.jitting.input_sources import SourceFinder, state_of
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
+from calque.jitting.module_calls import watching_calls
 from calque.jitting.optimizers import OptimizerLending
 from calque.jitting.outcome import Outcome
 from calque.jitting.python_effects import PythonState
@@ -101,6 +102,14 @@ def _traced(
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path)
     trace.given, trace.own_containers = given, own
     try:
+        _run(trace, recording, fn, spec)
+    finally:
+        trace.forget()
+    return recording
+
+
+def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any) -> None:
+    try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
         refused = refusal(error, trace.modules)
@@ -108,12 +117,11 @@ def _traced(
         if refused is not None:
             raise refused from error
         raise
-    if path:
+    if trace.path:
         trace.rollback()
         trace.place_inputs()
     else:
         trace.finish()
-    return recording
 
 
 class Trace:
@@ -157,8 +165,8 @@ class Trace:
         self.lending.own_numbers = self.state.numbers.own
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
-        self.modules: dict[Module, str] = dict(reach.modules)
-        self.layers: LayerNames = LayerNames(self.lifting, self.modules)
+        self.modules: MutableMapping[Module, str] = WeakKeyDictionary(reach.modules)
+        self.layers: LayerNames = LayerNames(self.modules)
         self.histories: Histories = Histories()
         self.known: KnownTensors = KnownTensors(self.histories)
         for tensor in reach.tensors.values():
@@ -198,17 +206,18 @@ class Trace:
     @contextmanager
     def _watching(self) -> Iterator[None]:
         """Inside this context, optimizers, modules and CPU tensors are seen."""
-        with without_saved_hooks(), self.lending.installed():
-            handle = register_module_forward_pre_hook(self._on_module)
-            try:
-                with self.layers.following(), self.witness:
-                    yield
-            finally:
-                handle.remove()
+        with (
+            without_saved_hooks(),
+            self.lending.installed(),
+            watching_calls(self._on_module),
+            self.layers.following(),
+            self.witness,
+        ):
+            yield
 
-    def _on_module(self, module: Module, args: Any) -> None:
-        if active.trace is not self.lifting:
-            return
+    def _on_module(self, module: Module) -> Callable[[], object] | None:
+        if active.trace is not self.lifting:  # another thread calls it
+            return None
         if module not in self.modules:
             found = Reach(module)
             if any(map(is_lazy, found.tensors.values())):
@@ -216,8 +225,9 @@ class Trace:
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
-                self._on_tensor(tensor)
-        self.layers.enter(module)
+                if not (is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))):
+                    self._on_tensor(tensor)
+        return self.layers.enter(module)
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf or self.histories.is_older(tensor):
@@ -289,3 +299,8 @@ class Trace:
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
         return finder.pinned_hosts
+
+    def forget(self) -> None:
+        """Hold nothing any more: parts of the trace refer to it, and would keep what it has met."""
+        self.state.snapshot.forget()
+        vars(self).clear()

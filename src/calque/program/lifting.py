@@ -161,6 +161,12 @@ class Lifting:
             self.host_slots[id(tensor)] = known
         return known
 
+    def forget_moved(self) -> None:
+        """Let go of CPU tensors that are on the device now, as a module's are that is moved."""
+        for held in (self.host_born, self.host_memory):
+            for key in [k for k, tensor in held.items() if tensor.device.type != "cpu"]:
+                del held[key]
+
     def _host_constant(self, tensor: torch.Tensor) -> Array:
         with self.suspended():
             array = host_array(tensor)

@@ -210,3 +210,12 @@ class Snapshot:
                 if row.is_changed():
                     left.append(row)
         return left
+
+    def forget(self) -> None:
+        """Hold nothing any more; it is of no use afterwards.
+
+        Its parts refer to it. So what it has met would stay alive until Python's garbage collector
+        runs, also what the program holds weakly only.
+        """
+        for part in (self.namespaces, self.libraries, self.code, self):
+            vars(part).clear()

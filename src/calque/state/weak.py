@@ -27,7 +27,9 @@ class WeakRow(Row):
     __slots__ = ("_attributes", "_row", "_target")
 
     def __init__(self, row: Row, target: Any, attributes: bool) -> None:
-        self._target = weakref.ref(target)
+        before = row.before
+        # What the object alone held dies with it.
+        self._target = weakref.ref(target, lambda _: before.clear())
         self._attributes = attributes
         self._row = copy.copy(row)
         self._row.owner = None

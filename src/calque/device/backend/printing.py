@@ -22,7 +22,7 @@ from calque.upstream import torch_internals
 
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
-_OTHER = "values=unknown ({}), perhaps nan or inf"
+_OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
 class _Wording(threading.local):

@@ -4,7 +4,9 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.modules import module as module_of_torch
 
 from tests.laws.state.case import Case
 from tests.laws.state.table import group
@@ -145,3 +147,23 @@ def global_forward_pre_hook(case: Case) -> Seen:
     f = case.fn(lambda x: m(x))
     for s.gain in (2.0, 3.0, 3.0, 2.0):
         yield f(case.x)
+
+
+@program(states=2)
+def global_hooks_that_are_counted(case: Case) -> Seen:
+    m = case.linear()
+    names = [name for name in vars(module_of_torch) if name.startswith("_global_")]
+
+    class Counting(nn.Module):
+        def forward(self, x):
+            found = [getattr(module_of_torch, name) for name in names]
+            return m(x) * (1 + sum(len(one) for one in found if one is not None))
+
+    f = case.fn(Counting())
+    yield f(case.x)
+    yield f(case.x)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *call: None)
+    yield f(case.x)
+    yield f(case.x)
+    handle.remove()
+    yield f(case.x)

@@ -1,0 +1,37 @@
+"""See each call of a module in a trace, without a hook: which hooks there are is state."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn import Module
+
+from calque.upstream import torch_internals
+
+Enter = Callable[[Module], Callable[[], object] | None]
+
+
+@contextmanager
+def watching_calls(enter: Enter) -> Iterator[None]:
+    """Inside this context, calls of modules are seen; not those of `module.compile()`d ones.
+
+    Args:
+        enter: is called before a module runs; gives what is to be called when it has ended, in
+            whatever way.
+    """
+    kind: Any = torch_internals.nn_module.Module
+    before = kind._compiled_call_impl  # PyTorch calls it in place of its own, if there is one
+
+    def call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        leave = enter(module)
+        try:
+            return (kind._call_impl if before is None else before)(module, *args, **kwargs)
+        finally:
+            if leave is not None:
+                leave()
+
+    kind._compiled_call_impl = call
+    try:
+        yield
+    finally:
+        kind._compiled_call_impl = before

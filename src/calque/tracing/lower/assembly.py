@@ -236,14 +236,22 @@ class Assembly:
 
     def _add_output(self, run: Any) -> None:
         (found,) = self._found.graph.find_nodes(op="output")
+        leaves = found.graph.find_nodes(op="placeholder")
+        places = iter(run.given_back)
         rest = iter(found.args[0])
-        structure = self._structured(run.result, lambda: self._nodes[next(rest)])
+
+        def tensor() -> Node:
+            """The next tensor of the result; what was written to and given back is itself."""
+            node, place = self._nodes[next(rest)], next(places)
+            return node if place is None else self._nodes.get(leaves[place], node)
+
+        structure = self._structured(run.result, tensor)
         for node, value in run.assigned.items():
             owner: Any = node.args[0]
             module = resolve(self._old, str(owner.target))
             held = module if isinstance(module, Owner) else Owner(module)
             kept = self._member(self._fresh("_owner"), held)
-            made = self._structured(value, lambda: self._nodes[next(rest)])
+            made = self._structured(value, tensor)
             assigned = self._graph.call_function(checks.assign, (kept, node.args[1], made))
             self._place(assigned, node)
         output = self._graph.output(structure)

@@ -161,6 +161,7 @@ class _Replay(torch.fx.Interpreter):
         source: for each node that `make_fx` made, the node that was running.
         writers: for each leaf that was written to, the node that did it last.
         result: what the graph returned, with its containers.
+        given_back: for each tensor that it returned or assigned, which leaf that is, or None.
         assigned: the nodes that assign attributes, and what each assigns.
         reads: the guards of values.
     """
@@ -172,6 +173,7 @@ class _Replay(torch.fx.Interpreter):
         self.source: dict[Node, Node] = {}
         self.writers: dict[int, Node] = {}
         self.result: Any = None
+        self.given_back: list[int | None] = []
         self.assigned: dict[Node, Any] = {}
         self.reads: list[Read] = []
         self._state = state
@@ -203,6 +205,8 @@ class _Replay(torch.fx.Interpreter):
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
         given = [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
+        places = {id(leaf): place for place, leaf in enumerate(leaves)}
+        self.given_back = [places.get(id(tensor)) for tensor in given]
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:

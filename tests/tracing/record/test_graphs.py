@@ -278,3 +278,17 @@ def test_what_is_written_to_and_given_back_is_itself(level: Any) -> None:
     assert named["count"] is model.count
     assert (x.tolist(), named["twice"].tolist()) == ([1.0] * 3, [2.0] * 3)
     assert model.count.tolist() == [2.0] * 3
+
+
+def test_strides_decide_what_a_write_reaches() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.reshape(-1)
+        y += 1
+        return y.sum()
+
+    recording = calque.record(program, torch.zeros(2, 3))
+    graph, x, turned = recording.graph("aten"), torch.zeros(2, 3), torch.zeros(3, 2).t()
+    assert (graph(x), x.sum()) == (6, 6)
+    assert (recording.graph()(turned), turned.sum()) == (6, 0)
+    with pytest.raises(calque.TraceError, match=r"x.stride = \(3, 1\), called with \(1, 2\)"):
+        graph(turned)

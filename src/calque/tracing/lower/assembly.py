@@ -22,7 +22,7 @@ from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.asked import asked_of_inputs
+from calque.tracing.lower.asked import asked_of_inputs, copies_by_strides
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.reads import Read
 from calque.tracing.lower.writes import COPY, GEOMETRY
@@ -65,6 +65,7 @@ class Assembly:
         self._members: dict[str, Any] = {}
         self._nodes: dict[Node, Node] = {}
         leaves: list[Node] = found.graph.find_nodes(op="placeholder")
+        self._by_strides = {leaves[i] for i in run.writers} if copies_by_strides(old.graph) else ()
         self._add_inputs(leaves[len(names) :])
         self._add_modes()
         for name, leaf in zip(names, leaves):
@@ -116,9 +117,12 @@ class Assembly:
     ) -> None:
         """Check an input, and find the tensors in it."""
         if isinstance(value, torch.Tensor):
-            self._nodes[next(rest)] = node
+            leaf = next(rest)
+            self._nodes[leaf] = node
             node.meta["val"] = value
             looks = {"shape": tuple(value.shape), "dtype": value.dtype, **asked.get(name, {})}
+            if leaf in self._by_strides:
+                looks["stride"] = tuple(value.stride())
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
             looks = checks.class_name(value), checks.parts_of(value)

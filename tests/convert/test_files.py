@@ -300,3 +300,22 @@ def test_a_read_without_its_value_is_refused(tmp_path: Path) -> None:
     (tmp_path / PROGRAM).write_text(json.dumps(told))
     with pytest.raises(ConversionError, match="checks no value of a tensor"):
         load(tmp_path)
+
+
+def test_what_an_operator_gives_is_what_the_file_says(tmp_path: Path) -> None:
+    program = lambda x: torch.relu(x.max(1)[0]).to(torch.int32)
+    save(calque.record(program, torch.ones(2, 3)), tmp_path)
+    told = json.loads((tmp_path / PROGRAM).read_text())
+    assert load(tmp_path)(np.ones((2, 3), np.float32)).tolist() == [1, 1]
+    lies = {
+        "getitem": ({"shape": [3]}, r"getitem\): getitem gives float32\[2\], .* says float32\[3\]"),
+        "relu": ({"dtype": "float64"}, r"aten.relu.default gives float32\[2\], .* float64\[2\]"),
+        "_to_copy": ({"dtype": "int64"}, r"gives int32\[2\], and the file says int64\[2\]"),
+        "max_1": ({"shape": [2], "dtype": "float32"}, r"aten.max.dim gives a \w+, and the file"),
+    }
+    for name, (lie, message) in lies.items():
+        operators = [{**e, **(lie if e["name"] == name else {})} for e in told["operators"]]
+        assert operators != told["operators"]
+        (tmp_path / PROGRAM).write_text(json.dumps({**told, "operators": operators}))
+        with pytest.raises(ConversionError, match=message):
+            load(tmp_path)

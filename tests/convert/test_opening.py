@@ -1,7 +1,9 @@
 """A call in whose place its operators stand does what it did; what cannot be opened stays."""
 
+import collections
 import copy
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -158,3 +160,94 @@ def test_what_depends_on_values_stays_a_call_of_a_function() -> None:
     recording = calque.record(lambda x: torch.relu(x).nonzero().sum(), torch.ones(2))
     missing = converters.coverage(recording).missing
     assert list(missing) == ["Tensor.nonzero", "aten.sum.default"]
+
+
+class Mixed(nn.Module):
+    """(n,) to tensors and numbers."""
+
+    def forward(self, x: Tensor) -> Any:
+        return x * 2, 3, {"sum": x.sum(), "factor": 1.5, "mode": "mean", "mask": None}
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    size: torch.Size
+
+
+class Output(collections.OrderedDict[str, Any]):
+    """As those of transformers."""
+
+
+@dataclasses.dataclass
+class Answer:
+    pair: Pair
+    note: str
+
+
+class Structured(nn.Module):
+    """Does much that no operator does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = Mixed()
+
+    def forward(self, x: Tensor) -> Any:
+        if x.requires_grad or not torch.is_grad_enabled():
+            raise ValueError
+        with torch.no_grad(), torch.autocast("cpu", enabled=len(x) > 100):
+            product, number, named = self.mixed(x.real)
+        y = (product * number + named["sum"] * named["factor"]).real.T
+        y = y.to(torch.result_type(y, 1))
+        return Output(answer=Answer(Pair(y, y.shape), named["mode"]))
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+def test_what_runs_no_operator_needs_no_conversion(level: Any) -> None:
+    converters = Converters(level)
+    converters.operator("aten.mul", "aten.sum", "aten.add", "aten.permute", "aten.detach")(
+        lambda call: call.op
+    )
+    recording = calque.record(Structured(), torch.ones(2))
+    converted = converters.convert(recording)
+    assert converters.coverage(recording).is_complete
+    assert converted.placeholders == []
+    assert "aten.detach.default" in converted.nodes  # no gradient flows through the block
+    answer = converted.outputs["answer"]
+    assert (type(answer), answer.note, answer.pair.size) == (Answer, "mean", torch.Size([2]))
+    assert answer.pair.first.shape == (2,)
+
+
+def test_blocks_stay_where_a_function_runs_in_another_mode() -> None:
+    def program(x: Tensor) -> Tensor:
+        with torch.autocast("cpu"):
+            return F.linear(x, x) + 1
+
+    converters = Converters("aten")
+    converters.function(F.linear)(lambda call: call.op)
+    nodes = converters.convert(calque.record(program, torch.ones(2, 2))).nodes
+    missing = [node.call.op for node in nodes if isinstance(node, Placeholder)]
+    assert [name.rpartition(".")[2] for name in missing[::2]] == [
+        "_enter_autocast",
+        "_exit_autocast",
+    ]
+
+
+def test_a_question_that_is_claimed_is_a_call() -> None:
+    converters = Converters()
+    converters.function(torch.result_type, F.relu)(lambda call: call.op)
+    recording = calque.record(lambda x: F.relu(x).to(torch.result_type(x, 1)), torch.ones(2))
+    nodes = converters.convert(recording).nodes
+    assert nodes[:2] == ["torch.nn.functional.relu", "torch.result_type"]
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_tensors_among_numbers_in_a_result_have_shapes(level: Any) -> None:
+    converters = Converters(level)
+    converters.module(Mixed)(lambda call: call.outputs)
+    nodes = converters.convert(calque.record(Structured(), torch.ones(2))).nodes
+    (infos,) = [node for node in nodes if isinstance(node, list)]
+    assert [(info.name, info.shape) for info in infos] == [("mixed.0", (2,)), ("mixed.2.sum", ())]
+    calls = [node.call for node in nodes if isinstance(node, Placeholder)]
+    used = [info for call in calls if "mul" in call.op for info in call.inputs]
+    assert used == infos

@@ -1,6 +1,7 @@
 """Traces in several threads do not see each other, nor does anybody else see them."""
 
 import math
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -90,3 +91,24 @@ def test_somebody_elses_replacement_is_not_lost() -> None:
         patches.hold(names, "f", lambda f: lambda: f() + 1)
         theirs = names["f"] = lambda: 7
     assert names["f"] is theirs
+
+
+def test_threads_of_a_program_are_traced_together() -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        results = [x] * 6
+
+        def work(index: int) -> None:
+            results[index] = (x * index).sin() + index
+
+        errors = run_together(*(lambda i=i: work(i) for i in range(6)))
+        assert errors == []
+        return results
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(5):
+            found = calque.trace(program, X)(X)
+            torch.testing.assert_close(found, [(X * i).sin() + i for i in range(6)])
+    finally:
+        sys.setswitchinterval(before)

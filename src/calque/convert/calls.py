@@ -7,7 +7,7 @@ happened to write the call.
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,13 +18,13 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.names import name_of
+from calque.convert.structure import GUARDS, container_of, makes_container
 from calque.tracing.core.origins import NodeOrigin, origin_of
-from calque.tracing.graph.answers import expect_answer, expect_one
-from calque.tracing.graph.checks import CHECKS
+from calque.tracing.graph.answers import expect_answer
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, boolean_dispatched
 
-_GUARDS = CHECKS | {expect_answer, expect_one}
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
 class TensorInfo(NamedTuple):
@@ -84,6 +84,7 @@ class Calls:
     Args:
         graph: of `calque.record`, `calque.trace` or any other tracer; nodes without `val` in their
             `meta` have tensors of unknown shape.
+        without: nodes that are left out.
 
     Attributes:
         graph: that the calls are of.
@@ -91,8 +92,9 @@ class Calls:
         outputs: what it gives, in its containers, with `TensorInfo` in the place of tensors.
     """
 
-    def __init__(self, graph: GraphModule) -> None:
+    def __init__(self, graph: GraphModule, without: Collection[Node] = ()) -> None:
         self.graph = graph
+        self._without = without
         self._infos: dict[Node, Any] = {}
         self.inputs: list[TensorInfo] = []
         self.outputs: Any = None
@@ -114,10 +116,14 @@ class Calls:
                 self._infos[node] = self._weight(str(node.target))
             elif node.op == "output":
                 self.outputs = self._plain(node.args[0])
-            elif node.target in _GUARDS or self._only_for_guards(node):
+            elif node.target in GUARDS or self._only_for_guards(node):
                 continue
             elif node.target is operator.getitem and self._is_part(node):
                 self._infos[node] = self._part(node)
+            elif makes_container(node):
+                self._infos[node] = container_of(node, self._plain, self._member)
+            elif node in self._without:
+                self._infos[node] = self._info(node.name, node.meta.get("val"))
             else:
                 yield self._call(node)
 
@@ -126,7 +132,7 @@ class Calls:
         program's.
         """
         users = {user.target for user in node.users}
-        return bool(users) and users <= _GUARDS and expect_answer not in users
+        return bool(users) and users <= GUARDS and expect_answer not in users
 
     def _is_part(self, node: Node) -> bool:
         whole: Any = node.args[0]
@@ -153,12 +159,11 @@ class Calls:
             return {k: None if p is None else self._info(f"{name}.{k}", p) for k, p in found}
         if isinstance(value, torch.Tensor):
             return TensorInfo(name, tuple(value.shape), _dtype(value))
-        return TensorInfo(name, None, None)
+        is_plain = value is not None and isinstance(value, _PLAIN)
+        return value if is_plain else TensorInfo(name, None, None)
 
     def _weight(self, target: str) -> Any:
-        value: Any = self.graph
-        for part in target.split("."):
-            value = getattr(value, part)
+        value = self._member(target)
         if isinstance(value, torch.Tensor):
             return WeightInfo(target, tuple(value.shape), _dtype(value))
         return value
@@ -194,13 +199,13 @@ class Calls:
             weights = {name: array_of(tensor) for name, tensor in members}
         else:
             found = [leaf for leaf in leaves(arguments) if isinstance(leaf, WeightInfo)]
-            weights = {weight.name: array_of(self._tensor(weight.name)) for weight in found}
+            weights = {weight.name: array_of(self._member(weight.name)) for weight in found}
         inputs = [leaf for leaf in leaves(arguments) if isinstance(leaf, TensorInfo)]
         outputs = [leaf for leaf in leaves(info) if isinstance(leaf, TensorInfo)]
         source = origin_of(node)
         return Call(node.name, op, kind, target, arguments, inputs, outputs, weights, source, path)
 
-    def _tensor(self, target: str) -> torch.Tensor:
+    def _member(self, target: str) -> Any:
         value: Any = self.graph
         for part in target.split("."):
             value = getattr(value, part)

@@ -120,9 +120,10 @@ def load(directory: str | Path) -> Loaded:
     graph = reader.graph()
     names = [each.name for each in reader.inputs]
     arguments = Arguments(told["arguments"], names) if "arguments" in told else None
-    loaded = Loaded(reader.inputs, JaxInterpreter(graph), arguments)
-    _try(loaded)
-    return loaded
+    _try(Loaded(reader.inputs, JaxInterpreter(graph)))
+    for check in graph.graph.find_nodes(op="call_function", target=_expect_looks):
+        graph.graph.erase_node(check)  # shapes are the same in every call
+    return Loaded(reader.inputs, JaxInterpreter(graph), arguments)
 
 
 def _read_program(path: Path) -> dict[str, Any]:
@@ -239,9 +240,10 @@ class _Reader:
             fits = len(values) == 2 and isinstance(values[0], Node) and type(values[1]) is int
             if not fits or named:
                 raise ConversionError(f"{where} takes a part of something without a number")
-        self._nodes[name] = self._graph.call_function(target, values, named)
-        if "shape" in entry:
-            self._nodes[name].meta["looks"] = _looks(entry, where)
+        made = self._nodes[name] = self._graph.call_function(target, values, named)
+        if "shape" in entry or "dtype" in entry:
+            told = *_looks(entry, where), f"{where}: {entry['op']}"
+            self._graph.call_function(_expect_looks, (made, *told))
 
     def _target(self, op: Any, where: str) -> Any:
         if op == "getitem":
@@ -344,6 +346,22 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
         )
 
 
+def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> None:
+    """What an operator gives has the shape and dtype that the file says.
+
+    Raises:
+        ConversionError: it has others.
+    """
+    said = f"{dtype_name(dtype)}{list(shape)}"
+    if not isinstance(tensor, torch.Tensor):
+        kind = type(tensor).__name__
+        raise ConversionError(f"{where} gives a {kind}, and the file says {said}")
+    array = read(tensor)
+    if tuple(array.shape) != tuple(shape) or array.dtype != to_numpy(dtype):
+        found = f"{array.dtype}{list(array.shape)}"
+        raise ConversionError(f"{where} gives {found}, and the file says {said}")
+
+
 def _formatted(number: Any, spec: str) -> Any:
     try:
         return format(number, spec)
@@ -367,6 +385,8 @@ def _try(loaded: Loaded) -> None:
     try:
         with jax.enable_x64(True):
             jax.eval_shape(lambda *arrays: _arrays(loaded(*arrays, rng=jax.random.key(0))), *specs)
+    except ConversionError:
+        raise
     except Exception as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"the program cannot be run: {first[0]}") from error

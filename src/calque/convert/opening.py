@@ -15,8 +15,10 @@ from calque.tracing.graph.purity import TracedGraph, has_effect
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.singly import OPERATORS, inputs_of, likeness, lower_singly
+from calque.upstream import torch_c
 
 _ASK = (getattr, expect_answer, expect_one)  # for a part by its name, or for a value
+_PART = type(operator.getitem)
 _COPY = torch.ops.aten.copy_.default
 
 
@@ -26,7 +28,7 @@ def opened(
     """A copy of the graph with calls opened, each by itself.
 
     What a call writes to, its operators write to, in the same order. A call that cannot be lowered
-    from shapes alone stays.
+    from shapes alone stays. Where gradients are off, results are detached.
 
     Args:
         graph: with `val` in the `meta` of its nodes.
@@ -35,6 +37,7 @@ def opened(
     """
     opening = _Opening(graph)
     for node in graph.graph.nodes:
+        opening.follow_mode(node)
         inner = opening.operators_of(node) if may_open(node) else None
         if inner is not None and wants(inner):
             opening.put(node, inner)
@@ -52,16 +55,27 @@ class _Opening:
         self._values: dict[Node, Any] = {}  # of the old graph: nodes of the new one, in containers
         self._constants: dict[str, Any] = {}
         self._known: dict[Any, GraphModule | None] = {}
+        self._records: Any = True  # whether gradients are recorded
+        self._found: dict[Node, Any] = {}
+
+    def follow_mode(self, node: Node) -> None:
+        """Note whether gradients are recorded from here on."""
+        if node.target is torch_c.is_grad_enabled:
+            self._found[node] = self._records
+        elif node.target is torch_c.set_grad_enabled:
+            (mode,) = node.args
+            self._records = self._found.get(mode, mode) if isinstance(mode, Node) else mode
 
     def operators_of(self, node: Node) -> GraphModule | None:
         """The graph of a call's operators; None where there is none that could take its place."""
         if node.op not in ("call_function", "call_method"):
             return None
-        if any(user.target in _ASK for user in node.users):
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        if not is_tensor and any(user.target in _ASK for user in node.users):
             return None
         if any(map(self._is_object, node.all_input_nodes)):
             return None
-        key = likeness(node, self._old)
+        key = likeness(node, self._old), self._records
         if key not in self._known:
             found = lower_singly(node, self._old)
             if any(each.target is _COPY for each in found.operators):
@@ -69,6 +83,8 @@ class _Opening:
             fits = found.graph is not None and _is_plain(found.graph, node)
             if not found.operators:  # fits if it does nothing, as `contiguous` may
                 fits = fits and bool(node.all_input_nodes) and not has_effect(node)
+            if fits and found.graph is not None and not self._records:
+                _detach(found.graph)
             self._known[key] = found.graph if fits else None
         return self._known[key]
 
@@ -137,6 +153,27 @@ class _Opening:
             made.register_buffer(name, value)
         made.graph = self._made
         return made
+
+
+def _detach(inner: GraphModule) -> None:
+    """No gradient gets through what the graph gives."""
+    detached: dict[Node, Node] = {}
+
+    def made(node: Node) -> Node:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor) or not isinstance(node.target, (*OPERATORS, _PART)):
+            return node
+        if not (val.is_floating_point() or val.is_complex()):
+            return node
+        if node not in detached:
+            with inner.graph.inserting_after(node):
+                detached[node] = inner.graph.call_function(torch.ops.aten.detach.default, (node,))
+            detached[node].meta = dict(node.meta)
+        return detached[node]
+
+    result = inner.graph.output_node()
+    for user in (*inner.graph.find_nodes(op="call_function", target=rebuilt), result):
+        user.args = torch.fx.map_arg(user.args, made)
 
 
 def _is_plain(inner: GraphModule, node: Node) -> bool:

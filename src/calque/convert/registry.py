@@ -1,16 +1,19 @@
 """Converters: who makes what of a call, and what of a program nobody can convert."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch.fx.graph_module import GraphModule
+from torch.fx.node import Node
 
 from calque.convert.calls import Call, Calls, TensorInfo
 from calque.convert.names import function_names, is_operator, operator_names
 from calque.convert.opening import opened
+from calque.convert.structure import needless
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
 
@@ -225,19 +228,21 @@ class Converters:
     def _opened(self, calls: Calls) -> Calls:
         """The calls, with the operators of those that nobody claims in their place.
 
-        At the level of functions, where all of its operators are claimed.
+        At the level of functions, where all of its operators are claimed. What needs no conversion
+        is left out.
         """
         unclaimed = {call.name for call in calls if self.find(call) is None}
-        if not unclaimed or (self.level == "function" and not self._operators):
-            return calls
+        if unclaimed and (self.level == "aten" or self._operators):
+            may_open = partial(_is_named, unclaimed)
+            calls = Calls(opened(calls.graph, may_open, self._wants))
+            unclaimed = {call.name for call in calls if self.find(call) is None}
+        left_out = needless(calls.graph, lambda node: node.name not in unclaimed)
+        return Calls(calls.graph, left_out) if left_out else calls
 
-        def wants(operators: GraphModule) -> bool:
-            if self.level == "aten":
-                return True
-            parts = [call for call in Calls(operators) if call.kind == "operator"]
-            return all(self.find(part) is not None for part in parts)
-
-        return Calls(opened(calls.graph, lambda node: node.name in unclaimed, wants))
+    def _wants(self, operators: GraphModule) -> bool:
+        """Returns True if the operators of a call are to stand in its place."""
+        parts = (call for call in Calls(operators) if call.kind == "operator")
+        return self.level == "aten" or all(self.find(part) is not None for part in parts)
 
     def _is_unclaimed(self, call: Call) -> bool:
         return call.kind == "module" and self.find(call) is None
@@ -269,6 +274,10 @@ class Converters:
             return converter(call)
         except Exception as error:
             return Placeholder(call, f"{type(error).__name__}: {error}")
+
+
+def _is_named(names: Collection[str], node: Node) -> bool:
+    return node.name in names
 
 
 _UNCLAIMED = "no converter claims it"

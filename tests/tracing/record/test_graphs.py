@@ -251,3 +251,44 @@ def test_a_module_that_computes_with_what_it_is_not_given_is_opened(name: str) -
     x, w = torch.randn(1, 2, 4), torch.randn(4, 4)
     for graph in (recording.graph("module"), recording.graph(leaf=lambda module, path: True)):
         torch.testing.assert_close(graph(x, w), program(x, w))
+
+
+class GivesBack(nn.Module):
+    """Writes to its argument and to a buffer, and gives them back."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Any:
+        x += 1
+        self.count += x
+        return x, {"count": self.count, "twice": x * 2}
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_what_is_written_to_and_given_back_is_itself(level: Any) -> None:
+    model = GivesBack()
+    graph = calque.record(model, torch.zeros(3)).graph(level)
+    x = torch.zeros(3)
+    first, named = graph(x)
+    assert first is x
+    assert named["count"] is model.count
+    assert (x.tolist(), named["twice"].tolist()) == ([1.0] * 3, [2.0] * 3)
+    assert model.count.tolist() == [2.0] * 3
+
+
+def test_strides_decide_what_a_write_reaches() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.reshape(-1)
+        y += 1
+        return y.sum()
+
+    recording = calque.record(program, torch.zeros(2, 3))
+    graph, x, turned = recording.graph("aten"), torch.zeros(2, 3), torch.zeros(3, 2).t()
+    assert (graph(x), x.sum()) == (6, 6)
+    assert (recording.graph()(turned), turned.sum()) == (6, 0)
+    with pytest.raises(calque.TraceError, match=r"x.stride = \(3, 1\), called with \(1, 2\)"):
+        graph(turned)

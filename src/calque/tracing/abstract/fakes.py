@@ -1,6 +1,7 @@
 """The mode in which abstract values are computed."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,8 @@ class _Quiet:
 
 
 class AbstractMode(FakeTensorMode):
-    """Like FakeTensorMode, but also computes with tensors that have data beside FakeTensors.
+    """Like FakeTensorMode, but also computes with tensors that have data beside FakeTensors, and in
+    several threads of a program: PyTorch's notes in itself whether a kernel runs.
 
     >>> with AbstractMode():
     ...     torch.ones(2, 3) @ torch.ones(3, 4)
@@ -52,6 +54,7 @@ class AbstractMode(FakeTensorMode):
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self._lock = threading.RLock()
 
     def __torch_dispatch__(
         self,
@@ -64,4 +67,5 @@ class AbstractMode(FakeTensorMode):
         if wider is not None and args[0].dtype != torch.bfloat16:
             with self:
                 return wider(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        with self._lock:
+            return super().__torch_dispatch__(func, types, args, kwargs)

@@ -17,8 +17,8 @@ from calque.tracing.core.active import current_trace
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import enter_autocast, exit_autocast
 
-_BEGINNINGS = (torch_c.is_grad_enabled, enter_autocast)
-_ENDS = (torch_c.set_grad_enabled, exit_autocast)
+BEGINNINGS = (torch_c.is_grad_enabled, enter_autocast)
+ENDS = (torch_c.set_grad_enabled, exit_autocast)
 
 
 def is_grad_enabled() -> Any:
@@ -55,8 +55,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 def beginnings(nodes: Sequence[Node]) -> list[Node]:
     """The nodes that blocks begin with, of which the value is used by the end, the last first."""
-    found = [node for node in nodes if node.target in _BEGINNINGS]
-    return [n for n in reversed(found) if any(user.target in _ENDS for user in n.users)]
+    found = [node for node in nodes if node.target in BEGINNINGS]
+    return [n for n in reversed(found) if any(user.target in ENDS for user in n.users)]
 
 
 def blocks_around(node: Node) -> list[Node]:

@@ -31,7 +31,7 @@ _EFFECTS |= {manual_seed, assign, expect_answer, expect_one}
 
 
 @functools.lru_cache(maxsize=4096)
-def _name_mutates(name: str) -> bool:
+def name_mutates(name: str) -> bool:
     """True if PyTorch's naming says that a method or function changes its first argument."""
     if name in ("__setitem__", "__delitem__", "__set__", "backward", "set_data"):
         return True
@@ -54,7 +54,7 @@ def has_effect(node: Node) -> bool:
     (True, False)
     """
     if node.op == "call_method":
-        return _name_mutates(str(node.target))
+        return name_mutates(str(node.target))
     if node.op == "call_module":
         return node.is_impure() or _module_mutates(node)
     if node.op == "call_function":
@@ -64,7 +64,7 @@ def has_effect(node: Node) -> bool:
         if target is cond:
             return any(map(_branch_mutates, node.args[1:3]))
         module = getattr(target, "__module__", None) or ""
-        if module.startswith(("torch", "_")) and _name_mutates(getattr(target, "__name__", "")):
+        if module.startswith(("torch", "_")) and name_mutates(getattr(target, "__name__", "")):
             return True
     return node.is_impure()
 

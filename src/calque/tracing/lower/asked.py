@@ -9,6 +9,7 @@ from torch.fx.node import Node
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import expect_answer
 from calque.tracing.lower.bindings import resolve
+from calque.tracing.lower.unseen_writes import name_of
 
 _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
 """Aspects that are checked if the program has asked for them; shapes and dtypes always are."""
@@ -29,6 +30,18 @@ def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
             answer = resolve(graph.owning_module, guard.args[1].target).value
             asked.setdefault(name, {})["requires_grad"] = answer
     return asked
+
+
+_BY_STRIDES = frozenset(("contiguous", "reshape", "reshape_as", "flatten", "ravel"))
+
+
+def copies_by_strides(graph: Graph) -> bool:
+    """Returns True if strides decide in a graph what is a copy, and what is a view of its source.
+
+    What is written to a view reaches its source.
+    """
+    calls = (node for node in graph.nodes if node.op in ("call_method", "call_function"))
+    return any(name_of(node).strip("_") in _BY_STRIDES for node in calls)
 
 
 def _input_name(node: Any) -> str | None:

@@ -22,7 +22,7 @@ from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.asked import asked_of_inputs
+from calque.tracing.lower.asked import asked_of_inputs, copies_by_strides
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.reads import Read
 from calque.tracing.lower.writes import COPY, GEOMETRY
@@ -65,6 +65,7 @@ class Assembly:
         self._members: dict[str, Any] = {}
         self._nodes: dict[Node, Node] = {}
         leaves: list[Node] = found.graph.find_nodes(op="placeholder")
+        self._by_strides = {leaves[i] for i in run.writers} if copies_by_strides(old.graph) else ()
         self._add_inputs(leaves[len(names) :])
         self._add_modes()
         for name, leaf in zip(names, leaves):
@@ -116,9 +117,12 @@ class Assembly:
     ) -> None:
         """Check an input, and find the tensors in it."""
         if isinstance(value, torch.Tensor):
-            self._nodes[next(rest)] = node
+            leaf = next(rest)
+            self._nodes[leaf] = node
             node.meta["val"] = value
             looks = {"shape": tuple(value.shape), "dtype": value.dtype, **asked.get(name, {})}
+            if leaf in self._by_strides:
+                looks["stride"] = tuple(value.stride())
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
             looks = checks.class_name(value), checks.parts_of(value)
@@ -236,14 +240,22 @@ class Assembly:
 
     def _add_output(self, run: Any) -> None:
         (found,) = self._found.graph.find_nodes(op="output")
+        leaves = found.graph.find_nodes(op="placeholder")
+        places = iter(run.given_back)
         rest = iter(found.args[0])
-        structure = self._structured(run.result, lambda: self._nodes[next(rest)])
+
+        def tensor() -> Node:
+            """The next tensor of the result; what was written to and given back is itself."""
+            node, place = self._nodes[next(rest)], next(places)
+            return node if place is None else self._nodes.get(leaves[place], node)
+
+        structure = self._structured(run.result, tensor)
         for node, value in run.assigned.items():
             owner: Any = node.args[0]
             module = resolve(self._old, str(owner.target))
             held = module if isinstance(module, Owner) else Owner(module)
             kept = self._member(self._fresh("_owner"), held)
-            made = self._structured(value, lambda: self._nodes[next(rest)])
+            made = self._structured(value, tensor)
             assigned = self._graph.call_function(checks.assign, (kept, node.args[1], made))
             self._place(assigned, node)
         output = self._graph.output(structure)

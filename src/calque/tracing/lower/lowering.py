@@ -30,6 +30,7 @@ from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.overlaps import Overlaps, overlapping
 from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
+from calque.tracing.lower.ungraded import Ungraded, forward_of
 from calque.tracing.lower.unseen_writes import refuse_unseen_writes
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
@@ -144,24 +145,6 @@ def _writes_to(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
-def _forward(
-    kind: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Runs the forward of an `autograd.Function` as operators, where no gradient is asked for."""
-    if torch_c.is_grad_enabled():
-        raise SymbolicTraceError(
-            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
-            "Lower within torch.no_grad() for a graph that is not differentiated."
-        )
-    if kind.setup_context is not torch.autograd.Function.setup_context:
-        result = kind.forward(*args, **kwargs)
-    else:
-        context: Any = torch.autograd.function.FunctionCtx()
-        context.needs_input_grad = (False,) * len(args)
-        result = kind.forward(context, *args, **kwargs)
-    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
-
-
 def _new(value: Any) -> Any:
     """Containers of a node as containers of Python's own."""
     if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
@@ -178,6 +161,7 @@ class _Replay(torch.fx.Interpreter):
         source: for each node that `make_fx` made, the node that was running.
         writers: for each leaf that was written to, the node that did it last.
         result: what the graph returned, with its containers.
+        given_back: for each tensor that it returned or assigned, which leaf that is, or None.
         assigned: the nodes that assign attributes, and what each assigns.
         reads: the guards of values.
     """
@@ -189,6 +173,7 @@ class _Replay(torch.fx.Interpreter):
         self.source: dict[Node, Node] = {}
         self.writers: dict[int, Node] = {}
         self.result: Any = None
+        self.given_back: list[int | None] = []
         self.assigned: dict[Node, Any] = {}
         self.reads: list[Read] = []
         self._state = state
@@ -198,6 +183,7 @@ class _Replay(torch.fx.Interpreter):
         self._running: Node | None = None
         self._seen: Node | None = None
         self._gradient = True
+        self._ungraded = Ungraded()
 
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
@@ -214,11 +200,13 @@ class _Replay(torch.fx.Interpreter):
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
-        with reparametrize_module(module, members), left_on_error(self):
+        with reparametrize_module(module, members), left_on_error(self), self._ungraded:
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
         given = [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
+        places = {id(leaf): place for place, leaf in enumerate(leaves)}
+        self.given_back = [places.get(id(tensor)) for tensor in given]
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:
@@ -309,7 +297,11 @@ class _Replay(torch.fx.Interpreter):
                 f"{target} has hooks of the backward pass, which its operators do not have.\n"
                 "Lower within torch.no_grad() for a graph that is not differentiated."
             )
-        return super().call_module(target, args, kwargs)
+        self._ungraded.in_layer = self._gradient
+        try:
+            return super().call_module(target, args, kwargs)
+        finally:
+            self._ungraded.in_layer = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
@@ -349,7 +341,7 @@ class _Replay(torch.fx.Interpreter):
         if name and args and isinstance(args[0], torch.Tensor):
             return getattr(args[0], name)(*args[1:])
         target = composites.written_here(target)
-        return target(*args, **kwargs) if kind is None else _forward(kind, args, kwargs)
+        return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
 
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
         """From a node that `make_fx` found to the one it comes from.

@@ -12,6 +12,7 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
+from calque.state import ATOMIC
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
@@ -153,7 +154,7 @@ class Builder(NamingTracer):
             return
         if not values_in(template):
             return
-        if _is_of_values(template):
+        if _is_told(template):
             node.meta["val"] = mapped(template, self._abstract)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:
@@ -217,6 +218,8 @@ class Builder(NamingTracer):
         return self.graph.find_nodes(op="placeholder")
 
     def _abstract(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self.abstract.of_member(leaf)
         return self.abstract.like(leaf) if type(leaf) is Value else leaf
 
     def _take(self, name: str, value: Any, made: Any) -> None:
@@ -377,13 +380,13 @@ class Builder(NamingTracer):
         self.create_node("call_function", expect_answer, check, {})
 
 
-def _is_of_values(template: Any) -> bool:
-    """Returns True if there is nothing but tensors and None in a result, in containers."""
-    if isinstance(template, (tuple, list)):
-        return all(map(_is_of_values, template))
+def _is_told(template: Any) -> bool:
+    """Returns True if there is nothing but tensors and constants in a result, in containers."""
+    if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
+        return all(map(_is_told, template))
     if isinstance(template, dict):
-        return all(map(_is_of_values, template.values()))
-    return template is None or type(template) is Value
+        return all(map(_is_told, template.values()))
+    return isinstance(template, torch.Tensor) or type(template) in (Value, *ATOMIC, torch.Size)
 
 
 _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}

@@ -1,0 +1,71 @@
+"""What autograd does not see in the code of a program, told to operators by `aten.detach`.
+
+Operators below autograd know of no mode. So where gradients are off, the tensors that a write takes
+are detached, and within a layer, whose blocks are no nodes of the graph, what its calls give.
+"""
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.purity import name_mutates
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import pytree
+
+
+class Ungraded(TorchFunctionMode):
+    """Detaches what no gradient flows through.
+
+    Attributes:
+        in_layer: whether a layer runs, and not a call of the graph's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_layer = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__" and func.__self__.__name__ == "data":
+            return args[0].detach()
+        if torch_c.is_grad_enabled():
+            return func(*args, **kwargs)
+        given = args
+        if name_mutates(name) and args:
+            args = (args[0], *_detached(args[1:]))
+            kwargs = _detached(kwargs)
+        elif "out" in kwargs:
+            args, kwargs = _detached(args), {**_detached(kwargs), "out": kwargs["out"]}
+        result = func(*args, **kwargs)
+        is_old = any(result is each for each in (*given, *kwargs.values()))
+        return _detached(result) if self.in_layer and not is_old else result
+
+
+def forward_of(
+    kind: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs the forward of an `autograd.Function` as operators, where no gradient is asked for."""
+    if torch_c.is_grad_enabled():
+        raise SymbolicTraceError(
+            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
+            "Lower within torch.no_grad() for a graph that is not differentiated."
+        )
+    if kind.setup_context is not torch.autograd.Function.setup_context:
+        result = kind.forward(*args, **kwargs)
+    else:
+        context: Any = torch.autograd.function.FunctionCtx()
+        context.needs_input_grad = (False,) * len(args)
+        result = kind.forward(context, *args, **kwargs)
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+
+def _detached(value: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, _detach, value)
+
+
+def _detach(tensor: torch.Tensor) -> torch.Tensor:
+    differs = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.detach() if differs else tensor

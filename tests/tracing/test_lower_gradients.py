@@ -1,0 +1,59 @@
+"""Lowered graphs have the gradients of the program: none where autograd sees nothing."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calque
+from calque.convert import Converters
+
+
+class Averages(nn.Module):
+    """Keeps averages of a parameter, and a layer with a block of its own without gradients."""
+
+    average: Tensor
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+        for name in ("average", "last"):
+            self.register_buffer(name, torch.zeros(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.layer.parametrizations.weight.original  # pyright: ignore[reportAttributeAccessIssue]
+        with torch.no_grad():
+            self.average.lerp_(weight, 0.1)
+            torch.mul(weight, 2, out=self.last)
+        return self.layer(x.data * x) * x @ (self.average + self.last + weight)
+
+
+@pytest.mark.parametrize("tracer", ["trace", "record"])
+def test_what_autograd_does_not_see_has_no_gradient(tracer: str) -> None:
+    torch.manual_seed(0)
+    model, x = Averages(), torch.randn(2, 3, requires_grad=True)
+    model(x)  # the first call finds its vectors
+    if tracer == "trace":
+        graph = calque.lower(calque.trace(model, x))
+    else:
+        graph = calque.record(model, x).graph("aten")
+    with torch.no_grad():  # the run has left a history in no buffer
+        twin = copy.deepcopy(model)
+    for _ in range(2):
+        inputs = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+        found, expected = (
+            torch.autograd.grad(each(given).sum(), [given, *model_of.parameters()])
+            for each, given, model_of in zip((graph, twin), inputs, (model, twin))
+        )
+        torch.testing.assert_close(found, expected)
+    assert not any(buffer.requires_grad for buffer in model.buffers())
+
+
+def test_data_of_a_tensor_is_detached_for_converters() -> None:
+    converters = Converters()
+    converters.operator("aten.detach", "aten.mul")(lambda call: call.op)
+    converted = converters.convert(calque.record(lambda x: x.data * x, torch.ones(2)))
+    assert converted.nodes == ["aten.detach.default", "aten.mul.Tensor"]

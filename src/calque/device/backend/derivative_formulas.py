@@ -1,8 +1,8 @@
 """Derivatives of PyTorch's that branch on values, in traces where nobody tells them.
 
-The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` ask whether a value is NaN or
-zero. While a dispatch mode is on, PyTorch takes tensors for those of a subclass, which may have no
-values, and computes with masks instead.
+The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` ask whether a value is NaN
+or zero. While a dispatch mode is on, PyTorch takes tensors for those of a subclass, which may have
+no values, and computes with masks instead.
 """
 
 import contextlib
@@ -15,9 +15,7 @@ from calque.upstream.torch_internals import TorchDispatchMode
 class _Unchanged(TorchDispatchMode):
     """Runs every operator as it is."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 

@@ -35,7 +35,7 @@ SIZES = (5, 7)
 def wide(kind: Type) -> bool:
     """Returns True if a type has tensors of 64 bits, which need JAX's 64-bit mode."""
     parts = (part for part in walk(kind) if isinstance(part, TensorType))
-    return any(part.dtype.itemsize == 8 and part.dtype != np.dtype("complex64") for part in parts)
+    return any(part.dtype.itemsize >= 8 and part.dtype != np.dtype("complex64") for part in parts)
 
 
 def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:

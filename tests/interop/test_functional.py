@@ -155,6 +155,64 @@ def test_the_gradient_is_torchs_own():
     np.testing.assert_array_equal(gradient, [10.0, 10.0])
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_what_torch_detaches_has_no_derivative(detached):
+    def function(x):
+        with torch.set_grad_enabled(not detached):
+            return (x * x.detach()).sum()
+
+    apply, params = calque.functional(function)
+    x = jnp.array([1.0, 2.0])
+    gradient = jax.grad(lambda x: apply(params, x))(x)
+    np.testing.assert_array_equal(gradient, 0 * x if detached else x)
+
+
+def test_a_graph_that_the_function_has_used_up_is_missed_only_by_its_derivative():
+    def step(x):
+        loss = (x * x).sum()
+        (gradient,) = torch.autograd.grad(loss, x)
+        return x - 0.1 * gradient, loss
+
+    apply, params = calque.functional(step)
+    x = jnp.array([1.0, 2.0])
+    new, loss = apply(params, x)
+    np.testing.assert_allclose(new, [0.8, 1.6], rtol=1e-6)
+    assert float(loss) == 5.0
+    gradient = jax.grad(lambda x: apply(params, x)[0].sum())(x)
+    np.testing.assert_array_equal(gradient, [1.0, 1.0])
+    with pytest.raises(calque.TraceError, match=r"detach\(\)"):
+        jax.grad(lambda x: apply(params, x)[1])(x)
+
+
+BRANCHING = {
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "median": lambda x: x.median(),
+    "prod": lambda x: x.prod(),
+    "prod_dim": lambda x: (x * x.new_tensor([1.0, 0.0, 1.0])).prod(0),
+    "cumprod": lambda x: x.cumprod(0).sum(),
+}
+"""What PyTorch differentiates by formulas that branch on values."""
+
+
+def test_derivatives_that_branch_on_values():
+    x = np.array([0.5, -1.5, 0.5], np.float32)
+
+    def inner(function, x):
+        leaf = x.detach().clone().requires_grad_()
+        function(leaf).backward()
+        return leaf.grad
+
+    for name, function in BRANCHING.items():
+        leaf = torch.tensor(x, requires_grad=True)
+        function(leaf).backward()
+        apply, _ = calque.functional(function)
+        found = jax.jit(jax.grad(lambda x, apply=apply: apply({}, x)))(x)
+        np.testing.assert_allclose(found, leaf.grad, rtol=1e-6, err_msg=name)
+        apply, _ = calque.functional(lambda x, function=function: inner(function, x))
+        np.testing.assert_allclose(apply({}, x), leaf.grad, rtol=1e-6, err_msg=name)
+
+
 def test_jaxs_gradient_allows_forward_mode():
     apply, params = calque.functional(lambda x: (x**3).sum(), gradient="jax")
     hessian = jax.hessian(lambda x: apply(params, x))(jnp.array([1.0, 2.0]))

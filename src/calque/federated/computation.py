@@ -4,13 +4,14 @@ import functools
 import inspect
 import numbers
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from jax.sharding import Mesh
 
-from calque.errors import with_user_frames
+from calque.errors import CalqueError, with_user_frames
 from calque.federated.building_blocks import (
     BuildingBlock,
     Call,
@@ -284,7 +285,8 @@ def _trace(function: Any, packing: Packing) -> Computation:
         name = None if packing.type is None else fresh("arg")
         values = [] if name is None else [Value(Reference(name, _known(packing.type)), inner)]
         args, kwargs = packing.unpack(*values)
-        result = function(*args, **kwargs)
+        with _values_explained():
+            result = function(*args, **kwargs)
         if result is None:
             code = getattr(function, "__code__", None)
             place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
@@ -296,6 +298,20 @@ def _trace(function: Any, packing: Packing) -> Computation:
     made = Computation(_name(function), block, packing)
     functools.update_wrapper(made, function)
     return made
+
+
+@contextmanager
+def _values_explained() -> Iterator[None]:
+    """Says more where a function that knows no values, as of JAX's, refuses one."""
+    try:
+        yield
+    except TypeError as error:
+        if Value.__name__ in str(error) and not isinstance(error, CalqueError):
+            error.add_note(
+                "A Value of a federated computation stands for arrays that are not there yet.\n"
+                "Use operators of Python, federated.* or a local function: federated.local."
+            )
+        raise
 
 
 def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:

@@ -1,6 +1,7 @@
 """Where the tensors of client work are: on "jax", as its arguments are."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,13 @@ from calque.federated.indexing import Elements, written_constant
 
 _WORDING = (
     ("inside calque.jit,", "in a local function,"),
+    ("inside calque.jit:", "in a local function:"),
+    ("the buffer 'module.", "the buffer '"),
+    ("in a functional module", "in a local function"),
+    (
+        "pass buffers=apply.buffers and use the new ones that come back, or call module.eval()",
+        "call module.eval(), or train it by federated.learning",
+    ),
     (
         ", return it, or let calque.jit(fn, specialize=True) compile a program for each value",
         " or return it",
@@ -27,7 +35,7 @@ _WORDING = (
 def on_jax() -> Iterator[None]:
     """New tensors are on "jax", and those on the CPU are constants where they meet others."""
     try:
-        with _MovedConstants(), torch.device("jax"):
+        with _as_written(), _MovedConstants(), torch.device("jax"):
             yield
     except TraceError as error:
         text = str(error)
@@ -37,25 +45,46 @@ def on_jax() -> Iterator[None]:
         raise
 
 
+def _as_written() -> contextlib.AbstractContextManager[Any]:
+    """Inside this context, functions of `torch.compile` run as they were before, to be traced."""
+    if "torch._dynamo" not in sys.modules:  # importing it takes seconds
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
 def moved(value: Any) -> Any:
     """A pytree with the tensors on the CPU as constants on "jax"."""
     return jax.tree.map(lambda leaf: _constant(leaf) if _on(leaf, "cpu") else leaf, value)
 
 
+_CLONES = (torch.Tensor.clone, torch.clone)
+_GRADIENT: Any = torch.Tensor.grad
+_READ_GRADIENT = _GRADIENT.__get__
+
+
 class _MovedConstants(TorchFunctionMode):
     """Calls that mix tensors on "jax" and on the CPU get copies of the latter.
 
-    Writing to such a copy would be lost, and is an error. An index may be a tensor: see `indexing`.
+    Writing to such a copy would be lost, and is an error; so would a gradient be that reaches it.
+    What a function copies itself stands beside its arguments. An index may be a tensor: see
+    `indexing`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._elements = Elements()
+        self._reached: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         given = (args, kwargs or {})
+        if func in _CLONES and _on(args[0], "cpu"):
+            return func(self._copy(args[0]), *args[1:], **given[1])
+        if func == torch.Tensor.__deepcopy__ and _on(args[0], "cpu"):
+            return _deepcopy(*args, **given[1])
+        if func == _READ_GRADIENT and id(args[0]) in self._reached:
+            raise _gradient_of_constant()
         leaves = jax.tree.leaves(given)
         if not (any(_on(x, "cpu") for x in leaves) and any(_on(x, "jax") for x in leaves)):
             return self._called(func, *given)
@@ -64,9 +93,11 @@ class _MovedConstants(TorchFunctionMode):
         def copied(leaf: Any) -> Any:
             if not _on(leaf, "cpu"):
                 return leaf
-            copies.append(_constant(leaf))
+            copies.append(self._copy(leaf))
             return copies[-1]
 
+        if func == torch.autograd.grad and any(_on(x, "cpu") for x in _inputs(*args, **given[1])):
+            raise _gradient_of_constant()
         args, kwargs = jax.tree.map(copied, given)
         before = [read(copy) for copy in copies]
         result = self._called(func, args, kwargs)
@@ -75,12 +106,39 @@ class _MovedConstants(TorchFunctionMode):
         self._elements.hold_constant(copies)
         return result
 
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A constant that notes whether a gradient reaches it."""
+        copy = _constant(tensor)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            copy.requires_grad_()
+            copy.register_hook(lambda _: self._reached.update({id(tensor): tensor}))
+        return copy
+
     def _called(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = (self._elements.indexing(func, args) or func)(*args, **kwargs)
         self._elements.settle()
         if func == torch.Tensor.requires_grad_ and not result.is_leaf:
             result.retain_grad()  # an argument's clone is no leaf, as its gradient may be asked for
         return result
+
+
+def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if id(tensor) not in memo:
+        memo[id(tensor)] = _constant(tensor).requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
+def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
+    """The tensors whose gradients `torch.autograd.grad` is asked for."""
+    return jax.tree.leaves(inputs)
+
+
+def _gradient_of_constant() -> TraceError:
+    return TraceError(
+        "the gradient of a tensor on the CPU, which is a constant of a local function, is asked "
+        "for.\nTrain a copy: copy.deepcopy(module), tensor.detach().clone().requires_grad_(), or "
+        "an argument."
+    )
 
 
 def _on(value: Any, device: str) -> bool:

@@ -13,9 +13,9 @@ from jax.extend.core import jaxpr_as_fun
 from calque.errors import TraceError
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.closures import Closure
-from calque.federated.dataclass_trees import as_records, from_records
 from calque.federated.devices import moved, on_jax
 from calque.federated.errors import type_error
+from calque.federated.ordered_trees import as_records, from_records
 from calque.federated.packing import Packing
 from calque.federated.representation import (
     shapes_of,
@@ -35,7 +35,7 @@ SIZES = (5, 7)
 def wide(kind: Type) -> bool:
     """Returns True if a type has tensors of 64 bits, which need JAX's 64-bit mode."""
     parts = (part for part in walk(kind) if isinstance(part, TensorType))
-    return any(part.dtype.itemsize == 8 and part.dtype != np.dtype("complex64") for part in parts)
+    return any(part.dtype.itemsize >= 8 and part.dtype != np.dtype("complex64") for part in parts)
 
 
 def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
@@ -67,9 +67,9 @@ class LocalFunction:
             apply, params = functional(_with_own_arguments(function))
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                args, kwargs = as_records((args, kwargs))
+                named = {name: as_records(value) for name, value in kwargs.items()}
                 with on_jax():
-                    return from_records(apply(params, *args, **kwargs))
+                    return from_records(apply(params, *as_records(args), **named))
 
             self._call = call
 
@@ -143,9 +143,9 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
 
 
 def _with_own_arguments(function: Any) -> Any:
-    """A function that may write to its arguments, as nobody else holds them; a module as it is."""
+    """A function of records that may write to its arguments, as nobody else holds them."""
     if isinstance(function, torch.nn.Module):
-        return function
+        return _OfRecords(function)
 
     def copied(leaf: Any) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
@@ -156,6 +156,18 @@ def _with_own_arguments(function: Any) -> Any:
         return moved(as_records(function(*args, **kwargs)))
 
     return call
+
+
+class _OfRecords(torch.nn.Module):
+    """A module of records."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = from_records((args, kwargs))
+        return moved(as_records(self.module(*args, **kwargs)))
 
 
 def is_open(kind: Type | None) -> bool:

@@ -223,7 +223,9 @@ class _Trace:
         if self._gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:
-            self.run = _picking(jaxpr, places)
+            self.run = _picking(jaxpr, places, functional._gradient == "torch")
+        if self._used_up:
+            self.run = _refusing(self.run, self._used_up)
 
     def _body(self, leaves: list[Any], spec: Any) -> list[Array]:
         lifting = self._lifting
@@ -255,6 +257,7 @@ class _Trace:
         arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
         self._n_outputs = len(arrays)
         self._gradient_of: list[int] = []
+        self._used_up: dict[int, str] = {}
         return arrays + self._trace_gradients(tensors, stand_ins)
 
     def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
@@ -263,7 +266,8 @@ class _Trace:
         targets = [t for t in inputs if t.requires_grad]
         if not carriers or not targets:
             return []
-        found = gradients_of(self._lifting, [tensors[i] for i in carriers], targets)
+        found, errors = gradients_of(self._lifting, [tensors[i] for i in carriers], targets)
+        self._used_up = {carriers[i]: said for i, said in errors.items()}
         positions = {id(t): i for i, t in enumerate(inputs)}
         pairs = [
             (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
@@ -314,10 +318,43 @@ class _Trace:
         return (result, buffers) if self._has_buffers else result
 
 
-def _picking(jaxpr: ClosedJaxpr, places: list[int]) -> Callable[..., Any]:
+def _picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[..., Any]:
+    """A program as a function of all arrays; `constant` if its derivative is zero."""
     pruned, kept = prune(jaxpr)
     function = _in_64_bits(pruned)
-    return lambda *arrays: function(*[arrays[places[i]] for i in kept])
+
+    def run(*arrays: Array) -> list[Array]:
+        own = [arrays[places[i]] for i in kept]
+        return function(*(jax.lax.stop_gradient(own) if constant else own))
+
+    return run
+
+
+def _refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
+    """A function some of whose results cannot be differentiated; says why, by index."""
+
+    def refusal(said: str) -> Callable[[Array], Array]:
+        @jax.custom_vjp
+        def same(array: Array) -> Array:
+            return array
+
+        def refuse(_: None, incoming: Any) -> Any:
+            raise TraceError(
+                "a result is differentiated whose graph the function has used up itself, by "
+                f"backward() or grad().\nPyTorch says: {said.splitlines()[0].rstrip('.')}.\n"
+                "Return result.detach() if its derivative is to be zero, or keep the graph: "
+                "create_graph=True."
+            )
+
+        same.defvjp(lambda array: (array, None), refuse)
+        return same
+
+    marks = {index: refusal(said) for index, said in used_up.items()}
+
+    def marked(*arrays: Array) -> list[Array]:
+        return [marks[i](a) if i in marks else a for i, a in enumerate(run(*arrays))]
+
+    return marked
 
 
 def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:

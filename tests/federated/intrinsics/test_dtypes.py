@@ -111,3 +111,10 @@ def test_all_bits_of_unsigned_integers_can_be_summed_securely() -> None:
     assert int(made(np.array([2**32 - 1], np.uint32))) == 2**32 - 1
     with pytest.raises(fed.FederatedTypeError, match="may not fit"):
         made(np.array([1, 2], np.uint32))
+
+
+def test_complex_numbers_of_128_bits_are_not_narrowed() -> None:
+    values = np.array([1 + 1e-12j, 2 - 3j])
+    total = fed.computation("{complex128}@CLIENTS")(fed.federated_sum)
+    assert np.asarray(total(values)) == values.sum()
+    assert str(fed.local("complex128")(lambda x: x * 2).type_signature.result) == "complex128"

@@ -465,3 +465,18 @@ def test_arguments_without_names_go_to_parameters_by_position() -> None:
 def test_a_sequence_cannot_be_reduced_in_pytorch() -> None:
     with pytest.raises(FederatedTypeError, match="sequence_reduce"):
         fed.local("float32*")(lambda data: data.reduce(0.0, lambda total, one: total + one))
+
+
+@CHUNKS
+def test_nan_that_no_client_holds_is_found(chunk: int) -> None:
+    one, two = ("{float32}@CLIENTS",), ("{float32}@CLIENTS",) * 2
+    for function, types, args in [
+        (fed.federated_sum, one, ([1.0, np.inf, -np.inf],)),
+        (fed.federated_mean, two, ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0])),
+    ]:
+        with pytest.raises(ClientError, match="infinite values or weights of clients make NaN in"):
+            run(function, types, *args, chunk=chunk)
+        assert np.isnan(run(function, types, *args, chunk=chunk, check=False))
+    assert run(fed.federated_sum, one, [1.0, np.inf], chunk=chunk) == np.inf
+    with pytest.raises(ClientError, match="client 2 gives NaN"):
+        run(fed.federated_sum, one, [np.inf, -np.inf, np.nan], chunk=chunk)

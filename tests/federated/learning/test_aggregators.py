@@ -142,6 +142,7 @@ def test_noise_is_not_negative() -> None:
             "the aggregator gives <bias=float32,weight=float32> for",
         ),
         ("mean", r"an aggregator is a function of .value, weight, key."),
+        (learning.aggregators.median, "an aggregator is a function of .value, weight, key."),
     ],
 )
 def test_what_does_not_join_the_changes_is_refused(aggregator: Any, message: str) -> None:

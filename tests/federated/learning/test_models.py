@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn
@@ -351,3 +352,63 @@ def test_a_compiled_module_is_trained_and_loaded_as_the_one_it_was_made_of() -> 
     assert set(state.parameters) == {"weight", "bias"}
     learning.load(compiled, state)
     np.testing.assert_array_equal(module.weight.detach().numpy(), state.parameters["weight"])
+
+
+def test_labels_may_be_a_dict() -> None:
+    def loss(output: Any, y: Any) -> torch.Tensor:
+        return F.cross_entropy(output, y["label"], reduction="none") * y["weight"]
+
+    module = nn.Linear(4, 3)
+    data = [
+        {"x": one["x"], "y": {"label": one["y"], "weight": np.float32([0.5] * len(one["y"]))}}
+        for one in classified(5, 2)
+    ]
+    process = learning.fed_avg(module, loss, batch_size=4)
+    state = process.initialize()
+    halved, _ = process.next(state, data)
+    plain = [{"x": one["x"], "y": one["y"]["label"]} for one in data]
+    wanted, _ = learning.fed_avg(module, client_optimizer=0.05, batch_size=4).next(state, plain)
+    np.testing.assert_allclose(
+        halved.parameters["weight"], wanted.parameters["weight"], rtol=1e-5, atol=1e-6
+    )
+    found = learning.Evaluation(module, loss)(state, data)
+    assert "accuracy" not in found
+    plain_loss = learning.Evaluation(module)(state, plain)["loss"]
+    np.testing.assert_allclose(2 * found["loss"], plain_loss, rtol=1e-5)
+
+
+def test_a_loss_and_an_evaluation_may_be_random() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x + torch.randn_like(x))
+
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(output + torch.randn_like(output), y, reduction="none")
+
+    module, data = Noisy(), classified(4) * 2
+    process = learning.fed_avg(module, loss, batch_size=4)
+    evaluate = learning.Evaluation(module, loss)
+    state = process.initialize(0)
+    after, _ = process.next(state, data)
+    again, _ = process.next(state, data)
+    np.testing.assert_array_equal(
+        after.parameters["layer.weight"], again.parameters["layer.weight"]
+    )
+    first, second, other = (
+        float(evaluate(one, data)["loss"]) for one in (state, state, process.initialize(1))
+    )
+    assert first == second != other
+    alone = float(evaluate(state, data[:1])["loss"])
+    assert alone != first  # the second client has the same examples, and other noise
+
+
+def test_an_optimizer_on_the_server_may_keep_a_key() -> None:
+    module, data = nn.Linear(4, 3), classified(4)
+    process = learning.fed_opt(module, server_optimizer=optax.noisy_sgd(1.0, key=0))
+    first, _ = process.next(process.initialize(), data)
+    second, _ = process.next(first, data)
+    assert not np.allclose(first.parameters["weight"], second.parameters["weight"])

@@ -4,6 +4,7 @@ import copy
 import re
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -420,3 +421,15 @@ def test_sizes_that_do_not_fit_at_run_time_name_the_line_of_the_operator() -> No
     said = rf"{__file__}:{line} in product: the operator 'mul' .* float32\[3\] and float32\[4\]"
     with pytest.raises(fed.FederatedTypeError, match=said):
         product(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))
+
+
+@pytest.mark.parametrize("function", [jnp.sum, np.exp, round])
+def test_functions_that_know_no_values_say_what_to_use(function: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        fed.computation("{float32}@CLIENTS")(lambda value: function(value))
+    assert "federated.local" in caught.value.__notes__[0]
+
+
+def test_the_values_of_clients_are_not_summed_by_python() -> None:
+    with pytest.raises(FederatedTypeError, match="no length.*\n.*federated_sum"):
+        fed.computation("{float32}@CLIENTS")(lambda value: sum(value))

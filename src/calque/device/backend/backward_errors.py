@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from calque.device.backend.derivative_formulas import by_masks
 from calque.device.backend.placed_gradients import run_placing
 from calque.device.runtime.placement import spread
 from calque.upstream import torch_c, torch_internals
@@ -52,10 +53,11 @@ def install() -> None:
         if has_thread is None and backends_are_initialized():  # else there is no tensor of ours
             has_thread = _has_thread(run)
         try:
-            if has_thread is not False:
-                return engine(*args, **kwargs)
-            with torch.autograd.set_multithreading_enabled(False):
-                return engine(*args, **kwargs)
+            with by_masks():
+                if has_thread is not False:
+                    return engine(*args, **kwargs)
+                with torch.autograd.set_multithreading_enabled(False):
+                    return engine(*args, **kwargs)
         except SystemError:
             if not _taken:
                 raise

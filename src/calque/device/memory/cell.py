@@ -48,6 +48,7 @@ class Trace(Protocol):
     """The interface of a running trace for the cells (see `calque.program.lifting`)."""
 
     callbacks: bool  # whether the program may call back to the host
+    assumptions: Any  # who assumes the values that are asked for; None if nobody does
     failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
     looking: bool  # whether values are to be checked as PyTorch checks them eagerly
     placements: WeakKeyDictionary["Cell", Any]  # of storages that are made in the trace

@@ -19,7 +19,7 @@ from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import Layout, over_parts, padded
 from calque.federated.compiler.planning import Stage, lives_on_clients
-from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, collected
+from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, Sum, collected
 from calque.federated.ragged import Place, Ragged, is_ragged, over_ragged
 from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
@@ -169,6 +169,8 @@ class _Pass:
             failed = [jax.lax.pmin(first, axis) for first in failed]
         failed += self._refused(reducers, results)
         results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
+        if self.locate:
+            failed += self._infinite(reducers, results)
         return results, kept, failed
 
     def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
@@ -181,6 +183,18 @@ class _Pass:
                 what = f"{refused[0]} in {_spoken(calls[name])}"
                 self.checks.append(Check(what, calls[name].origin, of_all=True))
                 failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
+        return failed
+
+    def _infinite(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
+        """For every sum and mean a check, and 0 where it is NaN and no client's value need be."""
+        calls = dict(self.stage.aggregations)
+        failed = []
+        for name, reducer in reducers.items():
+            flag = has_nan(results[name]) if isinstance(reducer, Sum) else None
+            if flag is not None:
+                what = f"infinite values or weights of clients make NaN in {_spoken(calls[name])}"
+                self.checks.append(Check(what, calls[name].origin, of_all=True))
+                failed.append(jnp.where(flag, 0, _NONE).astype(jnp.int32))
         return failed
 
     def _reducer(self, call: Call, shared: dict[str, Any]) -> Reducer:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from calque.errors import with_user_frames
-from calque.federated.learning.state import State
+from calque.federated.learning.state import State, packed, unpacked
 from calque.federated.learning.training import is_positive
 
 
@@ -62,7 +62,7 @@ class Checkpoints:
         _require_state(state)
         number = int(state.round)
         if number % self._every == 0 and number not in self._manager.all_steps():
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+            arrays = [np.asarray(leaf) for leaf in packed(state)]
             self._manager.save(number, args=self._orbax.args.StandardSave(_named(arrays)))
 
     @with_user_frames
@@ -80,17 +80,15 @@ class Checkpoints:
         number = self._manager.latest_step()
         if number is None:
             return initial
-        leaves, structure = jax.tree.flatten(initial)
-        shapes = [np.zeros(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
+        wanted = [(leaf.shape, leaf.dtype) for leaf in packed(initial)]
         found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
         arrays = [found[name] for name in sorted(found)]
-        same = [(a.shape, a.dtype) for a in arrays] == [(s.shape, s.dtype) for s in shapes]
-        if not same:
+        if [(array.shape, array.dtype) for array in arrays] != wanted:
             raise ValueError(
                 f"the state of round {number} is of another model or algorithm.\n"
                 "Use another directory, or what it was saved with."
             )
-        return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays])
+        return unpacked([jax.numpy.asarray(array) for array in arrays], initial)
 
     def close(self) -> None:
         """Let go of the directory."""

@@ -17,13 +17,15 @@ from calque.federated.learning.optimizers import Steps, as_optimizer
 from calque.federated.learning.refusals import explained
 from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
 from calque.federated.learning.staging import element_of, labelled
-from calque.federated.learning.state import State
+from calque.federated.learning.state import State, of_client, of_round
 from calque.federated.learning.training import train
 from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
 Totals = Callable[..., dict[str, Any]]
-"""Takes parameters, buffers and the sequences of a client; gives sums over its examples."""
+"""Takes parameters, buffers, raw bits of a key and the sequences of a client; gives sums over its
+examples.
+"""
 
 
 class Evaluation:
@@ -104,11 +106,10 @@ class PersonalizedEvaluation:
         setup = Setup(module, loss, settings, without=("weighting", "failing"))
         optimizer = as_optimizer(client_optimizer, setup.model.trained)
 
-        def fitted(parameters: Any, buffers: Any, test: Sequence, own: Sequence) -> Any:
-            key = jax.random.key_data(jax.random.key(0))
+        def fitted(parameters: Any, buffers: Any, key: Any, test: Sequence, own: Sequence) -> Any:
             start = (setup.model, parameters, buffers)
             done = train(*start, own, key, optimizer, setup.batches)
-            return _totals(setup.model, {**parameters, **done.parameters}, done.buffers, test)
+            return _totals(setup.model, {**parameters, **done.parameters}, done.buffers, key, test)
 
         self._whole_batches = WholeBatches(setup.model, setup.filled)
         self._summed = _Summed(setup.model, fitted, setup.options)
@@ -150,7 +151,13 @@ class _Summed:
             made = _computation(self._model, self._totals, elements)
             self._known[elements] = made.configured(**self._options)
         try:
-            totals = self._known[elements](state.parameters, state.buffers, *staged)
+            totals = self._known[elements](
+                state.parameters,
+                state.buffers,
+                of_round(state),
+                np.arange(length.shape[0]),
+                *staged,
+            )
         except ClientError as error:
             raise explained(error, self._model, state, *staged) from None
         found = {"loss": totals["loss"] / totals["examples"]}
@@ -161,24 +168,30 @@ class _Summed:
 
 def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Computation:
     """Sums over the clients of what each computes of its sequences."""
-    parameters, buffers = to_type(model.parameters), to_type(model.buffers)
-    sequences = [SequenceType(element) for element in elements]
-    work = local(parameters, buffers, *sequences, framework="jax")(totals)
+    server = [to_type(model.parameters), to_type(model.buffers), to_type("uint32[2]")]
+    clients = [to_type("int32"), *map(SequenceType, elements)]
+
+    @local(*server, *clients, framework="jax")
+    def work(parameters: Any, buffers: Any, key: Any, number: Any, *data: Any) -> Any:
+        return totals(parameters, buffers, of_client(key, number), *data)
+
     result = work.type_signature.result
     assert isinstance(result, StructType)
 
-    @computation(at_server(parameters), at_server(buffers), *map(at_clients, sequences))
-    def evaluation(parameters: Any, buffers: Any, *data: Any) -> Any:
-        both = federated_broadcast((parameters, buffers))
-        found = federated_map(work, (both[0], both[1], *data))
+    @computation(*map(at_server, server), *map(at_clients, clients))
+    def evaluation(parameters: Any, buffers: Any, key: Any, *own: Any) -> Any:
+        whole = federated_broadcast((parameters, buffers, key))
+        found = federated_map(work, (*whole, *own))
         return {name: federated_sum(found[name]) for name in result.names if name is not None}
 
     return evaluation
 
 
-def _totals(model: Model, parameters: Any, buffers: Any, data: Sequence) -> dict[str, Any]:
+def _totals(
+    model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence
+) -> dict[str, Any]:
     """The loss and the right answers, summed over a client's examples."""
-    output, losses = model.outputs(parameters, buffers, data.elements)
+    output, losses = model.outputs(parameters, buffers, data.elements, key)
     found = {"loss": jnp.where(data.mask, losses, 0).sum(), "examples": data.length}
     target = data.elements["y"]
     axis = _class_axis(output, target)
@@ -194,7 +207,9 @@ def _totals(model: Model, parameters: Any, buffers: Any, data: Sequence) -> dict
 
 def _class_axis(output: Any, target: Any) -> int | None:
     """Returns the axis of the output that has a score for each class, if it is clear which."""
-    if not hasattr(output, "ndim") or not jnp.issubdtype(target.dtype, jnp.integer):
+    if not (hasattr(output, "ndim") and hasattr(target, "ndim")):
+        return None
+    if not jnp.issubdtype(target.dtype, jnp.integer):
         return None
     shape = tuple(output.shape)
     fitting = [

@@ -8,7 +8,7 @@ import numpy as np
 
 from calque.errors import ClientError
 from calque.federated.compiler.layout import is_placed
-from calque.federated.learning.models import Model
+from calque.federated.learning.models import Model, count_of
 from calque.federated.learning.staging import Staged, element_of
 from calque.federated.learning.state import State
 from calque.federated.ragged import Ragged, take
@@ -85,7 +85,7 @@ def mixes_examples(model: Model, parameters: Any, buffers: Any, examples: Any, s
         examples: those of one client, fewer than a batch has, as arrays with the examples first.
         size: how many examples a batch has.
     """
-    count = len(examples["y"])
+    count = count_of(examples["y"])
     missing = size - count
 
     def filled(leaf: Any, other: bool) -> Any:

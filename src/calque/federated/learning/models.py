@@ -52,9 +52,8 @@ class Model:
         module = opened(module)
         loss = loss or _cross_entropy
 
-        def of_integers(output: Any, target: torch.Tensor) -> torch.Tensor:
-            whole = not (target.is_floating_point() or target.dtype == torch.bool)
-            return loss(output, target.long() if whole else target)
+        def of_integers(output: Any, target: Any) -> torch.Tensor:
+            return loss(output, jax.tree.map(_long_if_whole, target))
 
         self._module = module
         self._of_integers = of_integers
@@ -84,22 +83,22 @@ class Model:
             parameters: arrays keyed as the module's.
             buffers: likewise.
             examples: `x` and `y`, with the examples as leading axis.
-            key: raw bits of a key, for dropout.
+            key: raw bits of a key, for dropout and whatever else is random.
         """
         args, kwargs = _arguments(examples["x"])
         with on_jax():
             output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
         new = {name: new[name].astype(buffer.dtype) for name, buffer in buffers.items()}
-        return self._each(output, examples["y"]), new
+        return self._each(output, examples["y"], key), new
 
     def outputs(
-        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> tuple[Any, Any]:
-        """The output and the loss of each example in evaluation."""
+        """The output and the loss of each example in evaluation; see `losses`."""
         args, kwargs = _arguments(examples["x"])
         with on_jax():
-            output, _ = self._eval(parameters, *args, buffers=buffers, **kwargs)
-        return output, self._each(output, examples["y"])
+            output, _ = self._eval(parameters, *args, buffers=buffers, rng=key, **kwargs)
+        return output, self._each(output, examples["y"], key)
 
     def refusal(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
@@ -120,12 +119,14 @@ class Model:
             return said if "out of bounds" in said or "out of range" in said else None
         return None
 
-    def _each(self, output: Any, target: Any) -> Any:
+    def _each(self, output: Any, target: Any, key: Any) -> Any:
+        own = jax.random.fold_in(jax.random.wrap_key_data(key), 1)  # not the numbers of the module
         with on_jax():
-            losses = self._loss({}, output, target)
-        if losses.shape != target.shape[:1]:
+            losses = self._loss({}, output, target, rng=own)
+        count = count_of(target)
+        if losses.shape != (count,):
             raise type_error(
-                f"the loss of {target.shape[0]} examples is of shape {list(losses.shape)}",
+                f"the loss of {count} examples is of shape {list(losses.shape)}",
                 "Give one number for each example: reduction='none', and a mean over other axes.",
             )
         return losses
@@ -136,9 +137,19 @@ def opened(module: torch.nn.Module) -> torch.nn.Module:
     return dict(module.named_children()).get("_orig_mod", module)
 
 
+def count_of(examples: Any) -> int:
+    """The number of examples, from a pytree of arrays that have them first."""
+    return jax.tree.leaves(examples)[0].shape[0]
+
+
 def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
     """`first + scale * second`, leaf by leaf, in the dtypes of `first`."""
     return jax.tree.map(lambda a, b: (a + scale * b).astype(a.dtype), first, second)
+
+
+def _long_if_whole(target: torch.Tensor) -> torch.Tensor:
+    whole = not (target.is_floating_point() or target.is_complex() or target.dtype == torch.bool)
+    return target.long() if whole else target
 
 
 def _cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,14 @@ from calque.federated.intrinsics import (
 )
 from calque.federated.intrinsics.checks import placed
 from calque.federated.learning.aggregators import is_stateful
-from calque.federated.learning.state import Algorithm, State, packed, unpacked
+from calque.federated.learning.state import (
+    Algorithm,
+    State,
+    of_client,
+    of_round,
+    packed,
+    unpacked,
+)
 from calque.federated.representation import Sequence, shapes_of, to_python
 from calque.federated.tracing import member_type, type_of
 from calque.federated.types import (
@@ -182,8 +189,7 @@ def _named(change: Any) -> Any:
 
 def _key(state: State, number: Any = _OF_SERVER) -> Any:
     """The raw bits of a key for a round, and for a client or the server."""
-    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.round)
-    return jax.random.key_data(jax.random.fold_in(key, number))
+    return of_client(of_round(state), number)
 
 
 def _one_example(element: Type) -> Sequence:

@@ -1,5 +1,6 @@
 """The settings that the algorithms share, and the functions made of them."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
 
+from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.state import Algorithm, Sent, State
@@ -136,7 +138,7 @@ class Setup:
             whole_gradient: whether a client takes the gradient over all of its examples.
         """
         aggregator = rest["aggregator"]
-        if not callable(aggregator):
+        if not _takes_three(aggregator):
             raise TypeError(
                 f"an aggregator is a function of (value, weight, key), not {aggregator!r}.\n"
                 "Pass one of learning.aggregators, such as aggregators.median()."
@@ -145,6 +147,19 @@ class Setup:
         least = self.batches.size if self.batches.drop_remainder else 1
         algorithm = Algorithm(self.model, client, server, least=least, filled=filled, **rest)
         return IterativeProcess(algorithm, self.options, self.failing)
+
+
+def _takes_three(aggregator: Any) -> bool:
+    """Returns True for a function of a value, a weight and a key; of a state too, if it has one."""
+    if not callable(aggregator):
+        return False
+    try:
+        inspect.signature(aggregator).bind(*[None] * (4 if is_stateful(aggregator) else 3))
+    except TypeError:
+        return False
+    except ValueError:  # one in C, which tells no signature
+        return True
+    return True
 
 
 def zeros(parameters: Any) -> Any:

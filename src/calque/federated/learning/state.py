@@ -94,10 +94,35 @@ class Sent:
 
 
 def packed(tree: Any) -> tuple[Any, ...]:
-    """The leaves of a pytree, as a struct without names: what is in a state may be any pytree."""
-    return tuple(jnp.asarray(leaf) for leaf in jax.tree.leaves(tree))
+    """The leaves of a pytree, as a struct without names: what is in a state may be any pytree.
+
+    Of a key, as optimizers that add noise keep one, it is the raw bits.
+    """
+    return tuple(
+        jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+        for leaf in jax.tree.leaves(tree)
+    )
 
 
 def unpacked(leaves: Any, like: Any) -> Any:
     """A pytree of leaves, in the form of another."""
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    forms, structure = jax.tree.flatten(like)
+    pairs = zip(leaves, forms, strict=True)
+    return jax.tree.unflatten(
+        structure, [jax.random.wrap_key_data(a) if _is_key(b) else a for a, b in pairs]
+    )
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def of_round(state: State) -> Any:
+    """The raw bits of a key for all that is random in the next round."""
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.round)
+    return jax.random.key_data(key)
+
+
+def of_client(bits: Any, number: Any) -> Any:
+    """The raw bits of a client's key, from those of a round's."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(bits), number))

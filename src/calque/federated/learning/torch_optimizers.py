@@ -40,8 +40,10 @@ class TorchOptimizer:
     def __init__(self, make: Make, names: Sequence[str] | None = None) -> None:
         self._make = make
         self._names = names
-        self._first, _ = functional(lambda params, grads: self._stepped(params, grads, None))
-        self._next, _ = functional(self._stepped)
+        self._first, _ = functional(
+            lambda params, grads: self._stepped(params, grads, None), gradient="jax"
+        )
+        self._next, _ = functional(self._stepped, gradient="jax")
 
     def init(self, params: Any, /) -> Any:
         """The state before the first step, and that there was none."""

@@ -98,6 +98,11 @@ class Value:
             return len(kind)
         if isinstance(kind, TensorType) and kind.shape and kind.shape[0] is not None:
             return kind.shape[0]
+        if isinstance(kind, TensorType) and not kind.shape:
+            raise type_error(
+                f"a value of type {self._block.type} has no length, and no elements",
+                "Join what clients hold by federated_sum, federated_max or federated_aggregate.",
+            )
         raise type_error(
             f"the length of {self._block.type} is not known while it is traced",
             "Count with federated.sequence_reduce, or give the tensor a size.",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 from jax import Array
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
@@ -207,10 +207,15 @@ def _drop_what_is_queued() -> None:
 
 def gradients_of(
     lifting: Lifting, outputs: list[Tensor], targets: list[Tensor]
-) -> Sequence[Tensor | None]:
-    """The gradients of the targets, for incoming gradients that are inputs of the trace."""
-    incoming = [_incoming(lifting, index, output) for index, output in enumerate(outputs)]
-    return torch.autograd.grad(outputs, targets, incoming, allow_unused=True)
+) -> tuple[Sequence[Tensor | None], dict[int, str]]:
+    """The gradients of the targets, for incoming gradients that are inputs of the trace.
+
+    Beside them, what a backward says of each output, by index, whose graph is used up.
+    """
+    errors: dict[int, str] = {}
+    edges = [get_gradient_edge(target) for target in targets]
+    found = _gradients(lifting, outputs, list(range(len(outputs))), edges, errors)
+    return found, errors
 
 
 def _incoming(lifting: Lifting, index: int, output: Tensor) -> Tensor:

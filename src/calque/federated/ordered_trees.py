@@ -1,0 +1,64 @@
+"""Dicts and data classes as pytrees, for functions that only know containers of JAX's.
+
+JAX sorts the keys of a dict, and knows nothing of data classes.
+"""
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any
+
+import jax
+import torch
+
+
+@jax.tree_util.register_pytree_node_class
+class Record:
+    """The values of a dict, or of the fields of an instance of a data class, in their order."""
+
+    def __init__(self, kind: type, names: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        self.kind = kind
+        self.names = names
+        self.values = values
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[type, tuple[Any, ...]]]:
+        """For JAX: the values."""
+        return self.values, (self.kind, self.names)
+
+    @classmethod
+    def tree_unflatten(cls, form: tuple[type, tuple[Any, ...]], values: Any) -> "Record":
+        """For JAX: a record of other values."""
+        return cls(*form, tuple(values))
+
+
+def as_records(tree: Any) -> Any:
+    """A pytree with records in place of dicts and of instances of data classes."""
+
+    def record(leaf: Any) -> Any:
+        fields = _fields(leaf)
+        if fields is None:
+            return leaf
+        kind = dict if isinstance(leaf, dict) else type(leaf)
+        return Record(kind, tuple(fields), tuple(map(as_records, fields.values())))
+
+    return jax.tree.map(record, tree, is_leaf=lambda leaf: _fields(leaf) is not None)
+
+
+def from_records(tree: Any) -> Any:
+    """A pytree with dicts and instances of data classes in place of records."""
+
+    def instance(leaf: Any) -> Any:
+        if not isinstance(leaf, Record):
+            return leaf
+        fields = dict(zip(leaf.names, map(from_records, leaf.values), strict=True))
+        return fields if leaf.kind is dict else leaf.kind(**fields)
+
+    return jax.tree.map(instance, tree, is_leaf=lambda leaf: isinstance(leaf, Record))
+
+
+def _fields(leaf: Any) -> dict[Any, Any] | None:
+    """What a dict or an instance of a data class holds, by name; None for anything else."""
+    if isinstance(leaf, dict) and not isinstance(leaf, OrderedDict):
+        return leaf
+    if isinstance(leaf, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(leaf):
+        return None
+    return {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf)}

@@ -148,3 +148,20 @@ def test_compiled_functions_run_as_they_were_written() -> None:
 def test_batchnorm_in_training_is_refused_in_words_that_fit() -> None:
     with pytest.raises(TraceError, match="'running_mean' is written in a local function: call"):
         fed.local("float32[4,3]")(nn.BatchNorm1d(3))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adamax", "ASGD", "RAdam", "Adafactor", "NAdam"])
+def test_optimizers_of_pytorch_step_in_local_functions(name: str) -> None:
+    def fitted(x: Any) -> Any:
+        own = nn.Parameter(torch.zeros(3))
+        optimizer = getattr(torch.optim, name)([own])
+        for _ in range(7):
+            optimizer.zero_grad()
+            (own - x).square().sum().backward()
+            optimizer.step()
+        assert own.grad is not None
+        return own.detach()
+
+    target = torch.tensor([1.0, -2.0, 0.5])
+    found = fed.local("float32[3]")(fitted)(target)
+    np.testing.assert_allclose(found, fitted(target), rtol=1e-4, atol=1e-6)

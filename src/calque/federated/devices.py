@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from calque.device.memory.cell import read
 from calque.errors import TraceError
 from calque.federated.indexing import Elements, written_constant
+from calque.federated.local_optimizers import optimizers_traced
 
 _WORDING = (
     ("inside calque.jit,", "in a local function,"),
@@ -35,7 +36,7 @@ _WORDING = (
 def on_jax() -> Iterator[None]:
     """New tensors are on "jax", and those on the CPU are constants where they meet others."""
     try:
-        with _as_written(), _MovedConstants(), torch.device("jax"):
+        with _as_written(), optimizers_traced(), _MovedConstants(), torch.device("jax"):
             yield
     except TraceError as error:
         text = str(error)

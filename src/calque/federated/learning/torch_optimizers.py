@@ -1,18 +1,16 @@
 """Optimizers of `torch.optim` as pure functions: of parameters, gradients and a state of arrays."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from calque.device.memory.cell import active
 from calque.federated.learning.lbfgs import Lbfgs
-from calque.federated.learning.optimizer_steps import STEPS
+from calque.federated.local_optimizers import count_on_device, numbers_traced
+from calque.federated.optimizer_steps import STEPS
 from calque.interop.functional import functional
-from calque.program.traced_numbers import Watch, number_of
 
 Make = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 State = list[dict[str, Any]]
@@ -123,9 +121,7 @@ class TorchOptimizer:
         """Parameters and state after a step of a new optimizer that is given a state."""
         leaves = [p.detach().clone().requires_grad_() for p in params]
         optimizer = self._make(leaves)
-        for group in optimizer.param_groups:
-            if group.get("capturable") is False:  # so that it counts steps on the device
-                group["capturable"] = True
+        count_on_device(optimizer)
         for index, (leaf, gradient) in enumerate(zip(leaves, grads, strict=True)):
             leaf.grad = gradient.detach().to(leaf.dtype)
             if state is not None:
@@ -133,24 +129,10 @@ class TorchOptimizer:
             for name, part in optimizer.state[leaf].items():
                 if isinstance(part, torch.Tensor):  # a count of steps may be on the CPU
                     optimizer.state[leaf][name] = part.to(leaf.device)
-        with _numbers_traced():
+        with numbers_traced():
             STEPS.get(type(optimizer), type(optimizer).step)(optimizer)
         found = [_tensors(optimizer.state[leaf]) for leaf in leaves]
         return [leaf.detach() for leaf in leaves], found
-
-
-@contextmanager
-def _numbers_traced() -> Iterator[None]:
-    """Inside this context, a tensor of one number that is read gives a number that the program
-    computes with.
-    """
-    lifting = active.trace
-    assert lifting is not None
-    before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
-    try:
-        yield
-    finally:
-        lifting.lend_number = before
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:

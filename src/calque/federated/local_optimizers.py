@@ -1,0 +1,87 @@
+"""Optimizers of PyTorch in traced functions: what they read of their state is no value yet.
+
+Within a step, a tensor of one number that is read gives a traced number, as in a jitted function.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from calque.device.memory.cell import active
+from calque.federated.optimizer_steps import STEPS
+from calque.program.traced_numbers import Watch, number_of
+
+
+@contextmanager
+def numbers_traced() -> Iterator[None]:
+    """Inside this context, a tensor of one number that is read gives a number that the program
+    computes with.
+    """
+    lifting = active.trace
+    assert lifting is not None
+    before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
+    try:
+        yield
+    finally:
+        lifting.lend_number = before
+
+
+def count_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """Have an optimizer count its steps where its parameters are."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") is False:
+            group["capturable"] = True
+
+
+@contextmanager
+def optimizers_traced() -> Iterator[None]:
+    """Inside this context, steps of optimizers are traced."""
+    step = _Step()
+    handles = [
+        register_optimizer_step_pre_hook(step.begin),
+        register_optimizer_step_post_hook(step.end),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        step.end()
+
+
+class _Step:
+    """The step that runs now, if one does."""
+
+    def __init__(self) -> None:
+        self._numbers: Any = None
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+    def begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Before a step; one that branches on values is taken here, and its own finds nothing."""
+        if active.trace is None:
+            return
+        count_on_device(optimizer)
+        self._numbers = numbers_traced()
+        self._numbers.__enter__()
+        own = STEPS.get(type(optimizer))
+        if own is not None and len(args) == 1 and not kwargs:  # no closure: args are (optimizer,)
+            own(optimizer)
+            leaves = [p for group in optimizer.param_groups for p in group["params"]]
+            self._gradients = [(leaf, leaf.grad) for leaf in leaves]
+            for leaf in leaves:
+                leaf.grad = None
+
+    def end(self, *_: Any) -> None:
+        """After a step, also if it has failed."""
+        for leaf, gradient in self._gradients:
+            leaf.grad = gradient
+        self._gradients = []
+        if self._numbers is not None:
+            self._numbers.__exit__(None, None, None)
+            self._numbers = None

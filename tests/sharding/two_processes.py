@@ -162,6 +162,11 @@ def collectives() -> None:
         swapped = torch.zeros(2, device=device)
         dist.all_to_all_single(swapped, own)
         assert swapped.tolist() == [[1, 2], [2, 4]][RANK]
+        dist.all_to_all(parts, [own, own + 10])
+        assert [part.tolist() for part in parts] == [
+            [[1, 2], [2, 4]],
+            [[11, 12], [12, 14]],
+        ][RANK]
     said = [None, None]
     dist.all_gather_object(said, f"I am {RANK}")
     assert said == ["I am 0", "I am 1"]
@@ -221,6 +226,12 @@ def names() -> None:
     assert mesh["tp"].mesh.tolist() == [4 * RANK + i for i in range(4)]
     model = fully_shard(Net().to("jax"), mesh=mesh["dp"])
     assert sharding.placement(model.up.weight).local_shape == (16, 16)
+    batch = torch.randn(8, 4)
+    spread = sharding.shard(batch, P(("dp", "tp")), mesh._jax_mesh)
+    norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(4).to("jax"))
+    expected = nn.BatchNorm1d(4)(batch)
+    for run in (norm, calque.jit(norm)):
+        torch.testing.assert_close(sharding.gather(run(spread)).cpu(), expected.detach())
     wrapped = DistributedDataParallel(Net().to("jax"))
     refused(lambda: wrapped(torch.randn(4, 16).to("jax")), "calque.sharding.loader")
 

@@ -165,6 +165,16 @@ class ProcessGroupCalque(dist.ProcessGroup):
         _write(output, self._everyone(parts)[:, self.rank()].reshape(tuple(output.shape)))
         return _Done([output])
 
+    def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
+        if inputs[0].device.type != "jax":
+            return self._host.alltoall(outputs, inputs, opts or dist.AllToAllOptions())
+        if len({tuple(one.shape) for one in (*outputs, *inputs)}) > 1:
+            raise NotImplementedError("all_to_all of tensors of the device of several shapes")
+        received = self._everyone(torch.stack(inputs))[:, self.rank()]
+        for output, value in zip(outputs, received, strict=True):
+            _write(output, value)
+        return _Done(outputs)
+
     # What newer releases of PyTorch call them.
     all_gather_single = _allgather_base  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]

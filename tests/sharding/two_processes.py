@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -174,6 +175,7 @@ def collectives() -> None:
     x = sharding.shard(torch.arange(8.0), P("dp"))
     refused(lambda: dist.all_reduce(x), "global already")
     refused(lambda: calque.jit(lambda y: dist.all_reduce(y))(own), "global there")
+    refused(lambda: functional.all_reduce(own, "sum", dist.group.WORLD), "torch.distributed itself")
     torch.jax.set_device(RANK)
     refused(lambda: torch.jax.set_device(5), "index 0 only")
     sampler = DistributedSampler(list(range(8)), shuffle=False)

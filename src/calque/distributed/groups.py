@@ -49,6 +49,18 @@ class ProcessGroupCalque(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "calque"
 
+    def getGroupName(self) -> str:
+        """There is none: what finds a group by its name would take tensors by way of the CPU.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "functional collectives (torch.distributed._functional_collectives) of the backend "
+            "'calque': use those of torch.distributed itself (all_reduce, all_gather, ...). Of a "
+            "tensor that is spread over the processes a sum() or mean() is over all of them"
+        )
+
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), torch.device("jax")]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -162,6 +163,11 @@ def collectives() -> None:
         swapped = torch.zeros(2, device=device)
         dist.all_to_all_single(swapped, own)
         assert swapped.tolist() == [[1, 2], [2, 4]][RANK]
+        dist.all_to_all(parts, [own, own + 10])
+        assert [part.tolist() for part in parts] == [
+            [[1, 2], [2, 4]],
+            [[11, 12], [12, 14]],
+        ][RANK]
     said = [None, None]
     dist.all_gather_object(said, f"I am {RANK}")
     assert said == ["I am 0", "I am 1"]
@@ -169,6 +175,7 @@ def collectives() -> None:
     x = sharding.shard(torch.arange(8.0), P("dp"))
     refused(lambda: dist.all_reduce(x), "global already")
     refused(lambda: calque.jit(lambda y: dist.all_reduce(y))(own), "global there")
+    refused(lambda: functional.all_reduce(own, "sum", dist.group.WORLD), "torch.distributed itself")
     torch.jax.set_device(RANK)
     refused(lambda: torch.jax.set_device(5), "index 0 only")
     sampler = DistributedSampler(list(range(8)), shuffle=False)
@@ -221,6 +228,12 @@ def names() -> None:
     assert mesh["tp"].mesh.tolist() == [4 * RANK + i for i in range(4)]
     model = fully_shard(Net().to("jax"), mesh=mesh["dp"])
     assert sharding.placement(model.up.weight).local_shape == (16, 16)
+    batch = torch.randn(8, 4)
+    spread = sharding.shard(batch, P(("dp", "tp")), mesh._jax_mesh)
+    norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(4).to("jax"))
+    expected = nn.BatchNorm1d(4)(batch)
+    for run in (norm, calque.jit(norm)):
+        torch.testing.assert_close(sharding.gather(run(spread)).cpu(), expected.detach())
     wrapped = DistributedDataParallel(Net().to("jax"))
     refused(lambda: wrapped(torch.randn(4, 16).to("jax")), "calque.sharding.loader")
 

@@ -89,6 +89,22 @@ def install() -> None:
         older(self, module, *args, **kwargs)
 
     FullyShardedDataParallel.__init__ = refused  # type: ignore[method-assign]
+    synced = nn.SyncBatchNorm.forward
+
+    @functools.wraps(synced)
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        return nn.BatchNorm1d.forward(self, input) if _is_global(input) else synced(self, input)
+
+    nn.SyncBatchNorm.forward = forward  # type: ignore[method-assign]
+
+
+def _is_global(value: torch.Tensor) -> bool:
+    """Returns True of a batch whose statistics are those of all processes already."""
+    if not is_tensor(value):
+        return False
+    if active.trace is not None or torch.compiler.is_dynamo_compiling():
+        return True
+    return placement_of(read(value.detach())) is not None
 
 
 def _init(self: Any, module: nn.Module) -> None:

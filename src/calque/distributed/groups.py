@@ -49,6 +49,18 @@ class ProcessGroupCalque(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "calque"
 
+    def getGroupName(self) -> str:
+        """There is none: what finds a group by its name would take tensors by way of the CPU.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "functional collectives (torch.distributed._functional_collectives) of the backend "
+            "'calque': use those of torch.distributed itself (all_reduce, all_gather, ...). Of a "
+            "tensor that is spread over the processes a sum() or mean() is over all of them"
+        )
+
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), torch.device("jax")]
@@ -164,6 +176,16 @@ class ProcessGroupCalque(dist.ProcessGroup):
         parts = given.reshape(self.size(), -1, *given.shape[1:])
         _write(output, self._everyone(parts)[:, self.rank()].reshape(tuple(output.shape)))
         return _Done([output])
+
+    def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
+        if inputs[0].device.type != "jax":
+            return self._host.alltoall(outputs, inputs, opts or dist.AllToAllOptions())
+        if len({tuple(one.shape) for one in (*outputs, *inputs)}) > 1:
+            raise NotImplementedError("all_to_all of tensors of the device of several shapes")
+        received = self._everyone(torch.stack(inputs))[:, self.rank()]
+        for output, value in zip(outputs, received, strict=True):
+            _write(output, value)
+        return _Done(outputs)
 
     # What newer releases of PyTorch call them.
     all_gather_single = _allgather_base  # type: ignore[assignment]

@@ -98,8 +98,8 @@ def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
-    """The spec of a tensor, or that which one on "meta" will have; None if it has none."""
-    found = promised(tensor) if tensor.is_meta else placement(tensor)
+    """The spec of a tensor, or that which one elsewhere will have; None if it has none."""
+    found = promised(tensor) or placement(tensor)
     return None if found is None else found.spec
 
 

@@ -13,6 +13,7 @@ from calque.device.memory.cell import x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import spread
+from calque.device.runtime.promised import take
 from calque.jitting.api import jit
 from calque.sharding.mesh import mesh_or_latest
 from calque.sharding.placement import shard
@@ -119,5 +120,6 @@ def _made(place: Place) -> torch.Tensor:
     if not isinstance(tensor, Parameter):
         return made
     parameter = Parameter(made, tensor.requires_grad)
+    take(tensor)
     vars(parameter).update(vars(tensor))
     return parameter

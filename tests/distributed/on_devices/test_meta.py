@@ -43,6 +43,16 @@ def test_memory_comes_with_the_placement_that_was_promised() -> None:
     check(model)
 
 
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_tensors_that_are_assigned_get_what_was_promised(device: str) -> None:
+    values = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 8)).to(device)
+    model = spread()
+    model.load_state_dict(values.state_dict(), assign=True)
+    model.to("jax")
+    assert model[0].weight.cpu().equal(values[0].weight.cpu())
+    check(model)
+
+
 def test_materialize_gives_what_was_promised() -> None:
     check(sh.materialize(spread(), {}))
 

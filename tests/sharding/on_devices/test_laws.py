@@ -247,6 +247,23 @@ def test_a_loaded_optimizer_has_its_state_where_the_parameters_are() -> None:
         assert spec_of(state["exp_avg"]) == P("dp")
 
 
+def test_tensors_that_are_assigned_lie_where_those_before_them_lay() -> None:
+    sh.mesh(dp=8)
+    model, before = model_of(), specs(model_of())
+    several = torch.randn(2, 16, device="jax")
+    given = {name: value.cpu() + 1 for name, value in model.state_dict().items()}
+    moved = {name: value.to("jax") for name, value in given.items()} | {"2.bias": several[1]}
+    model.load_state_dict(moved, assign=True)
+    assert specs(model) == before
+    assert model[0].weight.cpu().equal(given["0.weight"])
+    assert model[2].bias.cpu().equal(several[1].cpu())
+    moved["0.weight"].zero_()
+    assert model[0].weight.count_nonzero().item() == 0  # assigned, not copied
+    other = {name: sh.shard(value, P()) for name, value in given.items()}
+    model.load_state_dict(other, assign=True)
+    assert set(specs(model)) == {P()}  # those that have a placement keep it
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_an_optimizer_loads_a_file_to_where_the_parameters_are(device: str | None) -> None:
     sh.mesh(dp=8)

@@ -1,21 +1,38 @@
-"""What an optimizer loads lies where its parameter lies.
+"""What an optimizer loads lies where its parameter lies, and what a module takes in the place of a
+parameter where that lay.
 
 A file has no placements, and what `Optimizer.load_state_dict` takes from one would be whole on one
-device. Tensors of a parameter's shape are placed as they are taken, one at a time.
+device. Tensors of a parameter's shape are placed as they are taken, one at a time. So are those
+that `Module.load_state_dict(..., assign=True)` puts in the place of others; of another device, they
+are promised the placement for when they come to this one.
 """
 
 import functools
+from itertools import chain
 from typing import Any
 
 import torch
+from jax.sharding import Sharding
+from torch.nn import Module
 
 from calque.device.backend.placed_gradients import placed_like
+from calque.device.memory.cell import active, cell_of, current, is_whole
 from calque.device.memory.placing import placement_like
+from calque.device.runtime.agreement import naming
+from calque.device.runtime.placement import placed
+from calque.device.runtime.promised import promise, promised
 from calque.upstream.torch_internals import Optimizer
+
+Tensor = torch.Tensor
 
 
 def install() -> None:
-    """Have optimizers place what they load."""
+    """Have optimizers and modules place what they load."""
+    _optimizers()
+    _modules()
+
+
+def _optimizers() -> None:
     theirs = Optimizer._process_value_according_to_param_policy
 
     @functools.wraps(theirs)
@@ -28,3 +45,52 @@ def install() -> None:
             return placed_like(found, placement)
 
     Optimizer._process_value_according_to_param_policy = staticmethod(process)  # type: ignore[method-assign]
+
+
+def _modules() -> None:
+    load = Module.load_state_dict
+
+    @functools.wraps(load)
+    def load_state_dict(self: Module, *args: Any, **kwargs: Any) -> Any:
+        before = _placements(self) if active.trace is None else {}
+        found = load(self, *args, **kwargs)
+        if before:
+            now = dict(_named(self))
+            for name, (tensor, placement) in before.items():
+                if name in now and now[name] is not tensor:
+                    with naming(name):
+                        _take_over(now[name], tensor, placement)
+        return found
+
+    Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+
+def _named(module: Module) -> Any:
+    return chain(
+        module.named_parameters(remove_duplicate=False),
+        module.named_buffers(remove_duplicate=False),
+    )
+
+
+def _placements(module: Module) -> dict[str, tuple[Tensor, Sharding]]:
+    """The parameters and buffers that have a placement, or are to get one."""
+    found = {}
+    for name, tensor in _named(module):
+        placement = promised(tensor) or placement_like(tensor)
+        if placement is not None:
+            found[name] = tensor, placement
+    return found
+
+
+def _take_over(tensor: Tensor, before: Tensor, placement: Sharding) -> None:
+    """Give a tensor the placement of the one whose place it takes, if it has none itself."""
+    if tensor.shape != before.shape:
+        return
+    if tensor.device.type != "jax":
+        promise(tensor, placement)
+    elif placement_like(tensor) is None:
+        cell = cell_of(tensor)
+        if not cell.viewed or is_whole(cell, tensor):
+            cell.array = placed(current(cell), placement)
+        else:
+            tensor.data = placed_like(tensor.detach(), placement)

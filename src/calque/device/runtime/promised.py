@@ -1,7 +1,7 @@
 """Placements of tensors that have no memory yet.
 
 A model made on "meta" can be spread before it has values: each tensor is promised a placement,
-which it gets with its memory on the device.
+which it gets with its memory on the device. One of the CPU that takes its place is promised it too.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ _NAME = "_calque_promised"
 
 
 def promise(tensor: torch.Tensor, placement: Sharding) -> None:
-    """Have a tensor on "meta" get a placement as soon as it has memory on the device."""
+    """Have a tensor that is elsewhere get a placement as soon as it has memory on the device."""
     setattr(tensor, _NAME, placement)
 
 
 def promised(tensor: torch.Tensor) -> Any:
-    """The placement that a tensor on "meta" was promised, or None."""
-    return vars(tensor).get(_NAME) if tensor.is_meta else None
+    """The placement that a tensor elsewhere was promised, or None."""
+    return vars(tensor).get(_NAME) if tensor.device.type != "jax" else None
 
 
 def take(tensor: torch.Tensor) -> Any:

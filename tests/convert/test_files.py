@@ -1,6 +1,7 @@
 """Programs of JSON and safetensors compute what they were saved from, or are refused."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import random
@@ -319,3 +320,16 @@ def test_what_an_operator_gives_is_what_the_file_says(tmp_path: Path) -> None:
         (tmp_path / PROGRAM).write_text(json.dumps({**told, "operators": operators}))
         with pytest.raises(ConversionError, match=message):
             load(tmp_path)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: Tensor
+    rest: list[Tensor]
+
+
+def test_fields_of_data_classes_are_inputs(tmp_path: Path) -> None:
+    batch = Batch(torch.randn(2), [torch.randn(2)])
+    save(calque.record(lambda batch: batch.x * batch.rest[0], batch), tmp_path)
+    x, y = np.float32([1, 2]), np.float32([3, 4])
+    assert load(tmp_path)(x, y).tolist() == [3, 8]

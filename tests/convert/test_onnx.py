@@ -1,5 +1,6 @@
 """ONNX models compute what they were made from, as ONNX Runtime runs them."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -145,3 +146,16 @@ def test_attention_where_a_query_may_look_at_nothing() -> None:
 def test_what_onnx_has_no_form_of_is_a_conversion_error(program: Any) -> None:
     with pytest.raises(ConversionError):
         to_onnx(calque.record(program, torch.randn(1, 1, 9, 9)))
+
+
+@dataclasses.dataclass
+class Answer:
+    y: Any
+
+
+def test_no_result_is_left_out() -> None:
+    recording = calque.record(lambda x: {"a": Answer([x + 1]), "b": x * 2}, torch.ones(2))
+    assert len(calque.convert.to_onnx(recording).graph.output) == 2
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(calque.convert.ConversionError, match="which it has not computed"):
+        calque.convert.to_onnx(calque.record(lambda x: (layer(x), layer.weight), torch.ones(2)))

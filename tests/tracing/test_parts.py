@@ -149,3 +149,14 @@ def test_hooks_of_the_backward_pass_are_never_lost() -> None:
     with torch.no_grad():
         lowered = calque.lower(calque.record(nn.Sequential(model), x).graph())
         torch.testing.assert_close(lowered(x), model(x))
+
+
+def test_a_graph_knows_the_examples_in_containers() -> None:
+    def program(batch: dict[str, Any], *rest: torch.Tensor) -> Any:
+        return {"sum": batch["x"] + batch["y"][0] * batch["n"] + sum(rest)}
+
+    batch = {"x": torch.randn(3), "y": [torch.randn(3)], "n": 2}
+    graph = calque.trace(program, batch, torch.randn(3))
+    rest = torch.randn(3)
+    torch.testing.assert_close(calque.lower(graph)(batch, rest), program(batch, rest))
+    assert [info.shape for info in calque.convert.Calls(graph).inputs] == [(3,)] * 3

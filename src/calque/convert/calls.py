@@ -18,7 +18,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.names import name_of
-from calque.convert.structure import GUARDS, container_of, makes_container
+from calque.convert.structure import GUARDS, container_of, given_by, makes_container
 from calque.tracing.core.origins import NodeOrigin, origin_of
 from calque.tracing.graph.answers import expect_answer
 from calque.upstream import torch_c
@@ -98,6 +98,7 @@ class Calls:
         self._infos: dict[Node, Any] = {}
         self.inputs: list[TensorInfo] = []
         self.outputs: Any = None
+        self.results: list[Any] = []  # the tensors in it, without containers
         self._calls = list(self._read())
 
     def __iter__(self) -> Iterator[Call]:
@@ -116,6 +117,7 @@ class Calls:
                 self._infos[node] = self._weight(str(node.target))
             elif node.op == "output":
                 self.outputs = self._plain(node.args[0])
+                self.results = [self._infos[part] for part in given_by(node.args[0])]
             elif node.target in GUARDS or self._only_for_guards(node):
                 continue
             elif node.target is operator.getitem and self._is_part(node):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.convert.calls import Calls, TensorInfo, leaves
+from calque.convert.calls import Calls, TensorInfo, WeightInfo, leaves
 from calque.convert.errors import ConversionError
 from calque.convert.onnx_calls import library
 from calque.convert.onnx_opening import opened
@@ -40,9 +40,16 @@ def to_onnx(recording: Recording) -> Any:
     converted = converters.convert(program)
     for failed in converted.placeholders:
         raise ConversionError(f"{failed.call.source}: {failed.call.op}: {failed.reason}")
-    outputs = [leaf for leaf in leaves(converted.outputs) if isinstance(leaf, TensorInfo)]
+    found = list(leaves(calls.results))
+    outputs = [leaf for leaf in found if isinstance(leaf, TensorInfo)]
     if not outputs:
         raise ConversionError("the program gives no tensor that it has computed")
+    for leaf in found:
+        if isinstance(leaf, WeightInfo):
+            raise ConversionError(
+                f"the program gives back {leaf.name}, which it has not computed; leave it out of "
+                "the result, or return a copy (clone)"
+            )
     helper = onnx.helper
     made = helper.make_graph(
         graph.nodes,

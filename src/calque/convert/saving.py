@@ -137,7 +137,8 @@ class _Writer:
         }
 
     def _is_part_of_input(self, node: Node) -> bool:
-        return node.target is operator.getitem and node.args[0] in self._inputs
+        """Returns True for an item or a field of an argument."""
+        return node.target in (operator.getitem, getattr) and node.args[0] in self._inputs
 
     def _name(self, node: Node) -> str:
         target: Any = node.target

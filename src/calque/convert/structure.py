@@ -51,6 +51,17 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
         return named or tuple(rest if target in _MAKERS else (first, *rest))
 
 
+def given_by(argument: Any) -> list[Node]:
+    """The nodes of the tensors in a result, in order, however deep they are in what it makes."""
+    found: list[Node] = []
+    for leaf in pytree.tree_leaves(argument):
+        if isinstance(leaf, Node) and makes_container(leaf):
+            found += given_by((leaf.args, leaf.kwargs))
+        elif isinstance(leaf, Node):
+            found.append(leaf)
+    return found
+
+
 def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node]:
     """The nodes of a graph that need no conversion.
 

@@ -5,10 +5,12 @@ output class of transformers or its cache, is rebuilt when the graph runs: the o
 with its tensors left out, and each run loads a new one around the tensors of that run.
 """
 
+import copy
 import dataclasses
 import enum
 import io
 import pickle
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -139,6 +141,30 @@ def rebuilt(template: Template, *parts: Any) -> Any:
             return parts[pid]
 
     return Unpickler(io.BytesIO(template.data)).load()
+
+
+def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The argument of a program with other leaves, in new containers of the same classes.
+
+    >>> mapped({"a": (1, [2])}, lambda number: number + 1)
+    {'a': (2, [3])}
+    """
+    if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
+        parts = [mapped(part, leaf) for part in given]
+        build: Any = type(given)
+        return build._make(parts) if hasattr(given, "_fields") else build(parts)
+    if isinstance(given, dict):
+        made = copy.copy(given)
+        for key, part in given.items():
+            made[key] = mapped(part, leaf)
+        return made
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        made = copy.copy(given)
+        for field in dataclasses.fields(given):
+            part = mapped(getattr(given, field.name), leaf)
+            object.__setattr__(made, field.name, part)  # the class may be frozen
+        return made
+    return leaf(given)
 
 
 class Outside:

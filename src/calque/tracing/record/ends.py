@@ -1,6 +1,5 @@
 """The two ends of a recording: what the program was given, and what it gave back."""
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from calque.tracing.graph.templates import (
     is_made_by_call,
     is_plain,
     made_by,
+    mapped,
     take_apart,
     with_attributes,
 )
@@ -84,30 +84,6 @@ class Rebuilt(NamedTuple):
 
     template: Template
     parts: tuple[Any, ...]
-
-
-def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The argument of a program with other leaves, in new containers of the same classes.
-
-    >>> mapped({"a": (1, [2])}, lambda number: number + 1)
-    {'a': (2, [3])}
-    """
-    if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
-        parts = [mapped(part, leaf) for part in given]
-        build: Any = type(given)
-        return build._make(parts) if hasattr(given, "_fields") else build(parts)
-    if isinstance(given, dict):
-        made = copy.copy(given)
-        for key, part in given.items():
-            made[key] = mapped(part, leaf)
-        return made
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        made = copy.copy(given)
-        for field in dataclasses.fields(given):
-            part = mapped(getattr(given, field.name), leaf)
-            object.__setattr__(made, field.name, part)  # the class may be frozen
-        return made
-    return leaf(given)
 
 
 def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:

@@ -18,7 +18,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of_code
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.graph import checks
-from calque.tracing.graph.templates import attributes_of
+from calque.tracing.graph.templates import attributes_of, mapped
 from calque.tracing.proxies.proxy import OWN
 from calque.tracing.tracer.constants import is_constant
 from calque.upstream.torch_internals import FakeTensor, tree_leaves
@@ -58,7 +58,13 @@ def make_placeholder(tracer: "SymbolicTracer", name: str, signature: inspect.Sig
         return _default(tracer, node, name, value)
     if not empty and isinstance(value, torch.Tensor) and name in given:
         tracer.assumed.may_be_left_out.add(name)
-    return _like(tracer, node, name, value)
+    made = _like(tracer, node, name, value)
+    node.meta.setdefault("val", mapped(made, _abstract))
+    return made
+
+
+def _abstract(leaf: Any) -> Any:
+    return leaf.node.meta["val"] if isinstance(leaf, torch.fx.Proxy) else leaf
 
 
 def _is_printable(annotation: Any) -> bool:

@@ -186,7 +186,10 @@ class Describer:
         shape = cell.array.shape
         whole = View(shape, cell.stride or contiguous_strides(shape), 0)
         same = view_of(value) == whole and value.dtype == to_torch(cell.array.dtype)
-        return Fresh(output, cell.stride, None if same else view_of(value), value.dtype, leaf)
+        made = Fresh(output, cell.stride, None if same else view_of(value), value.dtype, leaf)
+        if value.is_inference() != torch.is_inference_mode_enabled():
+            made.inference = value.is_inference()
+        return made
 
     def _leaf(self, value: torch.Tensor) -> Leaf | None:
         is_parameter = isinstance(value, torch.nn.Parameter)

@@ -86,19 +86,20 @@ class KnownTensors:
         Raises:
             TraceError: the new data has another shape or dtype.
         """
+        moved = [k for k, t in self.tensors.items() if cell_of(t) is not self.before[k].cell]
+        values = [read(self.tensors[key]) for key in moved]  # all first: two may have been swapped
+        for key, value in zip(moved, values, strict=True):
+            tensor, alias = self.tensors[key], self.before[key].alias
+            if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
+                raise TraceError(
+                    f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
+                    f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
+                )
+            tensor.data = alias
+            write(tensor, value)
         flags = []
         for key, tensor in self.tensors.items():
             before = self.before[key]
-            alias = before.alias
-            if cell_of(tensor) is not before.cell:
-                if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
-                    raise TraceError(
-                        f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
-                        f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
-                    )
-                value = read(tensor)
-                tensor.data = alias
-                write(tensor, value)
             if tensor.requires_grad != before.requires_grad and tensor.is_leaf:
                 flags.append((tensor, tensor.requires_grad))
                 tensor.requires_grad_(before.requires_grad)

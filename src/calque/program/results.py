@@ -183,6 +183,7 @@ class Fresh(Made):
         leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
         creation: how it was made, if it is a view for autograd; else None.
         base: of what, if others are related to that; None if it is alone.
+        inference: whether it is one of inference mode; None if the mode of the call says so.
     """
 
     output: int
@@ -192,8 +193,15 @@ class Fresh(Made):
     leaf: "Leaf | None" = None
     creation: Creation | None = None
     base: Description | None = None
+    inference: bool | None = None
 
     def make(self, outputs: Outputs) -> torch.Tensor:
+        if self.inference is None:
+            return self._make(outputs)
+        with torch.inference_mode(self.inference):
+            return self._make(outputs)
+
+    def _make(self, outputs: Outputs) -> torch.Tensor:
         if self.creation is None:
             tensor = self.bare(outputs)
         else:

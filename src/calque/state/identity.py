@@ -33,6 +33,7 @@ _PLAIN = frozenset(
     (
         ("__mro__", "__name__"),
         ("__code__", "__defaults__", "__kwdefaults__"),
+        ("__name__", "__qualname__", "__doc__", "__module__"),
         ("_backward_hooks", "_post_accumulate_grad_hooks"),
         ("default_factory",),
         ("maxlen",),

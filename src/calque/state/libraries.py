@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from calque.state.matters import matters_in_library, registries_in
 from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
 from calque.state.settings import is_setting, setting_of
-from calque.state.values import ATOMIC, MISSING
+from calque.state.values import ATOMIC, MISSING, instance_dict
 from calque.state.whose import (
     Owner,
     home_of_class,
+    owner_of_class,
     owner_of_module,
     owner_of_name,
 )
@@ -73,6 +75,7 @@ class Libraries:
                 continue
             if owner is Owner.PACKAGE:
                 self._hold_registries(value, Path(name, foreign=True))
+                self._hold_object(value, Path(name, foreign=True))
             if matters_in_library(value):
                 foreign = home_of_class(type(value)) != "os"
                 self._snapshot.stack.append((value, Path(name, foreign=foreign)))
@@ -118,6 +121,19 @@ class Libraries:
                 row = self._snapshot.hold(DictRow(found, path))
                 own = (v for v in row.before.values() if _is_users_code(v))
                 self._snapshot.stack += [(one, Path(path.key)) for one in own]
+
+    def _hold_object(self, value: Any, path: Path) -> None:
+        """An object by which a package keeps what it is set to; what it changes itself is its own.
+
+        Nothing is followed from it: only its attributes are compared, as far as code names them.
+        """
+        if isinstance(value, threading.local):
+            self._snapshot.stack.append((value, path))
+        elif not isinstance(value, type) and owner_of_class(type(value)) is Owner.PACKAGE:
+            held = instance_dict(value)
+            if held is not None and not isinstance(value, types.ModuleType):
+                self._snapshot.known[id(held)] = held
+                self._snapshot.namespaces.hold(held, path, ("d", id(value)))
 
     def _is_for_users_to_change(self, module: types.ModuleType, name: str) -> bool:
         """Returns True if the program names what a module of Python holds, as `sys.path`."""

@@ -4,18 +4,24 @@ import gc
 import sys
 import types
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from calque.state.lookups import hands_over
 from calque.state.matters import is_program
 from calque.state.names import names_of
 from calque.state.paths import Path
+from calque.state.rows import AttributeRow, set_attribute
 from calque.state.whose import Owner, owner_of_code, owner_of_module
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _IDENTITY = frozenset(("id", "hash"))
+_TOLD: dict[str, Callable[[Any], Any]] = {
+    name: attrgetter(name) for name in ("__name__", "__qualname__", "__doc__", "__module__")
+}
+"""What functions tell of themselves, and programs seldom ask."""
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 
 
@@ -39,6 +45,7 @@ class RunningCode:
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
         self._elsewhere = False
+        self._tells = False
         self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
 
     # Code ---------------------------------------------------------------------------------------
@@ -112,6 +119,10 @@ class RunningCode:
                 self._variables_of(names.globals, function.__globals__, owner)
         self._snapshot.use(names.words)
         if owner is Owner.USER:
+            if not (self._tells or names.words.isdisjoint(_TOLD)):
+                self._tells = True
+                for function in self._met():
+                    self._hold_told(function)
             self.compares_objects |= names.compares
             self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
             namespaces.look_up(names, held)
@@ -139,6 +150,8 @@ class RunningCode:
         """Keep a function that was met; returns True if its code has run already."""
         code = function.__code__
         self.keep(function)
+        if self._tells:
+            self._hold_told(function)
         if self._elsewhere and owner is Owner.USER:
             self._unseen.append((code, function.__globals__))
         if code not in self.owners:
@@ -176,6 +189,11 @@ class RunningCode:
         for function in self._met():
             if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
                 self._snapshot.hold_dict(function.__annotations__, Path(function.__name__))
+
+    def _hold_told(self, function: types.FunctionType) -> None:
+        if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
+            row = AttributeRow(function, Path(function.__name__), _TOLD, set_attribute)
+            self._snapshot.hold(row, ("w", id(function)))
 
     def _met(self) -> list[types.FunctionType]:
         return [function for functions in self._functions.values() for function in functions]

@@ -84,7 +84,7 @@ def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row
     for target in targets:
         held = getattr(target, "__dict__", None)
         places = [(("d", id(target)), True), (("u", id(target)), True), (id(held), True)]
-        places += [((mark, id(target)), False) for mark in ("k", "h", "s", "t", "f", "n")]
+        places += [((mark, id(target)), False) for mark in ("k", "h", "s", "t", "f", "n", "w")]
         for place, attributes in places:
             row = found.get(place)
             if row is not None:

@@ -55,7 +55,7 @@ def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
     else:
         bare = one
     told = bare.attributes is not None or bare.subclass is not None if type(bare) is Fresh else True
-    if type(bare) is not Fresh or told or bare.leaf is not None:
+    if type(bare) is not Fresh or told or not (bare.leaf is None is bare.inference):
         return None
     return bare if bare.stride is None and 0 not in _form(program, bare)[0] else None
 

@@ -50,6 +50,9 @@ def meet_class(snapshot: "Snapshot", value: type, path: Path) -> None:
 
 def _hold_users_class(snapshot: "Snapshot", kind: type) -> None:
     _keep_functions(snapshot, kind)
+    if vars(kind).get("_is_protocol") is True:  # `isinstance` looks for its members
+        members = {*vars(kind), *vars(kind).get("__annotations__", ())}
+        snapshot.use(frozenset(n for n in members if not n.startswith("_")))
     path = Path(kind.__name__)
     snapshot.namespaces.hold_class(kind, path)
     snapshot.hold(AttributeRow(kind, path, _ORDER, None), ("o", id(kind)))

@@ -3,6 +3,7 @@
 import functools
 import gc
 import logging
+import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
     elif home_of_class(kind).partition(".")[0] in _QUIET:
         if isinstance(value, logging.Logger):
             snapshot.meet_logger(value, path)
+        elif isinstance(value, threading.Event):
+            snapshot.hold(StateRow(value, path, threading.Event.is_set, _set_event))
     elif moves(value):
         hold_opaque(snapshot, value, path)
     else:
@@ -160,6 +163,10 @@ def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None
         own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
         snapshot.stack += [(handler, path.attribute("handlers")) for handler in own]
         logger = logger.parent if logger.propagate else None
+
+
+def _set_event(event: threading.Event, value: bool) -> None:
+    (event.set if value else event.clear)()  # which wakes who waits for it
 
 
 def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:

@@ -108,7 +108,11 @@ class ClassRow(NamedRow):
 
     def items(self) -> dict[Any, Any]:
         names = self.names
-        return {n: v for n, v in self.owner.items() if n in names or _is_special(n, v)}
+        return {
+            n: v
+            for n, v in self.owner.items()
+            if (n in names or _is_special(n, v)) and (v or n != "__annotations__")  # made by asking
+        }
 
     def put(self, key: Any, value: Any) -> None:
         if value is not MISSING:

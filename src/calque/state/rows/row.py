@@ -50,7 +50,8 @@ class Row:
             if key not in items:
                 self.put(key, MISSING)
         for key, value in items.items():
-            self.put(key, value)
+            if now.get(key, MISSING) is not value:
+                self.put(key, value)
 
     def get(self, key: Any) -> Any:
         """Returns what a key holds; `MISSING` if nothing."""

@@ -6,6 +6,7 @@ import decimal
 import math
 import os
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterator
@@ -387,3 +388,29 @@ def detection_of_anomalies_around_a_call(case: Case) -> Seen:
                 yield str(error), x.grad
             else:
                 yield x.grad
+
+
+@program(states=2)
+def event_that_others_set(case: Case) -> Seen:
+    stopped = threading.Event()
+    f = case.fn(lambda x: x * 0 if stopped.is_set() else x)
+    for i in range(5):
+        if i == 2:
+            stopped.set()
+        yield f(case.x)
+
+
+@program(each_call=True)
+def event_set_by_the_function(case: Case) -> Seen:
+    started = threading.Event()
+
+    def f(x):
+        was = started.is_set()
+        started.set()
+        return x * (2 if was else 3)
+
+    f = case.fn(f)
+    for i in range(5):
+        if i == 3:
+            started.clear()
+        yield f(case.x), started.is_set()

@@ -1,5 +1,6 @@
 """L1: values that classes and their special methods give."""
 
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,3 +136,21 @@ def bases_of_a_class(case: Case) -> Seen:
     for base in (One, Two, Two, One):
         Own.__bases__ = (base,)
         yield f(case.x)
+
+
+@program(states=2)
+def protocol_that_is_checked_at_run_time(case: Case) -> Seen:
+    @typing.runtime_checkable
+    class Scales(typing.Protocol):
+        def scale(self): ...
+
+    class Layer:
+        pass
+
+    layer = Layer()
+    f = case.fn(lambda x: x * layer.scale() if isinstance(layer, Scales) else x)
+    yield f(case.x)
+    yield f(case.x)
+    Layer.scale = lambda self: 2.0
+    yield f(case.x)
+    yield f(case.x)

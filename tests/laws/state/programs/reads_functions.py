@@ -330,3 +330,16 @@ def context_manager_function(case: Case) -> Seen:
     f = case.fn(f)
     for s.inside in (2.0, 3.0, 3.0, 2.0):
         yield f(case.x), s
+
+
+@program(states=2)
+def name_and_text_of_a_function(case: Case) -> Seen:
+    def inner():
+        """Short."""
+
+    f = case.fn(lambda x: x * len(inner.__name__) + len(inner.__doc__ or ""))
+    yield f(case.x)
+    yield f(case.x)
+    inner.__name__, inner.__doc__ = "another", None
+    yield f(case.x)
+    yield f(case.x)

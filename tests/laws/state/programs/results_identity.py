@@ -216,3 +216,26 @@ def dtype_and_device_and_layout(case: Case) -> Seen:
 @program
 def scalars_and_empty_tensors(case: Case) -> Seen:
     yield from calls(case, lambda x: (x.sum(), x[:0], x.long(), x > 1, x.to(torch.complex64)))
+
+
+@program(states=2)
+def results_of_inference_mode(case: Case) -> Seen:
+    m, kept = case.linear(), types.SimpleNamespace()
+
+    def f(x):
+        with torch.inference_mode():
+            y = m(x)
+            kept.y = y * 2
+            row = y[:1]
+        return y, x * 2, row, y
+
+    f = case.fn(f)
+
+    def seen(made):
+        return [(t, t.is_inference(), t.requires_grad) for t in (*made, kept.y)]
+
+    for _ in range(3):
+        made = f(case.x)
+        yield seen(made), made[0] is made[3]
+    with torch.inference_mode():
+        yield seen(f(case.x))

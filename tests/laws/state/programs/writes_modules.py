@@ -324,3 +324,18 @@ def list_of_shapes_made_anew_at_each_call(case: Case) -> Seen:
     f = case.fn(m)
     for i in range(4):
         yield f(case.x + i), m.shapes
+
+
+@program
+def data_of_two_parameters_swapped(case: Case) -> Seen:
+    one, two = nn.Parameter(case.x), nn.Parameter(case.x * 5)
+
+    def f(x):
+        kept = one.data
+        one.data = two.data
+        two.data = kept
+        return (one * x).sum().detach()
+
+    f = case.fn(f)
+    for i in range(4):
+        yield f(case.x + i), one, two

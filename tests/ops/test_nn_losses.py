@@ -64,6 +64,24 @@ def test_ctc_loss(packed: bool) -> None:
     assert_same(loss, torch.randn(7, 2, 5))
 
 
+def test_ctc_loss_takes_lengths_on_the_cpu_under_jit() -> None:
+    scores = torch.randn(7, 2, 5)
+    targets = torch.tensor([[1, 2, 2], [3, 1, 0]])
+
+    def step(scores, targets, lengths):
+        x = scores.detach().requires_grad_()
+        loss = F.ctc_loss(x.log_softmax(2), targets, torch.tensor([7, 6]), lengths)
+        loss.backward()
+        return loss.detach(), x.grad
+
+    jitted = calque.jit(step)
+    for lengths in (torch.tensor([3, 2]), torch.tensor([1, 2]), torch.tensor([2, 2])):
+        found = jitted(scores.to("jax"), targets.to("jax"), lengths)
+        for one, other in zip(found, step(scores, targets, lengths)):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+    assert len(jitted.history) == 1
+
+
 def _qkv(heads: int = 2, key_heads: int = 2, queries: int = 5, keys: int = 5):
     return (
         torch.randn(2, heads, queries, 4),

@@ -25,6 +25,7 @@ from calque.device.kernels import (
     copies,
     indices,
     installed_release,
+    sequence_lengths,
     sparse,
     storage,
     validations,
@@ -66,6 +67,7 @@ def register() -> None:
         everything.fallback(binding.untraced(sparse.refuse), key)
     composites.install(aten)
     validations.install(aten)
+    sequence_lengths.install(aten)
     autocast.install(aten, everything)
     for part in (
         attention_backend,

@@ -109,11 +109,17 @@ class Computation:
 
         Raises:
             ValueError: the chunk or the number of clients cannot be, or the mesh has no such axis.
+            TypeError: the mesh is none.
         """
         if chunk is not None and not (_is_whole(chunk) and chunk >= 1):
             raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
         if clients is not None and not (_is_whole(clients) and clients >= 0):
             raise ValueError(f"there is a whole number of clients, not {clients}")
+        if mesh is not None and not isinstance(mesh, Mesh):
+            raise TypeError(
+                "a mesh is a jax.sharding.Mesh (calque.sharding.mesh(clients=-1) makes one of all "
+                f"devices), not {type(mesh).__name__}"
+            )
         spread = mesh or self._options.mesh
         if axis is not None and (spread is None or axis not in spread.axis_names):
             raise ValueError(f"there is no mesh with an axis {axis!r}")

@@ -220,6 +220,8 @@ def test_options_that_cannot_be_are_refused() -> None:
         round_of.configured(clients=-1)
     with pytest.raises(ValueError, match="no mesh with an axis 'clients'"):
         round_of.configured(axis="clients")
+    with pytest.raises(TypeError, match=r"a mesh is a jax.sharding.Mesh .*, not int"):
+        round_of.configured(mesh=3)  # type: ignore[arg-type]
 
 
 def test_numpy_scalars_are_the_numbers_of_clients() -> None:

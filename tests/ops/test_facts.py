@@ -38,6 +38,7 @@ OTHERS = {
     "federated/tracing/calls.py": "Python's operators",
     "program/channels_last.py": "JAX's primitives",
     "program/traced_numbers.py": "Python's operators",
+    "tracing/lower/asked.py": "methods that give a view or a copy, as strides decide",
     "tracing/lower/unseen_writes.py": "methods that take a tensor apart from autograd",
     "program/unread.py": "Python's operators",
     "tracing/abstract/questions.py": "what a program may ask of a tensor",

@@ -21,7 +21,7 @@ from calque.tracing.lower.singly import lower_singly
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree
 
-GUARDS = CHECKS | {expect_answer, expect_one}
+GUARDS: frozenset[Any] = CHECKS | {expect_answer, expect_one}
 _MARKS = frozenset((*BEGINNINGS, *ENDS))
 _MAKERS = (rebuilt, made_by, with_attributes)
 

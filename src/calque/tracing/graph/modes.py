@@ -17,8 +17,8 @@ from calque.tracing.core.active import current_trace
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import enter_autocast, exit_autocast
 
-BEGINNINGS = (torch_c.is_grad_enabled, enter_autocast)
-ENDS = (torch_c.set_grad_enabled, exit_autocast)
+BEGINNINGS: tuple[Any, ...] = (torch_c.is_grad_enabled, enter_autocast)
+ENDS: tuple[Any, ...] = (torch_c.set_grad_enabled, exit_autocast)
 
 
 def is_grad_enabled() -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from torch.nn import Module
 
 from calque.device.backend.interop import to_jax
@@ -17,13 +17,14 @@ from calque.device.memory.cell import Cell, read, x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import TO_TORCH
 from calque.errors import TraceError
+from calque.interop.array_functions import in_64_bits, picking, refusing
 from calque.program import signature
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
-from calque.program.jaxprs import prune, split
+from calque.program.jaxprs import split
 from calque.program.lifted import lift
 from calque.program.lifting import Lifting
-from calque.program.manual_axes import axes_of, run_varying, varying
+from calque.program.manual_axes import axes_of, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
 from calque.state import Running, Snapshot, StateGuard, weakened
@@ -223,9 +224,9 @@ class _Trace:
         if self._gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:
-            self.run = _picking(jaxpr, places, functional._gradient == "torch")
+            self.run = picking(jaxpr, places, functional._gradient == "torch")
         if self._used_up:
-            self.run = _refusing(self.run, self._used_up)
+            self.run = refusing(self.run, self._used_up)
 
     def _body(self, leaves: list[Any], spec: Any) -> list[Array]:
         lifting = self._lifting
@@ -290,7 +291,7 @@ class _Trace:
         forward_places = [places[i] for i in kept]
         needed = [self._carriers[slot] for slot in incoming_at.values()]
         n_outputs, gradient_of = self._n_outputs, self._gradient_of
-        early, backward = _in_64_bits(forward), _in_64_bits(late.closed)
+        early, backward = in_64_bits(forward), in_64_bits(late.closed)
 
         @jax.custom_vjp
         def run(*arrays: Array) -> list[Array]:
@@ -316,57 +317,6 @@ class _Trace:
         leaves = [next(items) if c is None else c[0] for c in self._constants]
         result, buffers = signature.unflatten(leaves, self._spec)
         return (result, buffers) if self._has_buffers else result
-
-
-def _picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[..., Any]:
-    """A program as a function of all arrays; `constant` if its derivative is zero."""
-    pruned, kept = prune(jaxpr)
-    function = _in_64_bits(pruned)
-
-    def run(*arrays: Array) -> list[Array]:
-        own = [arrays[places[i]] for i in kept]
-        return function(*(jax.lax.stop_gradient(own) if constant else own))
-
-    return run
-
-
-def _refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """A function some of whose results cannot be differentiated; says why, by index."""
-
-    def refusal(said: str) -> Callable[[Array], Array]:
-        @jax.custom_vjp
-        def same(array: Array) -> Array:
-            return array
-
-        def refuse(_: None, incoming: Any) -> Any:
-            raise TraceError(
-                "a result is differentiated whose graph the function has used up itself, by "
-                f"backward() or grad().\nPyTorch says: {said.splitlines()[0].rstrip('.')}.\n"
-                "Return result.detach() if its derivative is to be zero, or keep the graph: "
-                "create_graph=True."
-            )
-
-        same.defvjp(lambda array: (array, None), refuse)
-        return same
-
-    marks = {index: refusal(said) for index, said in used_up.items()}
-
-    def marked(*arrays: Array) -> list[Array]:
-        return [marks[i](a) if i in marks else a for i, a in enumerate(run(*arrays))]
-
-    return marked
-
-
-def _in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
-    """Returns a function that runs a program in 64 bits, also when it is transformed."""
-    function = jaxpr_as_fun(jaxpr)
-
-    def run(*arrays: Array) -> list[Array]:
-        axes = axes_of(arrays)
-        with x64():
-            return run_varying(jaxpr, axes, arrays) if axes else function(*arrays)
-
-    return run
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:

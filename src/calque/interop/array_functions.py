@@ -1,0 +1,64 @@
+"""Programs of a functional module as functions of arrays, which JAX may transform."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from calque.device.memory.cell import x64
+from calque.errors import TraceError
+from calque.program.jaxprs import prune
+from calque.program.manual_axes import axes_of, run_varying
+
+
+def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[..., Any]:
+    """A program as a function of all arrays; `constant` if its derivative is zero."""
+    pruned, kept = prune(jaxpr)
+    function = in_64_bits(pruned)
+
+    def run(*arrays: Array) -> list[Array]:
+        own = [arrays[places[i]] for i in kept]
+        return function(*(jax.lax.stop_gradient(own) if constant else own))
+
+    return run
+
+
+def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
+    """A function some of whose results cannot be differentiated; says why, by index."""
+
+    def refusal(said: str) -> Callable[[Array], Array]:
+        @jax.custom_vjp
+        def same(array: Array) -> Array:
+            return array
+
+        def refuse(_: None, incoming: Any) -> Any:
+            raise TraceError(
+                "a result is differentiated whose graph the function has used up itself, by "
+                f"backward() or grad().\nPyTorch says: {said.splitlines()[0].rstrip('.')}.\n"
+                "Return result.detach() if its derivative is to be zero, or keep the graph: "
+                "create_graph=True."
+            )
+
+        same.defvjp(lambda array: (array, None), refuse)
+        return same
+
+    marks = {index: refusal(said) for index, said in used_up.items()}
+
+    def marked(*arrays: Array) -> list[Array]:
+        return [marks[i](a) if i in marks else a for i, a in enumerate(run(*arrays))]
+
+    return marked
+
+
+def in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
+    """Returns a function that runs a program in 64 bits, also when it is transformed."""
+    function = jaxpr_as_fun(jaxpr)
+
+    def run(*arrays: Array) -> list[Array]:
+        axes = axes_of(arrays)
+        with x64():
+            return run_varying(jaxpr, axes, arrays) if axes else function(*arrays)
+
+    return run

@@ -138,6 +138,38 @@ def test_schedulers_change_inputs_and_do_not_retrace(name, optimizer):
     assert len(step.history) == 1
 
 
+@pytest.mark.parametrize("holder", ["model", "optimizer"])
+def test_a_scheduler_kept_in_what_the_step_uses_is_compared_by_the_names_that_code_reads(holder):
+    model = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=9)
+    owner = model if holder == "model" else optimizer
+    owner.plan = scheduler
+    x = torch.ones(1, 2, device="jax")
+
+    @calque.jit
+    def step():
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    for _ in range(3):
+        step()
+        scheduler.step(1.0)
+    assert step.history == ["first call"]
+
+    # A method of the scheduler's reads what the function does not name.
+    cooling = calque.jit(lambda: model(x) * 0 + owner.plan.in_cooldown, verify=False)
+    epoch = calque.jit(lambda: model(x) * 0 + owner.plan.last_epoch, verify=False)
+    for count in (1, 0):
+        scheduler.cooldown_counter = count
+        scheduler.last_epoch += 1
+        assert cooling()[0, 0].item() == count
+        assert epoch()[0, 0].item() == scheduler.last_epoch
+
+
 def scheduler_after(optimizer, scheduler):
     optimizer.step()
     scheduler.step()  # here

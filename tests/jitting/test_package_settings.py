@@ -14,6 +14,7 @@ import threading
 class Config:
     def __init__(self):
         self.gain = 2.0
+        self.served = 0
 
 config, local = Config(), threading.local()
 
@@ -41,3 +42,18 @@ def test_settings_in_a_packages_own_objects_are_compared(package):
     package.local.gain = 10.0
     assert [f(x)[0].item() for _ in range(2)] == [30, 30]
     assert len(f.history) <= 4
+
+
+def test_what_a_package_counts_is_not_compared_where_the_program_computes_names(package):
+    class Own:
+        bias = 1.0
+
+    def bias():  # begins to run when what the package keeps is known
+        return getattr(Own(), "bi" + "as")
+
+    f = calque.jit(lambda x: package.scaled(x) + bias())
+    x = torch.ones(2, device="jax")
+    for _ in range(3):
+        assert f(x)[0].item() == 3
+        package.config.served += 1
+    assert f.history == ["first call"]

@@ -133,7 +133,7 @@ class Libraries:
             held = instance_dict(value)
             if held is not None and not isinstance(value, types.ModuleType):
                 self._snapshot.known[id(held)] = held
-                self._snapshot.namespaces.hold(held, path, ("d", id(value)))
+                self._snapshot.namespaces.hold(held, path, ("e", id(value)))
 
     def _is_for_users_to_change(self, module: types.ModuleType, name: str) -> bool:
         """Returns True if the program names what a module of Python holds, as `sys.path`."""

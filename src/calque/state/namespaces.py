@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.lookups import Everything
 from calque.state.names import Names
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
-from calque.state.rows import ClassRow, DictRow, NamedRow, StateRow
+from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, owner_of_module, owner_of_name
@@ -40,12 +41,14 @@ class Namespaces:
         words: the names of attributes that matter.
         own_words: those that the user's own code contains.
         whole: whether all attributes of the user's objects matter.
+        schedulers_run: whether all attributes of PyTorch's schedulers do.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
         self.words: set[str] = set(_CALLED)
         self.own_words: set[str] = set()
         self.whole: bool = False
+        self.schedulers_run: bool = False
         self._anywhere = False
         self._everything = Everything(self.words)
         self._snapshot = snapshot
@@ -189,18 +192,33 @@ class Namespaces:
         if self.whole:
             return
         self.whole = True
-        rows = self._snapshot.rows
-        for key, row in list(rows.items()):
+        self.schedulers_run = True
+        for key, row in list(self._snapshot.rows.items()):
             mark = key[0] if isinstance(key, tuple) else None
             if mark in ("d", "u") and isinstance(row, NamedRow):
-                before = row.before
-                self._rows = [r for r in self._rows if r is not row]
-                new = DictRow(row.owner, row.path, attribute=True)
-                new.before = {**new.before, **before}
-                rows[key] = new
-                self._snapshot.push_items(new)
+                self._widen(key, row)
             elif mark == "c" and isinstance(row, ClassRow):
                 self._extend(key)
+
+    def look_into_schedulers(self) -> None:
+        """A method of PyTorch's schedulers runs, whose names nobody reads: let all matter."""
+        if self.schedulers_run:
+            return
+        self.schedulers_run = True
+        known, rows = self._snapshot.known, self._snapshot.rows
+        for key, row in list(rows.items()):
+            mark = key[0] if isinstance(key, tuple) else None
+            if mark == "d" and isinstance(known.get(key[1]), LRScheduler):
+                self._widen(key, row)
+
+    def _widen(self, key: Any, row: Row) -> None:
+        """Let all attributes of an object matter, of which single ones did."""
+        if isinstance(row, NamedRow):
+            self._rows = [r for r in self._rows if r is not row]
+            new = DictRow(row.owner, row.path, attribute=True)
+            new.before = {**new.before, **row.before}
+            self._snapshot.rows[key] = new
+            self._snapshot.push_items(new)
 
     def _extend(self, key: Any) -> None:
         """Let all names of a namespace of the user matter."""

@@ -208,8 +208,11 @@ class Running:
         return self._calls_watched
 
     def _meet_engine(self, code: CodeType) -> None:
-        if code.co_name == "step" and code.co_filename == _SCHEDULERS:
-            self.scheduler_stepped = self.scheduler_stepped or user_origin()
+        of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
+        if of_scheduler or code.co_qualname.startswith("SWALR."):
+            self._snapshot.look_into_schedulers()
+            if code.co_name == "step":
+                self.scheduler_stepped = self.scheduler_stepped or user_origin()
 
     def _watch_calls(self) -> None:
         # What is met before or after the function runs must not leave a profile function behind.

@@ -183,6 +183,11 @@ class Snapshot:
         self._drain()
         return entered
 
+    def look_into_schedulers(self) -> None:
+        """See `Namespaces.look_into_schedulers`."""
+        self.namespaces.look_into_schedulers()
+        self._drain()
+
     def follow_all(self) -> None:
         """See `RunningCode.follow_all`."""
         self.code.follow_all()

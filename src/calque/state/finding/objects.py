@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch.jit import ScriptModule
 from torch.nn import Module
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from calque.errors import TraceError
 from calque.state.finding.classes import hold_kind, hold_own_dict
@@ -70,7 +71,7 @@ def hold_attributes(
     if held is not None:
         if owner_of_class(kind) is Owner.USER or not is_container:
             hold_own_dict(snapshot, value, path)
-        if owner_of_class(kind) is Owner.USER and not snapshot.namespaces.whole:
+        if _is_read_by_name(snapshot, value):
             snapshot.known[id(held)] = held
             snapshot.namespaces.hold(held, path, ("d", id(value)))
         else:
@@ -78,6 +79,13 @@ def hold_attributes(
     if slots:
         row = AttributeRow(value, path, slots, set_attribute)
         snapshot.push_items(snapshot.hold(row, ("s", id(value))))
+
+
+def _is_read_by_name(snapshot: "Snapshot", value: Any) -> bool:
+    """Returns True if only those attributes of an object matter that code names."""
+    if isinstance(value, LRScheduler):  # whoever holds it: it steps beside the program
+        return not snapshot.namespaces.schedulers_run
+    return owner_of_class(type(value)) is Owner.USER and not snapshot.namespaces.whole
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """Dropout and recurrent layers, lowered: the numbers of the program, and no writes."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,28 @@ def test_what_pytorchs_own_operators_write_to_is_no_write(name: str, grad: bool)
         model.last.zero_()
         torch.testing.assert_close(graph(other), expected)
         torch.testing.assert_close(model.last, kept)
+
+
+@pytest.mark.parametrize("level", ["trace", "aten"])
+def test_fill_diagonal_is_a_write_to_a_view(level: str) -> None:
+    def program(x: Tensor, wrap: bool) -> Tensor:
+        y = x * 2
+        y.fill_diagonal_(3, wrap=wrap)
+        return y * x
+
+    def lowered(function: Callable[..., Any], *args: Any) -> Any:
+        if level == "aten":
+            return calque.record(function, *args).graph("aten")
+        return calque.lower(calque.trace(function, *args))
+
+    for shape, wrap in (((3, 5), False), ((9, 2), True), ((9, 2), False), ((3, 3, 3), True)):
+        x, twin = (torch.arange(1.0, 1 + math.prod(shape)).view(shape) for _ in "12")
+        graph = lowered(program, x.requires_grad_(), wrap)
+        results = graph(x, wrap), program(twin.requires_grad_(), wrap)
+        assert torch.equal(*results)
+        assert torch.equal(
+            *map(lambda y, z: torch.autograd.grad(y.sum(), z)[0], results, (x, twin))
+        )
+    x = torch.ones(3, 3)
+    assert lowered(lambda x: x.fill_diagonal_(0), x.clone())(x) is x
+    assert x.sum() == 6

@@ -197,6 +197,8 @@ class _Replay(torch.fx.Interpreter):
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
         self._gradient = torch_c.is_grad_enabled()
+        frozen = (leaf for leaf, old in zip(leaves, self._state.values) if not old.requires_grad)
+        self._ungraded.frozen = set(map(id, frozen))
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
@@ -335,7 +337,7 @@ class _Replay(torch.fx.Interpreter):
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()
-        if target is torch.nn.Parameter:
+        if target in (copy.copy, torch.nn.Parameter) and isinstance(args[0], torch.Tensor):
             return args[0].detach()
         name = _IN_PLACE.get(_name_of(target), "")
         if name and args and isinstance(args[0], torch.Tensor):

@@ -225,3 +225,20 @@ def test_fill_diagonal_is_a_write_to_a_view(level: str) -> None:
     x = torch.ones(3, 3)
     assert lowered(lambda x: x.fill_diagonal_(0), x.clone())(x) is x
     assert x.sum() == 6
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_padded_encoder_without_gradients_says_why_it_has_no_operators() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).eval()
+    x, mask = torch.randn(2, 4, 8), torch.tensor([[False] * 4, [False, False, True, True]])
+
+    def program(x: Tensor, mask: Tensor) -> Tensor:
+        with torch.no_grad():
+            return encoder(x, src_key_padding_mask=mask)
+
+    for graph in (calque.trace(program, x, mask), calque.record(program, x, mask).graph()):
+        assert torch.equal(graph(x + 1, ~mask.flip(1)), program(x + 1, ~mask.flip(1)))
+        with pytest.raises(calque.TraceError, match="enable_nested_tensor=False") as caught:
+            calque.lower(graph)
+        assert "test_lower_composites.py:" in caught.value.__notes__[0]

@@ -99,3 +99,30 @@ def test_a_shallow_copy_shares_memory_and_no_gradient() -> None:
         calque.lower(calque.trace(lambda x: program(x) * x, x))
     result = calque.lower(calque.trace(lambda x: copy.copy(x) * x, x))(x).sum()
     assert torch.autograd.grad(result, x)[0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("normalized", [nn.utils.spectral_norm, nn.utils.weight_norm])
+def test_what_a_layer_assigns_is_assigned_by_its_operators(normalized: Any, within: bool) -> None:
+    def made() -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        layer = normalized(nn.Linear(4, 4))
+        return (nn.Sequential(layer, nn.Tanh()) if within else layer), layer
+
+    (model, layer), (twin, own) = made(), made()
+    x = torch.randn(3, 4)
+    before = layer.weight
+    traced = calque.trace(model, x)
+    graph = calque.lower(traced)
+    assert layer.weight is before
+    for each in (graph, traced):
+        found, expected = each(x), twin(x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(layer.weight, own.weight)
+        assert layer.weight is not before
+        gradients = [
+            torch.autograd.grad(result.sum(), list(module.parameters()))
+            for result, module in ((found, model), (expected, twin))
+        ]
+        torch.testing.assert_close(*gradients)

@@ -1,6 +1,7 @@
 """Dropout and recurrent layers, lowered: the numbers of the program, and no writes."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,45 @@ def test_what_pytorchs_own_operators_write_to_is_no_write(name: str, grad: bool)
         model.last.zero_()
         torch.testing.assert_close(graph(other), expected)
         torch.testing.assert_close(model.last, kept)
+
+
+@pytest.mark.parametrize("level", ["trace", "aten"])
+def test_fill_diagonal_is_a_write_to_a_view(level: str) -> None:
+    def program(x: Tensor, wrap: bool) -> Tensor:
+        y = x * 2
+        y.fill_diagonal_(3, wrap=wrap)
+        return y * x
+
+    def lowered(function: Callable[..., Any], *args: Any) -> Any:
+        if level == "aten":
+            return calque.record(function, *args).graph("aten")
+        return calque.lower(calque.trace(function, *args))
+
+    for shape, wrap in (((3, 5), False), ((9, 2), True), ((9, 2), False), ((3, 3, 3), True)):
+        x, twin = (torch.arange(1.0, 1 + math.prod(shape)).view(shape) for _ in "12")
+        graph = lowered(program, x.requires_grad_(), wrap)
+        results = graph(x, wrap), program(twin.requires_grad_(), wrap)
+        assert torch.equal(*results)
+        assert torch.equal(
+            *map(lambda y, z: torch.autograd.grad(y.sum(), z)[0], results, (x, twin))
+        )
+    x = torch.ones(3, 3)
+    assert lowered(lambda x: x.fill_diagonal_(0), x.clone())(x) is x
+    assert x.sum() == 6
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_padded_encoder_without_gradients_says_why_it_has_no_operators() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).eval()
+    x, mask = torch.randn(2, 4, 8), torch.tensor([[False] * 4, [False, False, True, True]])
+
+    def program(x: Tensor, mask: Tensor) -> Tensor:
+        with torch.no_grad():
+            return encoder(x, src_key_padding_mask=mask)
+
+    for graph in (calque.trace(program, x, mask), calque.record(program, x, mask).graph()):
+        assert torch.equal(graph(x + 1, ~mask.flip(1)), program(x + 1, ~mask.flip(1)))
+        with pytest.raises(calque.TraceError, match="enable_nested_tensor=False") as caught:
+            calque.lower(graph)
+        assert "test_lower_composites.py:" in caught.value.__notes__[0]

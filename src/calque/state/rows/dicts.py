@@ -111,7 +111,7 @@ class ClassRow(NamedRow):
         return {
             n: v
             for n, v in self.owner.items()
-            if (n in names or _is_special(n, v)) and (v or n != "__annotations__")  # made by asking
+            if (n in names or _is_special(n, v)) and (n != "__annotations__" or v)  # made by asking
         }
 
     def put(self, key: Any, value: Any) -> None:

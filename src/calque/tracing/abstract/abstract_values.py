@@ -167,6 +167,10 @@ class AbstractValues:
                 return run(*args, **kwargs)
         except _UNKNOWABLE:
             return UNKNOWN
+        except RuntimeError as error:
+            if "NestedTensorImpl doesn't support" in str(error):  # whose shapes are in its values
+                return UNKNOWN
+            raise
 
     def _from_elements(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A new tensor of which other tensors are the elements: PyTorch reads those."""

@@ -42,8 +42,8 @@ class Assembly:
         names: of the members.
         inputs: the example call.
         source: from each node of `found` to the node of `old` that it is part of.
-        run: of `old`, with its `result`, the `assigned` of its nodes, and its `reads`; the tensors
-            in them are the results of `found`, in order.
+        run: of `old`, with its `result`, the `assigned` of its nodes, what its `layers` assign,
+            and its `reads`; the tensors in them are the results of `found`, in order.
         functional: whether nothing writes to a view, so that a copy would do for it.
     """
 
@@ -254,12 +254,16 @@ class Assembly:
             owner: Any = node.args[0]
             module = resolve(self._old, str(owner.target))
             held = module if isinstance(module, Owner) else Owner(module)
-            kept = self._member(self._fresh("_owner"), held)
-            made = self._structured(value, tensor)
-            assigned = self._graph.call_function(checks.assign, (kept, node.args[1], made))
-            self._place(assigned, node)
+            self._assign(held, node.args[1], self._structured(value, tensor), node)
+        for each in run.layers.assigned:
+            made = self._structured(each.value, tensor)
+            self._assign(Owner(each.module), each.name, made, each.caller)
         output = self._graph.output(structure)
         self._place(output, self._end)
+
+    def _assign(self, owner: Owner, name: Any, value: Any, source: Node | None) -> None:
+        kept = self._member(self._fresh("_owner"), owner)
+        self._place(self._graph.call_function(checks.assign, (kept, name, value)), source)
 
     def _structured(self, value: Any, tensor: Callable[[], Node]) -> Any:
         if isinstance(value, torch.Tensor):

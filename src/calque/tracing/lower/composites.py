@@ -5,6 +5,7 @@
   fills one in the order of its memory.
 - Recurrent layers are one operator of the CPU's own, or write to what they have just made. Their
   decompositions of `torch._decomp` do neither.
+- `fill_diagonal_` has no form that does not write, and is written here as a write to a view.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import VariableFunctions
@@ -33,13 +35,14 @@ def held(functional: bool) -> Iterator[None]:
         functional: whether operators that write are replaced.
     """
     table = {**RECURRENT, **({**RANDOM, **NORMALIZATION} if functional else {})}
+    methods = METHODS if functional else {}
     _fills_in_order_of_memory()  # which is found out before anything is abstract
     before = getattr(_local, "table", None)
     with Patches() as patches:
         for name in table:
             owner = torch if name in NORMALIZATION else VariableFunctions
             patches.hold(owner, name, functools.partial(_chosen, name))
-        _local.table = table
+        _local.table = {**table, **methods}
         try:
             yield
         finally:
@@ -62,6 +65,42 @@ def written_here(target: Any) -> Any:
     owner: Any = torch.nn.functional if name in NORMALIZATION else torch_c.VariableFunctions
     known = name in table and target in (getattr(owner, name, None), getattr(torch, name, None))
     return table[name] if known else target
+
+
+def method_here(method: Any) -> Any:
+    """Returns the replacement of a method of tensors, or the method itself."""
+    table = getattr(_local, "table", None) or {}
+    name = getattr(method, "__name__", "")
+    return table[name] if name in METHODS and name in table else method
+
+
+# Methods
+
+
+def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    height, *others = input.shape
+    if not others:
+        raise RuntimeError("dimensions must larger than 1")
+    if len(others) > 1 and set(others) != {height}:
+        raise RuntimeError("all dimensions of input must be of equal length")
+    step = others[0] + 1
+    if wrap and len(others) == 1 and height > step:
+        if not input.is_contiguous():  # the operator writes elsewhere then
+            raise SymbolicTraceError(
+                "fill_diagonal_ with wrap=True of a tensor that is not contiguous has no operators."
+                "\nCall it of x.contiguous(), or use the graph as it is, without lowering."
+            )
+        for first in range(0, height, step):
+            input[first : first + step].diagonal().fill_(fill_value)
+        return input
+    diagonal = input
+    for _ in others:
+        diagonal = diagonal.diagonal(0, 0, -1)
+    diagonal.fill_(fill_value)
+    return input
+
+
+METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_}
 
 
 # Random numbers

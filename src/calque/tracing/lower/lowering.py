@@ -28,7 +28,10 @@ from calque.tracing.lower import composites
 from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
-from calque.tracing.lower.overlaps import Overlaps, overlapping
+from calque.tracing.lower.explained import depends_on_values, explained
+from calque.tracing.lower.layer_attributes import LayerAttributes
+from calque.tracing.lower.nested import refuse_nested
+from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
 from calque.tracing.lower.unseen_writes import refuse_unseen_writes
@@ -36,8 +39,6 @@ from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
     functionalize_mutation_counter,
     is_functional_tensor,
     pytree,
@@ -163,6 +164,7 @@ class _Replay(torch.fx.Interpreter):
         result: what the graph returned, with its containers.
         given_back: for each tensor that it returned or assigned, which leaf that is, or None.
         assigned: the nodes that assign attributes, and what each assigns.
+        layers: what layers assign to attributes of theirs.
         reads: the guards of values.
     """
 
@@ -176,6 +178,7 @@ class _Replay(torch.fx.Interpreter):
         self.given_back: list[int | None] = []
         self.assigned: dict[Node, Any] = {}
         self.reads: list[Read] = []
+        self.layers = LayerAttributes(self.module)  # pyright: ignore[reportArgumentType]
         self._state = state
         self._held: dict[str, torch.Tensor] = {}
         self._given: dict[str, Any] = {}
@@ -197,14 +200,23 @@ class _Replay(torch.fx.Interpreter):
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self._leaves = leaves
         self._gradient = torch_c.is_grad_enabled()
+        frozen = (leaf for leaf, old in zip(leaves, self._state.values) if not old.requires_grad)
+        self._ungraded.frozen = set(map(id, frozen))
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
-        with reparametrize_module(module, members), left_on_error(self), self._ungraded:
+        with (
+            reparametrize_module(module, members),
+            left_on_error(self),
+            self.layers,
+            self._ungraded,
+        ):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
             self.result = self.run(enable_io_processing=False)
-        given = [t for each in (self.result, *self.assigned.values()) for t in tensors_in(each)]
+        kept = [each.value for each in self.layers.assigned]
+        values = (self.result, *self.assigned.values(), *kept)
+        given = [t for each in values for t in tensors_in(each)]
         places = {id(leaf): place for place, leaf in enumerate(leaves)}
         self.given_back = [places.get(id(tensor)) for tensor in given]
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
@@ -220,7 +232,7 @@ class _Replay(torch.fx.Interpreter):
         """Run a node; what `make_fx` records meanwhile comes from it."""
         self._running = n
         if reads_elements(n):
-            return self._later(n) or _raise(_depends_on_values(_name_of(n.target)))
+            return self._later(n) or _raise(depends_on_values(_name_of(n.target)))
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         if writes and self._overlaps is not None:
@@ -291,7 +303,10 @@ class _Replay(torch.fx.Interpreter):
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A layer of the graph."""
-        modules = self.fetch_attr(target).modules()
+        module = self.fetch_attr(target)
+        modules = list(module.modules())
+        refuse_nested(module, modules, args, kwargs)
+        self.layers.callers |= dict.fromkeys(modules, self._running)
         if self._gradient and any(m._backward_hooks or m._backward_pre_hooks for m in modules):
             raise SymbolicTraceError(
                 f"{target} has hooks of the backward pass, which its operators do not have.\n"
@@ -335,7 +350,7 @@ class _Replay(torch.fx.Interpreter):
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()
-        if target is torch.nn.Parameter:
+        if target in (copy.copy, torch.nn.Parameter) and isinstance(args[0], torch.Tensor):
             return args[0].detach()
         name = _IN_PLACE.get(_name_of(target), "")
         if name and args and isinstance(args[0], torch.Tensor):
@@ -360,26 +375,11 @@ class _Replay(torch.fx.Interpreter):
 
     def located(self, error: Exception) -> Exception:
         """The error, with the line of the program that it comes from."""
-        if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-            error = _depends_on_values(str(error.func))
-        if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
-            error = overlapping("a call")  # of a layer, which no node of the graph shows
-        if isinstance(error, UnsupportedOperatorException):
-            error = SymbolicTraceError(
-                f"{error.func} has no abstract values, so that its operators cannot be found.\n"
-                "Use the graph as it is, without lowering."
-            )
+        error = explained(error)
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")
         return error
-
-
-def _depends_on_values(what: str) -> SymbolicTraceError:
-    return SymbolicTraceError(
-        f"what {what} gives depends on values of tensors, which are not known while operators are "
-        "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
-    )
 
 
 def _raise(error: Exception) -> Any:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.purity import name_mutates
+from calque.tracing.lower.composites import method_here
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import pytree
 
@@ -20,18 +21,22 @@ class Ungraded(TorchFunctionMode):
 
     Attributes:
         in_layer: whether a layer runs, and not a call of the graph's own.
+        frozen: the `id` of each member of the graph that requires no gradient.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.in_layer = False
+        self.frozen: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        func = method_here(func)
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__.__name__ == "data":
             return args[0].detach()
         if torch_c.is_grad_enabled():
+            self._refuse_renormalization(name, args, kwargs)
             return func(*args, **kwargs)
         given = args
         if name_mutates(name) and args:
@@ -42,6 +47,17 @@ class Ungraded(TorchFunctionMode):
         result = func(*args, **kwargs)
         is_old = any(result is each for each in (*given, *kwargs.values()))
         return _detached(result) if self.in_layer and not is_old else result
+
+    def _refuse_renormalization(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        """`max_norm` is a write to the weights that autograd does not see."""
+        if kwargs.get("max_norm") is None or not name.startswith("embedding"):
+            return
+        if id(args[1]) not in self.frozen:
+            raise SymbolicTraceError(
+                f"{name} with max_norm writes to its weights where autograd does not see it, and "
+                "operators have no gradient that leaves a write out.\nLower within "
+                "torch.no_grad() for a graph that is not differentiated, or use the graph as it is."
+            )
 
 
 def forward_of(

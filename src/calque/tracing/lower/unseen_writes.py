@@ -4,6 +4,7 @@
 its gradient. Operators know no such thing: there a write gives a new value, with its own gradient.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def refuse_unseen_writes(graph: Graph) -> None:
         owner = node.args[0] if node.args else None
         if isinstance(owner, Node) and (written is owner or is_view(node)):
             roots[node] = roots.get(owner, owner)
-            if owner in apart or name_of(node) in _APART:
+            if owner in apart or node.target is copy.copy or name_of(node) in _APART:
                 apart.add(node)
         is_seen = enabled and written not in apart and node.target is not setattr
         if isinstance(written, Node) and not is_seen:
@@ -68,7 +69,7 @@ def is_view(node: Node) -> bool:
         return may_return_view(str(node.target))
     if node.op != "call_function":
         return False
-    return node.target is getattr or may_return_view(name_of(node).strip("_"))
+    return node.target in (getattr, copy.copy) or may_return_view(name_of(node).strip("_"))
 
 
 def name_of(node: Node) -> str:

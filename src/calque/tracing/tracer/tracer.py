@@ -118,10 +118,10 @@ class Tracer(TracerBase):
         return leaf and not isinstance(m, torch.nn.Sequential)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Returns True if this call of `m` is one node: whether it is a leaf, and can be called
-        later.
+        """Returns True if this call of `m` is one node: whether it is a leaf, can be called later,
+        and is not the root, whose call (with its hooks) is the program.
         """
-        return self.is_leaf_module(m, path)
+        return bool(path) and self.is_leaf_module(m, path)
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
         """The qualified name of `mod` in the root.

@@ -1,0 +1,34 @@
+"""Errors that PyTorch raises while operators are found, in words of ours."""
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.lower.nested import nested
+from calque.tracing.lower.overlaps import overlapping
+from calque.upstream.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+
+def explained(error: Exception) -> Exception:
+    """The error for what went wrong; the given one, where it says so itself."""
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return depends_on_values(str(error.func))
+    if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
+        return overlapping("a call")  # of a layer, which no node of the graph shows
+    if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
+        return nested()
+    if isinstance(error, UnsupportedOperatorException):
+        return SymbolicTraceError(
+            f"{error.func} has no abstract values, so that its operators cannot be found.\n"
+            "Use the graph as it is, without lowering."
+        )
+    return error
+
+
+def depends_on_values(what: str) -> SymbolicTraceError:
+    """The error for a call whose result has to be known."""
+    return SymbolicTraceError(
+        f"what {what} gives depends on values of tensors, which are not known while operators are "
+        "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
+    )

@@ -1,0 +1,62 @@
+"""Tensors that a layer keeps as attributes of its own, such as the `weight` of `weight_norm`.
+
+A layer is one node of a graph. While its operators are found, what it assigns is abstract; so the
+attributes are put back, and the operators end with assignments of what they have computed.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A tensor that a layer has assigned to an attribute.
+
+    Attributes:
+        module: whose attribute it is.
+        caller: the node that called the layer last.
+    """
+
+    module: torch.nn.Module
+    name: str
+    value: torch.Tensor
+    caller: Node | None
+
+
+class LayerAttributes:
+    """Inside this context, what the modules of `root` assign is noted, and undone at the end.
+
+    Attributes:
+        callers: the node that has called a module last, for `Assigned.caller`.
+        assigned: what was assigned, at the end of the context.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._root = root
+        self._before: dict[torch.nn.Module, dict[str, Any]] = {}
+        self.callers: dict[torch.nn.Module, Node | None] = {}
+        self.assigned: list[Assigned] = []
+
+    def __enter__(self) -> None:
+        self._before = {module: dict(vars(module)) for module in self._root.modules()}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.assigned = []
+        for module, before in self._before.items():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor) and before.get(name) is not value:
+                    caller = self.callers.get(module)
+                    self.assigned.append(Assigned(module, name, value, caller))
+                    if name in before:
+                        vars(module)[name] = before[name]
+                    else:
+                        del vars(module)[name]

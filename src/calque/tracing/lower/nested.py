@@ -1,0 +1,55 @@
+"""Padded batches that PyTorch's encoder makes nested tensors of, where gradients are off.
+
+Its result is zero at the padding then. While operators are found it takes the other way, whose
+result is not.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.upstream import torch_c
+
+_MASK = "src_key_padding_mask"
+
+
+def refuse_nested(
+    module: nn.Module,
+    modules: Iterable[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Raise where a call would compute with nested tensors.
+
+    Args:
+        module: what is called: an encoder, or what has one and takes its mask.
+        modules: those in it.
+        args: of the call.
+        kwargs: of the call.
+    """
+    encoders = [each for each in modules if isinstance(each, nn.TransformerEncoder)]
+    if not any(map(_makes_nested, encoders)):
+        return
+    given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    if given.get(_MASK) is not None:
+        raise nested()
+
+
+def _makes_nested(encoder: nn.TransformerEncoder) -> bool:
+    has_gradient = torch_c.is_grad_enabled() and any(p.requires_grad for p in encoder.parameters())
+    can = getattr(encoder, "use_nested_tensor", True) and torch.backends.mha.get_fastpath_enabled()
+    return bool(can) and not encoder.training and not has_gradient
+
+
+def nested() -> SymbolicTraceError:
+    """The error for a nested tensor."""
+    return SymbolicTraceError(
+        "a nested tensor has the shapes of its values, which are not known while operators are "
+        "found. Where gradients are off, nn.TransformerEncoder makes one of a padding mask.\n"
+        "Make it with enable_nested_tensor=False, or call "
+        "torch.backends.mha.set_fastpath_enabled(False); the results at the padding differ."
+    )

@@ -17,6 +17,16 @@ TRANSFORMS = {
     "vmap": lambda x: torch.func.vmap(lambda r: r.sum() * r)(x),
     "grad": lambda x: torch.func.grad(lambda y: (y**3).sum())(x),
     "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
+    "jvp of a result along a view": lambda x: torch.func.jvp(
+        lambda y: y.norm(dim=0), (x + 1,), (x.view(2, 3),)
+    )[1],
+    "jvp along a transposed tangent": lambda x: torch.func.jvp(
+        torch.sin, (x + 1,), (x.t().contiguous().t(),)
+    )[1],
+    "jvp of a slice": lambda x: torch.func.jvp(torch.sin, (x[:, 1:],), (x[:, :2] * 2,))[1],
+    "vmap of jvp": lambda x: torch.func.vmap(
+        lambda r: torch.func.jvp(torch.sin, (x + 1,), (r.expand(2, 3),))[1]
+    )(x),
     "vjp": lambda x: torch.func.vjp(torch.sin, x)[1](x)[0],
     "jacrev": lambda x: torch.func.jacrev(torch.sin)(x[0]),
     "jacfwd": lambda x: torch.func.jacfwd(torch.sin)(x[0]),
@@ -32,6 +42,13 @@ def test_function_transforms_agree_with_the_cpu(name: str) -> None:
     result = TRANSFORMS[name](device)
     assert result.device.type == "jax"
     torch.testing.assert_close(result.cpu(), TRANSFORMS[name](cpu))
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # on each device
+def test_linearize_agrees_with_the_cpu():
+    cpu, device = pair()
+    expected = torch.func.linearize(torch.sin, cpu)[1](cpu)
+    torch.testing.assert_close(torch.func.linearize(torch.sin, device)[1](device).cpu(), expected)
 
 
 def test_functional_calls_take_their_own_parameters() -> None:

@@ -114,6 +114,17 @@ def test_raises_what_the_cpu_raises(case: Case) -> None:
     assert changed == changed_there or not changed
 
 
+def test_dtypes_are_called_as_pytorch_calls_them():
+    x = torch.ones(3, device="jax")
+    index = torch.tensor([0, 2], device="jax")
+    with pytest.raises(RuntimeError, match="got Float for the destination and Long for the source"):
+        x[index] = index
+    with pytest.raises(RuntimeError, match="Float can't be cast to the desired output type Long"):
+        torch.add(x, 1, out=torch.empty(3, dtype=torch.int64, device="jax"))
+    with pytest.raises(RuntimeError, match="Float can't be cast to the desired output type Bool"):
+        torch.add(x, 1, out=torch.empty(3, dtype=torch.bool, device="jax"))
+
+
 def test_a_mistake_of_a_rule_is_not_told_as_the_users():
     def broken(self):
         raise TypeError("unexpected")

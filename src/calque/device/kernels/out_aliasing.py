@@ -12,7 +12,9 @@ import torch
 
 from calque.device.memory import geometry
 from calque.device.memory.cell import check_writable
+from calque.device.runtime.dtypes import to_numpy
 from calque.ops.table.facts import Known, fact_of
+from calque.ops.table.promotion import spoken
 from calque.ops.table.registry import Rule
 
 Tensor = torch.Tensor
@@ -96,8 +98,8 @@ class Written:
             raise NotImplementedError(f"\"{self.base}\" not implemented for 'Bool'")
         if not torch.can_cast(result, target):
             raise self._cast_error(
-                f"{self.base}: result type {result} can't be cast to the desired output type "
-                f"{target}"
+                f"{self.base}: result type {spoken(to_numpy(result))} can't be cast to the desired "
+                f"output type {spoken(to_numpy(target))}"
             )
 
 

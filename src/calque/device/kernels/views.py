@@ -123,6 +123,22 @@ def _sharing(op: OpOverload) -> Any:
     return kernel
 
 
+def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns True if the storages hold as many elements; forward mode asks it of each tangent."""
+    sizes = [t.untyped_storage().nbytes() // t.itemsize for t in (self, other)]
+    return sizes[0] == sizes[1]
+
+
+def new_zeros_with_same_feature_meta(
+    self: torch.Tensor, other: torch.Tensor, **kwargs: Any
+) -> torch.Tensor:
+    """Zeros that lie in memory as `other` does: PyTorch's own, which reads its storage's size."""
+    share(other)
+    return aten._new_zeros_with_same_feature_meta.default.redispatch(
+        _COMPOSITE, self, other, **kwargs
+    )
+
+
 def _in_place(op: OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
@@ -209,5 +225,7 @@ def kernels() -> dict[str, Any]:
         # PyTorch's own, which look at the storage: for its size, or to mark the alias they make.
         "_conj": _sharing(aten._conj.default),
         "_neg_view": _sharing(aten._neg_view.default),
+        "_has_same_storage_numel": has_same_storage_numel,
+        "_new_zeros_with_same_feature_meta": new_zeros_with_same_feature_meta,
         "as_strided_scatter": _sharing(aten.as_strided_scatter.default),
     }

@@ -11,6 +11,7 @@ from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.facts import facts
 from calque.ops.table.given import within_all
 from calque.ops.table.helpers import cast
+from calque.ops.table.promotion import spoken
 from calque.ops.table.registry import op
 
 
@@ -22,7 +23,7 @@ def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False
     if self.dtype != values.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
-            f"{self.dtype} for the destination and {values.dtype} for the source."
+            f"{spoken(self.dtype)} for the destination and {spoken(values.dtype)} for the source."
         )
     if len(masks) == 1 and all(i is None or is_mask(i) for i in indices):
         return _put_masked(self, masks[0], indices[masks[0]] != 0, values, accumulate)

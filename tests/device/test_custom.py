@@ -93,6 +93,21 @@ def test_the_gradient_is_that_of_the_rule():
     assert torch.allclose(x.grad.cpu(), 1 / (1 + x.detach().cpu().abs()) ** 2)
 
 
+def test_the_gradient_of_complex_numbers_is_pytorchs():
+    LIBRARY.define("turned(Tensor x) -> Tensor")
+    calque.op("calquetest::turned")(lambda x: x * x * (1 + 2j))
+    numbers = torch.tensor([1 + 2j, 0.5 - 1j])
+    found = []
+    for x, turn in (
+        (numbers.clone().requires_grad_(), lambda x: x * x * (1 + 2j)),
+        (numbers.to("jax").requires_grad_(), torch.ops.calquetest.turned),
+    ):
+        (first,) = torch.autograd.grad((turn(x) * (2 - 1j)).sum().real, x, create_graph=True)
+        (second,) = torch.autograd.grad((first * (1 - 3j)).sum().imag, x)
+        found.append([first.detach().cpu().resolve_conj(), second.cpu().resolve_conj()])
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_the_gradient_can_be_differentiated():
     x = leaf(0.5, 2.0)
     (first,) = torch.autograd.grad(soft_sign(x, 1.0).sum(), x, create_graph=True)

@@ -71,7 +71,7 @@ class _Compiled:
         self._wanted = [i for i, d in enumerate(differentiable or ()) if d]
         self._run = jax.jit(self._flat)
         self._forward = jax.jit(self._with_pullback)
-        self._pull = jax.jit(lambda pullback, incoming: pullback(incoming))
+        self._pull = jax.jit(_pulled)
 
     def _flat(self, *arrays: Array) -> list[Array]:
         items = iter(arrays)
@@ -114,6 +114,12 @@ class _Compiled:
     def unflatten(self, results: list[Any]) -> Any:
         """The results in the function's own structure."""
         return jax.tree_util.tree_unflatten(self._out, results)
+
+
+def _pulled(pullback: Any, incoming: list[Array]) -> list[Array]:
+    """PyTorch's gradients. Those of complex numbers are the conjugates of JAX's."""
+    conj = jax.numpy.conj
+    return [conj(gradient) for gradient in pullback([conj(one) for one in incoming])]
 
 
 class _Apply(torch.autograd.Function):

@@ -302,10 +302,11 @@ class _Trace:
             return outputs[:n_outputs], outputs[n_outputs:]
 
         def run_backward(residuals: list[Array], incoming: Any) -> tuple[Any, ...]:
-            gradients = backward(*residuals, *[incoming[i] for i in needed])
+            # PyTorch's gradient of a complex number is the conjugate of JAX's.
+            gradients = backward(*residuals, *[jnp.conj(incoming[i]) for i in needed])
             result: list[Any] = [None] * count
             for position, value in zip(gradient_of, gradients, strict=True):
-                result[position] = value
+                result[position] = jnp.conj(value)
             return tuple(result)
 
         run.defvjp(run_forward, run_backward)

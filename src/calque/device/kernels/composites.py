@@ -62,12 +62,18 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """An incoming gradient as JAX takes it: zeros if there is none, float0 for integers."""
+    """An incoming gradient as JAX takes it: zeros for none, float0 for integers, or conjugated."""
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)
     if gradient is None:
         return jnp.zeros(result.shape, result.dtype)
-    return gradient.astype(result.dtype)
+    value = gradient.astype(result.dtype)
+    return jnp.conj(value) if jnp.iscomplexobj(value) else value
+
+
+def conjugated(gradients: Sequence[Array]) -> list[Array]:
+    """The gradients that JAX has computed, as PyTorch has those of complex numbers."""
+    return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -107,7 +113,7 @@ def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
         residuals = iter(pullback.residuals)
         arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
         pull = jax.tree.unflatten(pullback.tree, arrays)
-        return list(pull(tuple(map(cotangent, pullback.results, gradients))))
+        return conjugated(pull(tuple(map(cotangent, pullback.results, gradients))))
 
     return jax.jit(pulled)
 
@@ -164,7 +170,7 @@ class Composite:
         def run(*args: Any) -> tuple[Array, ...]:
             *own, gradients = args
             results, pull = pullback_of(function, wanted, own)
-            return pull(tuple(map(cotangent, results, gradients)))
+            return tuple(conjugated(pull(tuple(map(cotangent, results, gradients)))))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = (*self.rule.parameters, "gradients")

@@ -16,7 +16,7 @@ import jax
 import torch
 
 from calque.device.kernels import binding, composites
-from calque.device.kernels.composites import cotangent, pullback_of
+from calque.device.kernels.composites import conjugated, cotangent, pullback_of
 from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy, to_torch
 from calque.ops.table import registry
@@ -333,7 +333,7 @@ def _bind_gradient(name: str) -> None:
         results, pull = pullback_of(function, tuple(of), own)
         flat, tree = jax.tree.flatten(results)
         cotangents = [cotangent(r, g) for r, g in zip(flat, incoming, strict=True)]
-        return list(pull(jax.tree.unflatten(tree, cotangents)))
+        return conjugated(pull(jax.tree.unflatten(tree, cotangents)))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(n, kind) for n in _parameters_of_gradient(name)]

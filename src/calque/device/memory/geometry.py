@@ -356,27 +356,36 @@ def retype(flat: Array, dtype: np.dtype) -> Array:
 
 @kept
 def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array], Array]:
+    part = _part(target)  # complex numbers and their parts are one to JAX's derivatives, too
+
     def retyped(flat: Array) -> Array:
-        return _from_bytes(_to_bytes(flat, source), target)
+        if source != _part(source):
+            flat = jnp.stack([flat.real, flat.imag], axis=-1).reshape(-1)
+        if flat.dtype != part:
+            flat = _from_bytes(_to_bytes(flat), part)
+        if part == target:
+            return flat
+        pairs = flat.reshape(-1, 2)
+        return lax.complex(pairs[:, 0], pairs[:, 1])
 
     return jax.jit(retyped)
 
 
-def _to_bytes(flat: Array, dtype: np.dtype) -> Array:
-    if dtype == np.bool_:
+def _part(dtype: np.dtype) -> np.dtype:
+    """The dtype of the real and the imaginary part; of other numbers, their own."""
+    is_complex = np.issubdtype(dtype, np.complexfloating)
+    return np.dtype(f"float{dtype.itemsize * 4}") if is_complex else dtype
+
+
+def _to_bytes(flat: Array) -> Array:
+    if flat.dtype == np.bool_:
         return flat.astype(jnp.uint8)
-    if np.issubdtype(dtype, np.complexfloating):
-        flat = jnp.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     return lax.bitcast_convert_type(flat, jnp.uint8).reshape(-1)
 
 
 def _from_bytes(raw: Array, dtype: np.dtype) -> Array:
     if dtype == np.bool_:
         return raw != 0
-    if np.issubdtype(dtype, np.complexfloating):
-        part = np.dtype(f"float{dtype.itemsize * 4}")
-        pairs = _from_bytes(raw, part).reshape(-1, 2)
-        return lax.complex(pairs[:, 0], pairs[:, 1])
     if dtype.itemsize == 1:
         return lax.bitcast_convert_type(raw, dtype)
     return lax.bitcast_convert_type(raw.reshape(-1, dtype.itemsize), dtype)

@@ -37,6 +37,7 @@ WHY = {
     "torch.distributed": "the device's backend for processes, and meshes of it",
     "torch.jit": "scripted modules on the device are saved",
     "torch.nn.modules.module.Module._apply": "`module.to('jax')` keeps ties and optimizers",
+    "torch.nn.modules.module.Module.load_state_dict": "assigned tensors keep placements",
     "torch.nn.parallel": "`nn.DataParallel` on the device calls the module as it is",
     "torch.optim": "state that an optimizer loads lies where its parameter does",
     "torch.storage": "storages of the device: their bytes, sizes, copies and pickles",

@@ -28,28 +28,39 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
     """A function some of whose results cannot be differentiated; says why, by index."""
 
-    def refusal(said: str) -> Callable[[Array], Array]:
+    def refusal(said: str) -> Callable[..., Array]:
         @jax.custom_vjp
-        def same(array: Array) -> Array:
+        def same(array: Array, inputs: tuple[Array, ...]) -> Array:
             return array
 
         def refuse(_: None, incoming: Any) -> Any:
-            raise TraceError(
-                "a result is differentiated whose graph the function has used up itself, by "
-                f"backward() or grad().\nPyTorch says: {said.splitlines()[0].rstrip('.')}.\n"
-                "Return result.detach() if its derivative is to be zero, or keep the graph: "
-                "create_graph=True."
-            )
+            raise TraceError(_words(said))
 
-        same.defvjp(lambda array: (array, None), refuse)
+        same.defvjp(lambda array, inputs: (array, None), refuse)
         return same
 
     marks = {index: refusal(said) for index, said in used_up.items()}
 
     def marked(*arrays: Array) -> list[Array]:
-        return [marks[i](a) if i in marks else a for i, a in enumerate(run(*arrays))]
+        results = enumerate(run(*arrays))  # which need not depend on the arrays for a derivative
+        return [marks[i](a, arrays) if i in marks else a for i, a in results]
 
     return marked
+
+
+def _words(said: str) -> str:
+    """What to say of a result whose backward PyTorch has refused."""
+    said = said.strip().partition("\n")[0].rstrip(".")
+    if "second time" not in said:
+        return (
+            "a result is differentiated whose backward PyTorch refuses.\n"
+            f"PyTorch says: {said}.\nReturn result.detach() if its derivative is to be zero."
+        )
+    return (
+        "a result is differentiated whose graph the function has used up itself, by backward() or "
+        f"grad().\nPyTorch says: {said}.\nReturn result.detach() if its derivative is to be zero, "
+        "or keep the graph: create_graph=True."
+    )
 
 
 def in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """`calque.functional`: a PyTorch module as a pure JAX function and a dict of its parameters."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,8 +29,10 @@ from calque.program.manual_axes import axes_of, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
 from calque.state import Running, Snapshot, StateGuard, weakened
+from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
+_State = dict[str, torch.Tensor]
 
 
 def functional(
@@ -142,24 +145,34 @@ class Functional:
             snapshot.forget()
         return self._traced(leaves, spec, arguments_are_leaves=False)
 
-    def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
-        """Run the module on stand-in tensors: the result, and the buffers if they were given."""
+    def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None, _State]:
+        """Run the module on stand-in tensors.
+
+        Returns:
+            The result, the buffers if they were given, and what has stood in for its members.
+        """
         params, buffers, args, kwargs = tree
         if self._module is None:
-            return self._fn(*args, **kwargs), None
+            return self._fn(*args, **kwargs), None, {}
         given = {n: wrap(jnp.asarray(b)) for n, b in self.buffers.items()}
         before = {name: read(tensor) for name, tensor in given.items()}
         state = {**given, **(buffers or {}), **params}
         result = torch.func.functional_call(self._module, state, args, kwargs)
         if buffers is not None:
-            return result, {name: state[name] for name in buffers}
+            return result, {name: state[name] for name in buffers}, state
         for name, tensor in given.items():
             if read(tensor) is not before[name]:
                 raise TraceError(
                     f"the buffer {name!r} is written in a functional module: pass buffers="
                     "apply.buffers and use the new ones that come back, or call module.eval()"
                 )
-        return result, None
+        return result, None, state
+
+    def standing_in(self, state: _State) -> AbstractContextManager[None]:
+        """A context in which the module has these members."""
+        if self._module is None:
+            return nullcontext()
+        return reparametrize_module(self._module, state, tie_weights=True)
 
 
 class _Pure(Lifting):
@@ -250,7 +263,7 @@ class _Trace:
             params, buffers, *arguments = tree
             tree = (params, buffers, *jax.tree.map(_computed, arguments))
         with self._running.watching():
-            result, buffers = self._functional.call(tree)
+            result, buffers, state = self._functional.call(tree)
         outputs, self._spec = signature.flatten((result, buffers))
         self._has_buffers = buffers is not None
         self._constants = [None if isinstance(o, torch.Tensor) else (o,) for o in outputs]
@@ -259,7 +272,8 @@ class _Trace:
         self._n_outputs = len(arrays)
         self._gradient_of: list[int] = []
         self._used_up: dict[int, str] = {}
-        return arrays + self._trace_gradients(tensors, stand_ins)
+        with self._functional.standing_in(state):  # checkpoints run parts of the module again
+            return arrays + self._trace_gradients(tensors, stand_ins)
 
     def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
         carriers = [i for i, t in enumerate(tensors) if has_graph(t)]

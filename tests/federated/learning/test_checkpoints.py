@@ -38,3 +38,16 @@ def test_what_is_no_state_is_not_saved(tmp_path: Path) -> None:
     checkpoints = learning.Checkpoints(tmp_path)
     with checkpoints, pytest.raises(TypeError, match="a state has to be given, not int"):
         checkpoints.save(3)  # type: ignore[arg-type]
+
+
+def test_a_state_of_another_run_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    process = learning.fed_avg(torch.nn.Linear(2, 2))
+    old, new = process.initialize(0), process.initialize(1)
+    with learning.Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(old)
+        checkpoints.save(old)
+        with pytest.raises(ValueError, match="holds round 0 of another run"):
+            checkpoints.save(new)
+        found = checkpoints.latest(process.initialize())
+    for one, other in zip(jax.tree.leaves(found.parameters), jax.tree.leaves(old.parameters)):
+        assert (one == other).all()

@@ -56,14 +56,25 @@ class Checkpoints:
     def save(self, state: State) -> None:
         """Write a state, and wait until it is on disk.
 
+        A state that is there already is not written again.
+
         Raises:
             TypeError: it is no state.
+            ValueError: the directory holds another state of this round, or one of a later round.
         """
         _require_state(state)
         number = int(state.round)
-        if number % self._every == 0 and number not in self._manager.all_steps():
-            arrays = [np.asarray(leaf) for leaf in packed(state)]
+        if number % self._every:
+            return
+        arrays = [np.asarray(leaf) for leaf in packed(state)]
+        last = self._manager.latest_step()
+        if last is None or number > last:
             self._manager.save(number, args=self._orbax.args.StandardSave(_named(arrays)))
+        elif number not in self._manager.all_steps() or not _same(self._read(number), arrays):
+            raise ValueError(
+                f"the state of round {number} is not saved: the directory holds round {last} of "
+                "another run.\nGo on from latest(...), or use another directory."
+            )
 
     @with_user_frames
     def latest(self, initial: State) -> State:
@@ -81,14 +92,17 @@ class Checkpoints:
         if number is None:
             return initial
         wanted = [(leaf.shape, leaf.dtype) for leaf in packed(initial)]
-        found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
-        arrays = [found[name] for name in sorted(found)]
+        arrays = self._read(number)
         if [(array.shape, array.dtype) for array in arrays] != wanted:
             raise ValueError(
                 f"the state of round {number} is of another model or algorithm.\n"
                 "Use another directory, or what it was saved with."
             )
         return unpacked([jax.numpy.asarray(array) for array in arrays], initial)
+
+    def _read(self, number: int) -> list[Any]:
+        found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
+        return [found[name] for name in sorted(found)]
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -107,6 +121,17 @@ def _require_state(state: Any) -> None:
             f"a state has to be given, not {type(state).__name__}.\n"
             "Pass what initialize() or a round gave."
         )
+
+
+def _same(arrays: list[Any], others: list[np.ndarray]) -> bool:
+    """Returns True if the bits of all arrays are the same."""
+    pairs = zip(arrays, others)
+    return len(arrays) == len(others) and all(_bits(one) == _bits(other) for one, other in pairs)
+
+
+def _bits(array: Any) -> tuple[Any, ...]:
+    array = np.asarray(array)
+    return array.shape, array.dtype, array.tobytes()
 
 
 def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from calque.program.lifting import Lifting
 from calque.program.manual_axes import axes_of, varying
 from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, Source
-from calque.state import Running, Snapshot, StateGuard, weakened
+from calque.state import Running, Snapshot, StateGuard, guard_of
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
@@ -136,7 +136,7 @@ class Functional:
         snapshot = Snapshot(self._fn)
         try:
             trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
-            return trace, StateGuard(weakened(snapshot.rows, snapshot.weak.values()))
+            return trace, guard_of(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
                 raise

@@ -8,6 +8,7 @@ import enum
 import functools
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.errors.frames import is_library
+from calque.state.weak import proxied
 
 _DEPTH = 12
 _WIDTH = 1000
@@ -58,7 +60,9 @@ class Reach:
             return
         self._seen.add(id(value))
         self._keep.append(value)
-        if isinstance(value, torch.Tensor):
+        if type(value) in weakref.ProxyTypes:
+            self.visit(proxied(value), depth, path)
+        elif isinstance(value, torch.Tensor):
             self.tensors[id(value)] = value
             self.names[id(value)] = path
         elif isinstance(value, Optimizer):

@@ -19,7 +19,7 @@ from calque.jitting.guards import (
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.recording import Recording
 from calque.jitting.state_arguments import Apart
-from calque.state import Snapshot, StateGuard, weakened
+from calque.state import Snapshot, guard_of
 
 
 def guards_of_state(
@@ -42,13 +42,11 @@ def guards_of_state(
     """
     before = known.before
     own = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
-    rows = weakened(snapshot.rows, snapshot.weak.values())
-    moved = {row: rows[key] for key, row in snapshot.rows.items()} if snapshot.weak else {}
     gradients = [one.gradient is not None for _, one in own]
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
-        StateGuard(rows, [(moved.get(row, row), key) for row, key in implicit.free]),
+        guard_of(snapshot, implicit.free),
     ]
     return guards if optimizers is None else [*guards, optimizers]
 

@@ -1,11 +1,10 @@
 """The Python state that a function reaches: found, compared, restored and guarded."""
 
-from calque.state.guard import StateGuard
+from calque.state.guard import StateGuard, guard_of
 from calque.state.rows import Row
 from calque.state.running import Running, Suspension, call_watched, unwatched, watched
 from calque.state.snapshot import Snapshot
 from calque.state.values import ATOMIC, MISSING, SCALARS, same_value
-from calque.state.weak import weakened
 
 __all__ = [
     "ATOMIC",
@@ -17,8 +16,8 @@ __all__ = [
     "StateGuard",
     "Suspension",
     "call_watched",
+    "guard_of",
     "same_value",
     "unwatched",
     "watched",
-    "weakened",
 ]

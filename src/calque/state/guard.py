@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calque.state.identity import Identities
 from calque.state.rows import CacheRow, Row
@@ -18,6 +18,11 @@ from calque.state.values import (
     same_value,
     spoken,
 )
+from calque.state.weak import weakened
+
+if TYPE_CHECKING:
+    from calque.state.snapshot import Snapshot
+    from calque.state.unread import Unread
 
 _MOST_ADOPTED = 64
 """How many objects may have been made anew before it is cheaper to trace."""
@@ -33,6 +38,7 @@ class StateGuard:
     Args:
         rows: the rows, as a snapshot has them, with what is expected in their `before`.
         free: keys of rows that may hold anything, as (row, key).
+        unread: attributes that are not compared.
 
     Attributes:
         identities: the comparisons of identities.
@@ -42,7 +48,13 @@ class StateGuard:
 
     guarded = "what variables, attributes and containers hold"
 
-    def __init__(self, rows: Mapping[Any, Row], free: Collection[tuple[Row, Any]] = ()) -> None:
+    def __init__(
+        self,
+        rows: Mapping[Any, Row],
+        free: Collection[tuple[Row, Any]] = (),
+        unread: "Unread | None" = None,
+    ) -> None:
+        self._unread = unread
         self._free: dict[Row, set[Any]] = {}
         for row, key in free:
             self._free.setdefault(row, set()).add(key)
@@ -66,6 +78,9 @@ class StateGuard:
         """Returns True if what is not the same object is an equal value."""
         self.expected = object()
         found = self._differing()
+        if found is not None and self._unread is not None and self._unread.ignore():
+            self.identities = Identities(self._rows, self._free)
+            found = self._differing()
         adopted = 0
         while found is not None:
             row, key = found
@@ -215,6 +230,20 @@ class StateGuard:
         if row.ordered and not free and not row.ignored and not same_keys(now, row.before):
             return (next(a for a, b in zip(now, row.before) if not same_value(a, b)),)
         return None
+
+
+def guard_of(snapshot: "Snapshot", free: Collection[tuple[Row, Any]] = ()) -> StateGuard:
+    """The guard over all that a snapshot has met.
+
+    Args:
+        free: keys of its rows that may hold anything, as (row, key).
+    """
+    rows, unread = weakened(snapshot.rows, snapshot.weak.values()), snapshot.namespaces.unread()
+    if snapshot.weak:
+        moved = {row: rows[key] for key, row in snapshot.rows.items()}
+        free = [(moved.get(row, row), key) for row, key in free]
+        unread = unread.among(moved)
+    return StateGuard(rows, free, unread)
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
+from calque.state.unread import Unread, words_of_class
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, owner_of_module, owner_of_name
 
@@ -50,6 +51,8 @@ class Namespaces:
         self.whole: bool = False
         self.schedulers_run: bool = False
         self._anywhere = False
+        self._layers: list[Row] = []
+        self._words_of_layers: set[str] = set()
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -135,6 +138,17 @@ class Namespaces:
         row = self._named(sys.modules, path, ("g", id(sys.modules)))
         extend_with(row, names, self._snapshot.stack)
         return row
+
+    def read_by_name(self, row: Row, kind: type) -> None:
+        """Take note of the attributes of an `nn.Module`, of a class of the user."""
+        words = words_of_class(kind)
+        if words is not None:
+            self._layers.append(row)
+            self._words_of_layers |= words
+
+    def unread(self) -> Unread:
+        """Returns the attributes of the user's modules that no code names."""
+        return Unread([] if self.whole else self._layers, self.words | self._words_of_layers)
 
     # Names that matter --------------------------------------------------------------------------
 

@@ -78,6 +78,17 @@ class WeakRow(Row):
         return self._row.name(key)
 
 
+def proxied(value: Any) -> Any:
+    """Returns the object that a `weakref.proxy` stands for; None if it has died.
+
+    None as well where the object gives its attributes itself.
+    """
+    try:
+        return value.__init__.__self__
+    except (ReferenceError, AttributeError):
+        return None
+
+
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:
     """The rows, those of some objects as weak ones."""
     found = dict(rows)

@@ -25,6 +25,7 @@ from calque.state.rows import (
     StateRow,
 )
 from calque.state.values import ATOMIC, instance_dict
+from calque.state.weak import proxied
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -124,12 +125,10 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None
 
 def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Visits the object that a `weakref.proxy` stands for."""
-    try:
-        target = value.__init__.__self__  # of the object that it stands for
-    except (ReferenceError, AttributeError):  # it has died, or has attributes of its own making
-        return
-    snapshot.weak[id(target)] = target
-    snapshot.stack.append((target, path))
+    target = proxied(value)
+    if target is not None:
+        snapshot.weak[id(target)] = target
+        snapshot.stack.append((target, path))
 
 
 def meet_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:

@@ -142,6 +142,8 @@ def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
             _hold_members(snapshot, item, path.members(name))
         else:
             snapshot.stack.append((item, path.attribute(name)))
+    if owner_of_class(type(value)) is Owner.USER:
+        snapshot.namespaces.read_by_name(row, type(value))
     hold_own_dict(snapshot, value, path)
     hold_kind(snapshot, value, path)
 

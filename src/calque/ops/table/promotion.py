@@ -52,6 +52,7 @@ def default_complex() -> np.dtype:
     return _COMPLEX_OF[default_float()]
 
 
+@functools.lru_cache(maxsize=1024)
 def category(dtype: Any) -> int:
     """0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
     if dtype == jnp.bool_:

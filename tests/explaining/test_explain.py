@@ -146,3 +146,16 @@ def test_of_a_jitted_function_the_traces_are_told():
 def test_what_is_no_program_is_an_error():
     with pytest.raises(TypeError, match=r"calque.explain\(model, x\)"):
         calque.explain(3)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        h = x * 2
+        return h + 1 if h.sum() > 0 else h
+
+
+def test_where_a_compiled_graph_ends_is_told():
+    (door,) = [d for d in calque.explain(Branching(), torch.ones(2)).doors if "compile" in d.name]
+    assert door.captured and door.reason.startswith("2 graphs, the first ends at ")
+    line = Branching.forward.__code__.co_firstlineno + 2
+    assert f"test_explain.py:{line}: a branch by a tensor's value" in door.reason

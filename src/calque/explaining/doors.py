@@ -60,8 +60,16 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
         torch_compile.dynamo.reset()
     if found.graph_break_count == 0:
         return Door("torch.compile", True, "one graph")
-    reason = str(found.break_reasons[0].reason).strip().splitlines()[0]
-    return Door("torch.compile", True, f"{found.graph_count} graphs, broken first by: {reason}")
+    break_ = found.break_reasons[0]
+    where = break_.user_stack[-1] if break_.user_stack else None
+    line = f" at {where.filename}:{where.lineno}" if where else ""
+    said = f"{found.graph_count} graphs, the first ends{line}: {_reason(break_.reason)}"
+    return Door("torch.compile", True, said)
+
+
+def _reason(told: Any) -> str:
+    first = str(told).strip().splitlines()[0]
+    return "a branch by a tensor's value" if first.startswith("generic_jump") else first
 
 
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:

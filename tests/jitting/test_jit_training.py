@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import io
 
 import pytest
 import torch
@@ -424,3 +425,41 @@ def test_an_optimizer_of_the_users_beside_one_of_pytorch():
         found.append((losses, counts))
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
     assert found[1][1] == found[0][1] == [8.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["Adam", "RAdam", "ASGD"])
+def test_the_state_of_a_jitted_run_goes_on_in_plain_pytorch(kind):
+    make = getattr(torch.optim, kind)
+    torch.manual_seed(0)
+    start, x = nn.Linear(3, 2), torch.ones(2, 3)
+    expected, model = copy.deepcopy(start), copy.deepcopy(start).to("jax")
+
+    def training(model, optimizer, x):
+        def step():
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+
+        return step
+
+    optimizer = make(model.parameters(), lr=0.1)
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    step = calque.jit(training(model, optimizer, x.to("jax")))
+    for _ in range(3):
+        step()
+    left = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    assert left == settings
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = copy.deepcopy(model).cpu()
+    going_on = make(loaded.parameters(), lr=0.1)
+    going_on.load_state_dict(torch.load(buffer, map_location="cpu"))
+    reference = training(expected, make(expected.parameters(), lr=0.1), x)
+    for _ in range(5):
+        reference()
+    for _ in range(2):
+        training(loaded, going_on, x)()
+        step()
+    torch.testing.assert_close(loaded.weight, expected.weight)
+    torch.testing.assert_close(model.weight.cpu(), expected.weight)

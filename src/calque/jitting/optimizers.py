@@ -3,9 +3,9 @@
 An optimizer as it comes makes its state in its first step, counts steps on the CPU, and computes
 with Python floats that schedulers change. While a function is traced, and only around
 `Optimizer.step`, this module creates the missing state eagerly (so that the program has one form
-from the first call on), switches on `capturable` (the step counts move to the device) and lends
-the float hyper-parameters as traced numbers and the step counts in float64: eagerly both are Python
-floats, and `1 - 0.999 ** step` keeps four digits in float32.
+from the first call on), moves the step counts to the device, and lends `capturable` (which computes
+with them there), the float hyper-parameters as traced numbers and the step counts in float64:
+eagerly both are Python floats, and `1 - 0.999 ** step` keeps four digits in float32.
 """
 
 import inspect
@@ -137,7 +137,7 @@ class OptimizerLending:
         made, moved = len(self._created), len(self._moved)
         for group in optimizer.param_groups:
             if group.get("capturable") is False:
-                self._moved.append((group, "capturable", False))
+                self._lent.append((group, "capturable", False))
                 group["capturable"] = True
         self._create_state(optimizer)
         self._move_steps(optimizer)

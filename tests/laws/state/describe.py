@@ -13,7 +13,6 @@ from torch import nn
 
 _PLAIN = (type(None), str, bytes, bool, int, float, complex, type(...), torch.dtype, torch.layout)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_DEVICE_OPTIONS = ("capturable", "foreach", "fused")  # jit switches them for its own ends
 _TOLERANCES = {
     **dict.fromkeys((torch.float32, torch.float64, torch.complex64), (1e-4, 1e-5)),
     **dict.fromkeys((torch.float16, torch.bfloat16), (2e-2, 1e-2)),
@@ -101,11 +100,7 @@ class _Describer:
         return Node(kind, None, parts | {"training": self.of(training)})
 
     def of_optimizer(self, value: torch.optim.Optimizer, kind: str) -> Node:
-        state = value.state_dict()
-        for group in state["param_groups"]:
-            for name in _DEVICE_OPTIONS:
-                group.pop(name, None)
-        return Node(kind, None, {"state": self.of(state)})
+        return Node(kind, None, {"state": self.of(value.state_dict())})
 
 
 def difference(found: Node, expected: Node, path: str = "") -> str | None:

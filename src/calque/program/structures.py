@@ -9,7 +9,7 @@ import argparse
 import enum
 import functools
 import types
-from collections import OrderedDict, UserDict, UserList, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from calque.upstream.torch_internals import pytree
 _LARGEST = 10_000
 """How many values may be looked at in the arguments of a call."""
 _LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
-_OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
+_OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
 _LASTING = (
     *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),

@@ -213,6 +213,13 @@ def test_causes_of_the_users_errors_are_kept():
         calque.jit(fail)()
     assert isinstance(caught.value.__cause__, KeyError)
 
+    def fail_from_what_nobody_raised():
+        raise ValueError("outer") from KeyError("named")
+
+    with pytest.raises(ValueError, match="outer") as caught:
+        calque.jit(fail_from_what_nobody_raised)()
+    assert isinstance(caught.value.__cause__, KeyError)
+
 
 def test_the_full_traceback_on_request(monkeypatch):
     monkeypatch.setenv("CALQUE_TRACEBACK", "full")

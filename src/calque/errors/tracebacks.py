@@ -86,7 +86,7 @@ def _leave_out_internal(error: BaseException) -> None:
     while True:
         for name in ("__cause__", "__context__"):
             before = getattr(error, name)
-            if before is not None and _is_internal(before):
+            if before is not None and _is_internal(before, error):
                 suppressed = error.__suppress_context__
                 setattr(error, name, None)
                 error.__suppress_context__ = suppressed and name == "__context__"
@@ -98,9 +98,17 @@ def _leave_out_internal(error: BaseException) -> None:
         error = following
 
 
-def _is_internal(error: BaseException) -> bool:
-    """Returns True if the frame that caught an exception, the outermost of it, is of a library."""
-    return error.__traceback__ is None or is_librarys(error.__traceback__.tb_frame)
+def _is_internal(error: BaseException, later: BaseException) -> bool:
+    """Returns True if the frame that caught an exception, the outermost of it, is of a library.
+
+    One that nobody raised was only named, in `raise later from error`: who did so counts.
+    """
+    traceback = error.__traceback__
+    if traceback is None and later.__cause__ is error:
+        traceback = later.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+    return traceback is None or is_librarys(traceback.tb_frame)
 
 
 def _user_frames(traceback: TracebackType | None) -> list[TracebackType]:

@@ -15,6 +15,8 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from calque.state.plain import copied
+
 _DEPTH = 12
 _WHOLE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.CodeType)
 _UNCOPIED = (Module, Optimizer)
@@ -158,7 +160,7 @@ def _rebuilt(
             new = type(item)(*items) if hasattr(item, "_fields") else tuple(items)
             made[id(item)] = new
             return new
-        new = made[id(item)] = copy.copy(item)
+        new = made[id(item)] = copied(item)
         if isinstance(item, dict):
             for key in list(item):  # items() would hold each part, too
                 new[key] = visit(item[key], depth - 1)

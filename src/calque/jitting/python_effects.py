@@ -6,9 +6,11 @@ containers are filled. What cannot be put back (an iterator that was advanced) h
 program is not kept, and the next call is traced again.
 """
 
-from collections import Counter
+import functools
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, s
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
+
+_CALLED = (FunctionType, MethodType, functools.partial)
+"""What may be made anew for each call, and is the call's own where the function keeps it."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class PythonState:
     def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
         if steps in self._own:
             return
-        if is_unread(value):
+        if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps
             return
         if isinstance(value, torch.Tensor):
@@ -157,8 +162,8 @@ class PythonState:
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
             inner += dict.items(value)
-        elif isinstance(value, list | tuple):
-            if isinstance(value, list):
+        elif isinstance(value, list | tuple | deque):
+            if not isinstance(value, tuple):
                 self._arguments.append((steps, ListRow(value, path)))
             elif value:
                 self._kept.append(value)

@@ -5,7 +5,7 @@ from typing import Any
 
 from calque.errors import RetraceWarning
 from calque.errors.warning import warn_of_function
-from calque.program.signature import Attributes
+from calque.program.signature import Attributes, Called
 
 WARNED = (4, 16)
 """The numbers of traces at which it is said."""
@@ -51,7 +51,7 @@ def remedy(before: Any, now: Any) -> str:
 
 
 def _is_tensors(key: Any) -> bool:
-    return len(key) >= 6 and not isinstance(key, Attributes)
+    return len(key) >= 6 and not isinstance(key, Attributes | Called)
 
 
 class Retraces:

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -19,7 +20,8 @@ from calque.upstream.torch_internals import pytree
 
 _VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
-_ORDERED = frozenset((dict, tuple, list))
+_DICTS = frozenset((dict, OrderedDict, defaultdict))
+_CONTAINERS = _DICTS | {tuple, list, deque}
 _INEXACT = frozenset((float, complex))
 _LASTING = (Module, type, FunctionType, MethodType)
 
@@ -61,9 +63,9 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
         return made[places[steps]]
     if type(tree) is tuple:
         return tuple(_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
-    if type(tree) in _ORDERED:
+    if type(tree) in _CONTAINERS:
         made[steps] = tree
-        for key, item in list(tree.items() if type(tree) is dict else enumerate(tree)):
+        for key, item in list(tree.items() if type(tree) in _DICTS else enumerate(tree)):
             tree[key] = _joined(item, (*steps, key), places, made)
     return tree
 
@@ -75,8 +77,8 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
             found.append((steps, first[id(tree)]))
             return
         first[id(tree)] = steps
-    for key, item in tree.items() if type(tree) is dict else enumerate(tree):
-        if type(item) in _ORDERED:
+    for key, item in tree.items() if type(tree) in _DICTS else enumerate(tree):
+        if type(item) in _CONTAINERS:
             _places(item, (*steps, key), first, found)
 
 
@@ -88,11 +90,11 @@ def flatten(
     Args:
         tree: the pytree.
         is_leaf: says of a container that it is a leaf.
-        met: takes the ids of the lists and dicts.
+        met: takes the ids of the lists, deques and dicts.
     """
     met = [] if met is None else met
     iterators: list[Any] = []
-    is_sorted = type(tree) not in _ORDERED or _in_order(tree, met, iterators)
+    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators)
     if iterators:
         with warnings.catch_warnings():  # JAX warns of iterators that are leaves, as they are meant
             warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
@@ -149,18 +151,18 @@ def _iterates(kind: type) -> bool:
 
 
 def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
-    """Returns True if the keys of every dict are sorted as they are.
+    """Returns True if the keys of every dict are sorted as they are, as JAX would sort them.
 
     Args:
-        tree: lists, tuples and dicts.
-        met: takes the ids of the lists and dicts.
+        tree: lists, tuples, deques and dicts.
+        met: takes the ids of the lists, deques and dicts.
         iterators: takes the iterators in them.
     """
     kind, found = type(tree), True
     if kind is not tuple:
         met.append(id(tree))
-    if kind is dict:
-        if len(tree) > 1:
+    if kind in _DICTS:
+        if len(tree) > 1 and kind is not OrderedDict:
             keys = list(tree)
             try:
                 found = keys == sorted(keys)
@@ -169,7 +171,7 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
         tree = tree.values()
     for item in tree:
         kind = type(item)
-        if kind in _ORDERED:
+        if kind in _CONTAINERS:
             found &= _in_order(item, met, iterators)
         elif _iterates(kind):
             iterators.append(item)
@@ -235,8 +237,44 @@ def _placement(tensor: torch.Tensor) -> Any:
     return None if cell is None else placement_of(cell.array)
 
 
-def _key_of_part(value: Any) -> Any:
+class Called(tuple[Any, ...]):
+    """Something that is called, by what it is made of: it may be made anew for each call."""
+
+    __slots__ = ()
+
+
+_CALLED = frozenset((FunctionType, MethodType, functools.partial))
+_DEEPEST = 4
+"""How many functions may hold one another before one is compared as an object."""
+
+
+def _key_of_part(value: Any, depth: int = 0) -> Any:
+    if type(value) in _CALLED:
+        return _key_of_called(value, depth + 1)
     return Same(value) if isinstance(value, torch.Tensor) else key_of(value)
+
+
+def _key_of_called(value: Any, depth: int = 0) -> Any:
+    """A function by its code and what it closes over, a method by its object.
+
+    `self.loss` and a lambda are other objects at each call.
+    """
+    if type(value) is MethodType:
+        return Called((MethodType, Same(value.__self__), Same(value.__func__)))
+    if value.__dict__ or depth > _DEEPEST:
+        return Same(value)
+    if type(value) is FunctionType:
+        kind = FunctionType, Same(value.__code__), Same(value.__globals__)
+        try:
+            closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        except ValueError:  # a variable that has no value yet
+            return Same(value)
+        held, named = (*closed, *(value.__defaults__ or ())), value.__kwdefaults__ or {}
+    else:
+        kind = (functools.partial, _key_of_part(value.func, depth))
+        held, named = value.args, value.keywords
+    parts = tuple(_key_of_part(one, depth) for one in held)
+    return Called((kind, parts, tuple((n, _key_of_part(v, depth)) for n, v in named.items())))
 
 
 def key_of(leaf: Any) -> Any:
@@ -257,6 +295,8 @@ def key_of(leaf: Any) -> Any:
         return (kind, leaf)
     if kind in _INEXACT:
         return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
+    if kind in _CALLED:
+        return _key_of_called(leaf)
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
         return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
     return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
@@ -274,6 +314,8 @@ def difference(old: Any, new: Any) -> str:
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
         if _is_another(before, now):
             return f"argument {index} now refers to a different {type(now.value).__name__} object"
+        if isinstance(before, Called) and isinstance(now, Called) and before != now:
+            return f"argument {index} now is, or closes over, a different function or value"
         if before != now:
             return f"argument {index} was {_spoken(before)} and is {_spoken(now)}"
     return "the arguments alias different storages"
@@ -314,6 +356,8 @@ def _is_another(old: Any, new: Any) -> bool:
 def _spoken(key: Any) -> str:
     if isinstance(key, Same):
         return f"one {type(key.value).__name__} object"
+    if isinstance(key, Called):
+        return "one function or method"
     if len(key) == 2:
         return key[1] if key[0] in _INEXACT else repr(key[1])
     if len(key) == 4:

@@ -5,11 +5,10 @@ attributes hold. An object made anew at each call then is another set of leaves 
 as a dict is; which of the containers and objects of a call are one is part of the structure.
 """
 
-import argparse
 import enum
 import functools
 import types
-from collections import OrderedDict, UserDict, UserList, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +20,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.program.unread import Unread
-from calque.state.rows import is_made_in_python, slots_of
+from calque.state.plain import OF_PYTHON, bare, base_of
+from calque.state.rows import slots_of
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, home_of_class, owner_of_class
 from calque.upstream.torch_internals import pytree
@@ -29,13 +29,11 @@ from calque.upstream.torch_internals import pytree
 _LARGEST = 10_000
 """How many values may be looked at in the arguments of a call."""
 _LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
-_OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList)
 _LASTING = (
     *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
 )
 """There are only so many of these, or they are compared as values."""
-_BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 
 
 class TooLarge(Exception):
@@ -47,7 +45,7 @@ class Node(NamedTuple):
 
     Attributes:
         kind: its class.
-        keys: those of a dict, with their classes; the elements of a set.
+        keys: those of a dict or a set, with their classes.
         items: what a dict, a list or a tuple holds.
         names: of the attributes, first those in its instance dict.
         n_slots: how many of these are slots, at the end.
@@ -119,7 +117,7 @@ class Flattening:
         if kind is tuple:
             return Node(kind, items=tuple([self.visit(item, inside) for item in value]))
         if kind in (set, frozenset) and all(type(item) in ATOMIC for item in value):
-            return self._numbered(value) or Node(kind, frozenset((type(i), i) for i in value))
+            return self._numbered(value) or Node(kind, tuple([(type(i), i) for i in value]))
         if kind in (dict, list):
             return self._numbered(value) or self._contents(value, kind, inside)
         if self._opens(kind, inside):
@@ -292,29 +290,6 @@ def can_open(kind: type) -> bool:
         return False
     if any(hasattr(kind, name) for name in ("__del__", "__next__", "__calque_state__")):
         return False
-    if owner_of_class(kind) < Owner.PACKAGE and kind not in _OF_PYTHON:
-        return home_of_class(kind).startswith("torch.distributions") and _base_of(kind) is object
-    return _base_of(kind) is not None
-
-
-def bare(kind: type) -> Any:
-    """An object of a class, without attributes."""
-    if kind in (dict, list):
-        return kind()
-    base = _base_of(kind)
-    assert base is not None
-    return base.__new__(kind)
-
-
-@functools.lru_cache(maxsize=4096)
-def _base_of(kind: type) -> Any:
-    """The class of Python's that makes objects of a class; None if its own C code must."""
-    if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
-        return None
-    for base in _BASES:
-        try:
-            base.__new__(kind)
-        except TypeError:
-            continue
-        return base
-    return None
+    if owner_of_class(kind) < Owner.PACKAGE and kind not in OF_PYTHON:
+        return home_of_class(kind).startswith("torch.distributions") and base_of(kind) is object
+    return base_of(kind) is not None

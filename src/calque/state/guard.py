@@ -227,7 +227,8 @@ class StateGuard:
             if current is not value and key not in free and key not in row.ignored:
                 if not same_value(current, value):
                     return (key,)
-        if row.ordered and not free and not row.ignored and not same_keys(now, row.before):
+        ordered = row.ordered or row.read_in_order
+        if ordered and not free and not row.ignored and not same_keys(now, row.before):
             return (next(a for a, b in zip(now, row.before) if not same_value(a, b)),)
         return None
 

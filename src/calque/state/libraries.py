@@ -11,7 +11,7 @@ from calque.state.lookups import finds_modules
 from calque.state.matters import matters_in_library, registries_in
 from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
-from calque.state.settings import is_setting, setting_of
+from calque.state.settings import has_settings, is_setting, setting_of
 from calque.state.values import ATOMIC, MISSING, instance_dict
 from calque.state.whose import (
     Owner,
@@ -38,6 +38,7 @@ class Libraries:
     def __init__(self, snapshot: "Snapshot") -> None:
         self._snapshot = snapshot
         self._modules: list[tuple[types.ModuleType, Path]] = []
+        self._objects: list[tuple[Any, Path]] = []
 
     def hold(self, module: types.ModuleType) -> None:
         """Keep a module, as far as its names matter."""
@@ -51,6 +52,8 @@ class Libraries:
         """Is called when more names matter."""
         for module, path in self._modules:
             self._look(module, path, words)
+        for value, path in self._objects:
+            self._hold_attributes(value, path, words)
 
     def imply(self, module: str) -> None:
         """Hold what a library's module depends on."""
@@ -60,6 +63,19 @@ class Libraries:
             path = Path(module, foreign=True).attribute(name)
             row = StateRow(held, path, lambda held: _setting_in(held[name]))
             self._snapshot.hold(row, ("i", module))
+
+    def hold_settings(self, value: Any, path: Path) -> None:
+        """Hold an object with settings, as far as code names them."""
+        self._snapshot.known[id(value)] = value
+        self._objects.append((value, path))
+        self._hold_attributes(value, path, self._snapshot.namespaces.words)
+
+    def _hold_attributes(self, value: Any, path: Path, words: Iterable[str]) -> None:
+        for name in words:
+            if _read_attribute(value, name) is not None:
+                read = functools.partial(_read_attribute, name=name)
+                row = StateRow(value, path.attribute(name), read)
+                self._snapshot.hold(row, ("p", id(value), name))
 
     def hold_setting(self, getter: Any, path: Path) -> None:
         """Hold a setting of a library that a function without arguments returns."""
@@ -108,7 +124,9 @@ class Libraries:
                 snapshot.hold(row, ("p", id(module), name))
             if value is None or type(value) in ATOMIC or id(value) in snapshot.known:
                 continue
-            if matters_in_library(value) or finds_modules(value):
+            if has_settings(value):
+                self.hold_settings(value, path.attribute(name))
+            elif matters_in_library(value) or finds_modules(value):
                 home = Path(name) if home_of_class(type(value)) == "os" else path.attribute(name)
                 if isinstance(value, list) and self._is_for_users_to_change(module, name):
                     home = Path(module.__name__).attribute(name)
@@ -151,5 +169,8 @@ def _setting_in(value: Any) -> Any:
 
 
 def _read_attribute(owner: Any, name: str) -> Any:
-    value = getattr(owner, name, None)
+    try:
+        value = getattr(owner, name, None)
+    except Exception:  # a setting of something that is not there
+        return None
     return value if type(value) in ATOMIC else None

@@ -5,8 +5,10 @@ from typing import Any
 
 from calque.state.opaque import comparable
 from calque.state.values import ATOMIC, MISSING
+from calque.state.whose import home_of_class
 
-_BEGINNINGS = ("get", "is_", "are_")
+_BEGINNINGS = ("get", "is_", "are_", "preferred_", "initial_seed")
+_ENDINGS = ("_enabled", "_allowed")
 _HOMES = frozenset(("torch", "numpy", "sys", "decimal", "_decimal", "locale", "jax"))
 _OTHERWISE = frozenset(
     (
@@ -26,12 +28,19 @@ _OTHERWISE = frozenset(
 
 def is_setting(value: Any, name: str) -> bool:
     """Returns True if something that code names is a function that may tell a setting."""
-    if not name.startswith(_BEGINNINGS) or name in _OTHERWISE:
+    if name in _OTHERWISE or not (name.startswith(_BEGINNINGS) or name.endswith(_ENDINGS)):
         return False
     if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         return False
     home = getattr(value, "__module__", None) or ""
     return home.partition(".")[0] in _HOMES
+
+
+def has_settings(value: Any) -> bool:
+    """Returns True if an object is one whose attributes are settings of PyTorch's, kept in C."""
+    return home_of_class(type(value)).startswith("torch.backends") and not isinstance(
+        value, types.ModuleType | type
+    )
 
 
 def setting_of(getter: Any) -> Any:

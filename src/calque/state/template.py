@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from calque.state.plain import bare, content_of, fill, is_plain
 from calque.state.values import ATOMIC
 
 _BY_REFERENCE = (
@@ -120,6 +121,11 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         return self._place_of(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not is_plain(type(obj)):
+            return NotImplemented
+        return bare, (type(obj),), content_of(obj), None, None, fill
 
 
 class _Unpickler(pickle.Unpickler):

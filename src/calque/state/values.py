@@ -67,8 +67,6 @@ def same_value(a: Any, b: Any) -> bool:
         return repr(a) == repr(b)  # -0.0 is not 0.0, nan is nan
     if kind in _EQUAL:
         return bool(a == b)
-    if kind is frozenset:
-        return len(a) == len(b) and {(type(i), i) for i in a} == {(type(i), i) for i in b}
     if kind in _TUPLES or (isinstance(a, tuple) and instance_dict(a) is None):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, np.generic):

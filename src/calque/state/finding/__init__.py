@@ -51,6 +51,7 @@ from calque.state.finding.tensors import HOOKS_OF_TENSORS, meet_tensor
 from calque.state.lookups import GETTERS
 from calque.state.matters import WRAPPERS
 from calque.state.paths import Path
+from calque.state.settings import has_settings
 from calque.upstream import torch_c
 
 if TYPE_CHECKING:
@@ -65,9 +66,16 @@ _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weak
 def handler_of(value: Any) -> Handler:
     """Returns the function that visits a value."""
     handler = _BY_CLASS.get(type(value))
+    if handler is None and has_settings(value):
+        return meet_settings
     if handler is None:
         handler = next((h for kind, h in _BY_KIND if isinstance(value, kind)), meet_object)
     return handler
+
+
+def meet_settings(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """An object whose attributes are settings of PyTorch's."""
+    snapshot.libraries.hold_settings(value, path)
 
 
 def _meet_nothing(snapshot: "Snapshot", value: Any, path: Path) -> None:

@@ -118,6 +118,9 @@ def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
 def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
     """A weak reference."""
     target = value()
+    if isinstance(value, weakref.WeakMethod) and target is not None:  # a method made for this call
+        snapshot.stack.append((target.__func__, path))
+        target = target.__self__
     if target is not None:
         snapshot.weak[id(target)] = target
         snapshot.stack.append((target, path))

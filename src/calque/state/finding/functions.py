@@ -68,8 +68,9 @@ def meet_getter(snapshot: "Snapshot", value: Any, path: Path) -> None:
 def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """A function with a cache of `functools.lru_cache`."""
     if not path.foreign:
-        snapshot.hold(CacheRow(value, path))
+        row = snapshot.hold(CacheRow(value, path))
         snapshot.stack.append((value.__wrapped__, path))
+        snapshot.stack += [(result, path) for _, result in row.before["entries"].values()]
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:

@@ -32,6 +32,7 @@ _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
     "level": lambda logger: logger.level,
     "disabled": lambda logger: logger.disabled,
     "propagate": lambda logger: logger.propagate,
+    "disable": lambda logger: logger.manager.disable,  # of all loggers, by `logging.disable`
 }
 
 
@@ -182,5 +183,7 @@ def _set_event(event: threading.Event, value: bool) -> None:
 def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:
     if name == "level":
         owner.setLevel(value)  # loggers keep what they found out of the levels above them
+    elif name == "disable":
+        logging.disable(value)
     else:
         setattr(owner, name, value)

@@ -35,9 +35,11 @@ class ListRow(Row):
 
 
 class SetRow(Row):
-    """A set; its elements are its keys."""
+    """A set; its elements are its keys, and the order in which it gives them cannot be put back."""
 
     __slots__ = ()
+
+    read_in_order = True
 
     ordered = attribute = False
 
@@ -118,10 +120,15 @@ class CacheRow(Row):
     def items(self) -> dict[Any, Any]:
         return {"misses": self.owner.cache_info().misses, "entries": self._entries()}
 
-    def _entries(self) -> dict[int, Any]:
-        held = getattr(self.owner, "__dict__", None)
-        dicts = [d for d in gc.get_referents(self.owner) if type(d) is dict and d is not held]
-        return {id(entry): entry for found in dicts for entry in found.values()}
+    def _entries(self) -> dict[tuple[int, int], tuple[Any, Any]]:
+        """Every key with its result."""
+        found, own = gc.get_referents(self.owner), getattr(self.owner, "__dict__", None)
+        place = max(i for i, one in enumerate(found) if type(one) is dict and one is not own)
+        pairs = list(found[place].items())
+        if self.owner.cache_parameters()["maxsize"] is not None:  # its values are links of a chain
+            keys, rest = set(map(id, found[place])), iter(found[:place])
+            pairs = [(one, next(rest)) for one in rest if id(one) in keys]
+        return {(id(key), id(result)): (key, result) for key, result in pairs}
 
     def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
         return None if now["misses"] == self.before["misses"] else ("misses",)

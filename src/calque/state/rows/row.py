@@ -16,6 +16,7 @@ class Row:
         before: what it held, by key, when it was found.
         settable: whether its content can be put back.
         ordered: whether the order of its keys is part of its content.
+        read_in_order: whether it matters to who reads them.
         restored: whether it is the program's, so that what a trace changes in it is put back.
         guarded: whether calls of a program compare it.
     """
@@ -24,6 +25,7 @@ class Row:
 
     settable = True
     ordered = True
+    read_in_order = False
     attribute = True
     """True if keys are names of attributes, in messages."""
 

@@ -1,0 +1,96 @@
+"""Plain objects: nothing but a class of a program's, and what their attributes and items are.
+
+They are made anew and copied as what they hold: none of their own methods runs for it, such as a
+`__new__` that wants arguments or a `__getstate__` that leaves something out.
+"""
+
+import argparse
+import contextlib
+import copy
+import enum
+import functools
+import types
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from calque.state.rows import is_made_in_python, slots_of
+from calque.state.values import instance_dict
+from calque.state.whose import Owner, owner_of_class
+
+OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
+"""Classes of Python's library whose objects are plain, too."""
+_BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
+_OTHERWISE = (nn.Module, Optimizer, enum.Enum)
+"""The engine, or Python, knows how these are copied."""
+
+
+@functools.lru_cache(maxsize=4096)
+def base_of(kind: type) -> Any:
+    """The class of Python's that makes objects of a class; None if its own C code must."""
+    if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
+        return None
+    for base in _BASES:
+        try:
+            base.__new__(kind)
+        except TypeError:
+            continue
+        return base
+    return None
+
+
+def bare(kind: type) -> Any:
+    """An object of a class, without attributes."""
+    if kind in (dict, list):
+        return kind()
+    base = base_of(kind)
+    assert base is not None
+    return base.__new__(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_plain(kind: type) -> bool:
+    """Returns True if objects of a class of the user's are plain."""
+    if owner_of_class(kind) is not Owner.USER or issubclass(kind, _OTHERWISE):
+        return False
+    return base_of(kind) is not None
+
+
+def content_of(value: Any) -> Any:
+    """What a plain object holds: its items, its attributes and its slots."""
+    items: Any = None
+    if isinstance(value, dict):
+        items = list(dict.items(value))
+    elif isinstance(value, list):
+        items = list(list.__iter__(value))
+    slots: dict[str, Any] = {}
+    for name, read in slots_of(type(value)).items():
+        with contextlib.suppress(AttributeError):  # it holds nothing
+            slots[name] = read(value)
+    return items, instance_dict(value), slots
+
+
+def fill(value: Any, content: Any) -> None:
+    """Let a bare object hold what another one does."""
+    items, held, slots = content
+    if isinstance(value, dict):
+        put = OrderedDict.__setitem__ if isinstance(value, OrderedDict) else dict.__setitem__
+        for key, item in items:
+            put(value, key, item)
+    elif isinstance(value, list):
+        list.extend(value, items)
+    if held:
+        object.__getattribute__(value, "__dict__").update(held)
+    for name, item in slots.items():
+        object.__setattr__(value, name, item)
+
+
+def copied(value: Any) -> Any:
+    """A copy of an object that holds the same; plain ones are not asked to copy themselves."""
+    if not is_plain(type(value)):
+        return copy.copy(value)
+    new = bare(type(value))
+    fill(new, content_of(value))
+    return new

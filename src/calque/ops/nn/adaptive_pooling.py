@@ -46,7 +46,9 @@ def _adaptive_avg(ndim: int) -> None:
     def forward(self: Array, output_size: Any) -> Array:
         out = _check(self, output_size, ndim)
         size = self.shape[-ndim:]
-        if all(n % max(o, 1) == 0 and o for n, o in zip(size, out, strict=True)):
+        if 0 in out:
+            return jnp.zeros((*self.shape[:-ndim], *out), self.dtype)
+        if all(n % o == 0 for n, o in zip(size, out, strict=True)):
             return _even_mean(self, size, out)
         return apply_taps(self, [_mean_taps(n, o) for n, o in zip(size, out, strict=True)])
 

@@ -1,5 +1,6 @@
 """Sampling an image at the points of a grid, and the gradients to both."""
 
+import math
 from typing import Any
 
 import jax
@@ -56,7 +57,7 @@ def _read(image: Array, at: tuple[Array, ...]) -> Array:
         flat = flat * size + index
     batch, channels = image.shape[:2]
     pixels = int(np.prod(space))
-    where = jnp.where(ok, flat, pixels).reshape(batch, -1)
+    where = jnp.where(ok, flat, pixels).reshape(batch, math.prod(at[0].shape[1:]))
     rows = image.reshape(batch, channels, pixels)
     taken = jax.vmap(lambda row, index: row.at[:, index].get(mode="fill", fill_value=0))(
         rows, where

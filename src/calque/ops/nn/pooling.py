@@ -196,9 +196,19 @@ facts(
 def _avg_pool_condition(self: Any, *_: Any, **__: Any) -> None:
     if self.ndim < 3:
         wrap_dim(-3, self.ndim)
+    _no_empty_image(self)
+
+
+def _no_empty_image(self: Any, *_: Any, **__: Any) -> None:
+    if self.ndim in (3, 4) and 0 in self.shape[-3:]:
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with optional 0 dim batch size for input, but "
+            f"got:{list(self.shape)}"
+        )
 
 
 facts("avg_pool2d", condition=_avg_pool_condition)
+facts("max_pool2d_with_indices", condition=_no_empty_image)
 
 
 def _max_pool_condition(self: Any, *_: Any, **__: Any) -> None:

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.pointwise.arithmetic import complex_logaddexp
-from calque.ops.reduce.reduction import cast
 from calque.ops.table.facts import facts
-from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.helpers import cast, wrap_dim
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,

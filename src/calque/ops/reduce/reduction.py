@@ -9,10 +9,9 @@ from jax import Array, lax
 
 from calque.ops.reduce import converted
 from calque.ops.table.facts import facts
-from calque.ops.table.helpers import is_known, maximum, minimum, wrap_dims
+from calque.ops.table.helpers import cast, is_known, maximum, minimum, wrap_dims
 from calque.ops.table.promotion import (
     RefusedDtype,
-    as_dtype,
     is_complex,
     is_integral,
     opmath,
@@ -22,13 +21,6 @@ from calque.ops.table.promotion import (
 )
 from calque.ops.table.registry import op
 from calque.ops.table.undivided import undivided
-
-
-def cast(x: Array, dtype: Any) -> Array:
-    """An array in another dtype, complex numbers by their real part."""
-    if is_complex(x.dtype) and not is_complex(dtype):
-        x = x.real
-    return as_dtype(x, dtype)
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:

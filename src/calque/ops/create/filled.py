@@ -254,15 +254,12 @@ def kaiser_window_periodic(window_length: int, periodic: bool, dtype: Any = None
 
 
 @op("kaiser_window.beta")
-def kaiser_window_beta(
-    window_length: int, periodic: bool, beta: float, dtype: Any = None
-) -> Array:
+def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: Any = None) -> Array:
     """The other windows are made of operators; of this one PyTorch has a kernel of its own."""
     dtype = dtype or default_float()
     if window_length < 0:
         raise RuntimeError(
-            "kaiser_window requires non-negative window_length, got "
-            f"window_length={window_length}"
+            f"kaiser_window requires non-negative window_length, got window_length={window_length}"
         )
     if is_integral(dtype):
         raise RuntimeError(f"kaiser_window expects floating point dtypes, got: {spoken(dtype)}")

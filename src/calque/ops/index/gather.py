@@ -12,7 +12,6 @@ from calque.ops.table.given import IN_SELF, INDEX, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
 
-
 _INDEX_DTYPES = frozenset(map(np.dtype, ("int64", "int32", "uint8", "bool")))
 
 

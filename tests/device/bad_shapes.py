@@ -299,6 +299,14 @@ EMPTY: dict[str, Case] = {
     "embedding in nothing": lambda m: F.embedding(m.of([0]), m(0, 3)),
     "inf norm of nothing": lambda m: torch.linalg.vector_norm(m(0), float("inf")),
     "fft of nothing": lambda m: torch.fft.fft(m(0)),
+    "avg_pool of no volume": lambda m: F.avg_pool3d(m(1, 1, 0, 4, 4), 2, padding=1),
+    "grid_sample of no volume": lambda m: F.grid_sample(
+        m(1, 1, 0, 2, 2), m(1, 2, 2, 2, 3), align_corners=False
+    ),
+    "unique rows of nothing": lambda m: torch.unique(m(3, 0), dim=0),
+    "unique rows of no rows": lambda m: torch.unique(m(0, 0), dim=0),
+    "lstsq of nothing": lambda m: torch.linalg.lstsq(m(0, 3), m(3, 3)),
+    "norm of nothing": lambda m: torch.linalg.vector_norm(m(0), -0.5),
     "max_pool of no channels": lambda m: F.max_pool2d(m(1, 0, 4, 4), 2),
     "avg_pool of no channels": lambda m: F.avg_pool2d(m(1, 0, 4, 4), 2),
     "max_pool of nothing": lambda m: F.max_pool2d(m(1, 1, 0, 4), 1),

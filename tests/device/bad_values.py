@@ -269,6 +269,8 @@ INDICES: dict[str, Case] = {
     "index_select dim": lambda m: m(3).index_select(1, m.of([0])),
     "index_add": lambda m: m(3).index_add(0, m.of([3]), m(1)),
     "index_add row": lambda m: m(3, 2).index_add(0, m.of([3]), m(1, 2)),
+    "cumsum out bool": lambda m: torch.cumsum(m(3), 0, out=m.b(3)),
+    "any out": lambda m: torch.any(m(3, 2), 0, out=m(2)),
     "index of int16": lambda m: m(3)[m.i(2).short()],
     "index_add sizes": lambda m: m(3).index_add(0, m.of([0, 1]), m(1)),
     "index_add shapes": lambda m: m(3, 2).index_add(0, m.of([0]), m(1, 3)),

@@ -94,3 +94,37 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
     expected, found = case(torch.device("cpu")), case(torch.device("jax"))
     for want, got in zip(expected, found, strict=True):
         torch.testing.assert_close(got.cpu(), want, equal_nan=True)
+
+
+def test_an_empty_batch_has_empty_gradients() -> None:
+    images, volumes = torch.ones(0, 3, 6, 6), torch.ones(0, 3, 6, 6, 6)
+    calls: list[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = [
+        (images, lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)),
+        (volumes, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
+        (images, lambda x: F.adaptive_max_pool2d(x, 4)),
+        (images, lambda x: F.fractional_max_pool2d(x, 2, output_size=2)),
+        (images[0:0, 0], lambda x: F.scaled_dot_product_attention(x, x, x)),
+    ]
+    for host, call in calls:
+        for device in ("cpu", "jax"):
+            x = host.to(device).requires_grad_()
+            found = call(x)
+            assert torch.autograd.grad(found.sum(), x)[0].shape == host.shape, host.shape
+            assert not len(found)
+
+
+def test_out_says_in_which_dtype_is_counted() -> None:
+    x = torch.tensor([[1.7, 2.6], [3.5, -4.9]])
+    for name in ("sum", "prod", "cumsum", "cumprod"):
+        for dtype in (torch.int64, torch.uint8, torch.float64, torch.float16):
+            found = []
+            for device in ("cpu", "jax", "jax", "jax"):  # later calls go a faster way
+                shape = (2, 2) if "cum" in name else (2,)
+                out = torch.empty(shape, dtype=dtype, device=device)
+                getattr(torch, name)(x.to(device), 0, out=out)
+                found.append(out.tolist())
+            for row in map(torch.tensor, found):
+                torch.testing.assert_close(row, torch.tensor(found[0]), rtol=1e-3, atol=0)
+    for truth in (torch.any, torch.all):
+        out = torch.empty(2, dtype=torch.uint8, device="jax")
+        assert truth(x.to("jax"), 0, out=out).tolist() == [1, 1]

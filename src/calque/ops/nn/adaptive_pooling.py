@@ -1,5 +1,6 @@
 """Pooling whose windows are not all of one size: adaptive, fractional, and unpooling."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -167,8 +168,9 @@ def _fractional(ndim: int) -> None:
             shape = [planes] + [1] * (2 * ndim)
             shape[1 + axis], shape[1 + ndim + axis] = out[axis], kernel[axis]
             flat = flat * size[axis] + read.reshape(shape)
-        at = flat.reshape(planes, -1)
-        values = jnp.take_along_axis(self.reshape(planes, -1), at, axis=1).reshape(flat.shape)
+        at = flat.reshape(planes, math.prod(flat.shape[1:]))
+        pixels = self.reshape(planes, math.prod(size))
+        values = jnp.take_along_axis(pixels, at, axis=1).reshape(flat.shape)
         best, where = _reduce_prefer(values, flat, tuple(range(1 + ndim, 1 + 2 * ndim)))
         return best.reshape(*lead, *out), where.reshape(*lead, *out)
 
@@ -187,7 +189,7 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
         )
     shape = (*x.shape[:-ndim], *output_size)
     rows = int(np.prod(x.shape[:-ndim]))
-    at = indices.reshape(rows, -1)
+    at = indices.reshape(rows, math.prod(x.shape[-ndim:]))
     flat = jnp.zeros((rows, int(np.prod(output_size))), x.dtype)
     row = jnp.arange(rows, dtype=at.dtype)[:, None]
     return flat.at[row, at].set(x.reshape(at.shape), mode="drop").reshape(shape)

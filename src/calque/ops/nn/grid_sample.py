@@ -126,6 +126,11 @@ def _check(x: Array, grid: Array, dims: int, mode: int) -> None:
             "grid_sampler(): expected grid and input to have same batch size, but got input with "
             f"sizes {list(x.shape)} and grid with sizes {list(grid.shape)}"
         )
+    if 0 in x.shape[2:]:
+        raise RuntimeError(
+            "grid_sampler(): expected input to have non-empty spatial dimensions, but input has "
+            f"sizes {list(x.shape)}"
+        )
     if mode == BICUBIC and dims == 3:
         raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
 

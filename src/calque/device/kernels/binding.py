@@ -210,16 +210,14 @@ def _out_form(name: str) -> Kernel:
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
     run, written = runner(rule), Written(name, rule)
-    # An operator that is told no dtype counts in that of out.
-    untold = "dtype" in rule.parameters and all(a.name != "dtype" for a in schema.arguments)
+    told = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
 
     def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
-        if untold and targets[0].dtype != torch.bool:
-            kwargs["dtype"] = targets[0].dtype
-        elif kwargs.get("dtype") not in (None, targets[0].dtype):
+        kwargs |= told(targets[0], kwargs)
+        if kwargs.get("dtype") not in (None, targets[0].dtype):
             raise RuntimeError(
                 f"Expected out tensor to have dtype {kwargs['dtype']}, but got {targets[0].dtype} "
                 "instead"
@@ -245,7 +243,25 @@ def _out_form(name: str) -> Kernel:
     single = outs == ["out"] and [str(r.type) for r in schema.returns] == ["Tensor"]
     if rule.mutates or run.guarded or not single:
         return general
-    return fast_path.out_form(run, name, general, written.apart, untold)
+    return fast_path.out_form(run, name, general, written.apart, told)
+
+
+def _dtype_of_out(
+    rule: Rule, written: Written, takes_dtype: bool
+) -> Callable[[torch.Tensor, dict[str, Any]], dict[str, Any]]:
+    """What `out=` tells a rule that has a parameter `dtype`.
+
+    An operator that can be told no dtype counts in that of `out`, and some others do so too.
+    """
+
+    def told(out: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if takes_dtype:
+            asks = written.says_dtype and kwargs.get("dtype") is None
+        else:
+            asks = "dtype" in rule.parameters and out.dtype != torch.bool
+        return {"dtype": out.dtype} if asks else {}
+
+    return told
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:

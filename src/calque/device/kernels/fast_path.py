@@ -266,11 +266,17 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
     return kernel
 
 
-def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: bool) -> Kernel:
+def out_form(
+    runner: "Runner",
+    name: str,
+    general: Kernel,
+    apart: bool,
+    told: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
+) -> Kernel:
     """The kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
 
     Args:
-        untold: whether the rule is told the dtype of `out`.
+        told: what the rule is told of `out`.
     """
     calls, dynamic, named = _Calls(runner, name), (False, *runner.dynamic), runner.named
     executables = calls.executables
@@ -280,8 +286,7 @@ def out_form(runner: "Runner", name: str, general: Kernel, apart: bool, untold: 
     ) -> Tensor:
         if not calls.is_due(key, arrays):
             return general(*args, out=out, **kwargs)
-        told = {"dtype": out.dtype} if untold and out.dtype != torch.bool else {}
-        function, own = runner.prepare(args, kwargs | told)
+        function, own = runner.prepare(args, kwargs | told(out, kwargs))
         with translated(), x64():
             result = settled(function(*own))
         admitted = hasattr(function, "lower") and _fits(result, out)

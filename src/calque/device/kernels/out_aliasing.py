@@ -30,6 +30,7 @@ class Written:
     Attributes:
         apart: whether it may not read memory that it writes, not even element by element.
         any_shape: whether an `out=` of as many elements keeps its shape.
+        says_dtype: whether the operator computes in the dtype of `out=`, if it is told none.
     """
 
     def __init__(self, name: str, rule: Rule | None = None) -> None:
@@ -43,6 +44,8 @@ class Written:
         self._looks = "computes_first" not in own
         self.apart: bool = "apart" in told or "changes" in told
         self.any_shape: bool = "any_shape" in told
+        self.says_dtype: bool = "says_dtype" in told
+        self._truth = "truth" in told
         self._changes = "changes" in told and not in_place
         self._exact = "exact_dtype" in told or self.base.endswith("_copy")
         self._no_booleans = "no_booleans" in told
@@ -88,8 +91,12 @@ class Written:
             RuntimeError: the operator takes only the dtype of its result, or cannot cast it.
             TypeError: likewise, for `torch.cat`.
         """
-        if result == target:
+        if result == target or (self._truth and target == torch.uint8):
             return
+        if self._truth:
+            raise RuntimeError(
+                f"{self.base} only supports bool tensor for result, got: {spoken(to_numpy(target))}"
+            )
         if self._exact:
             raise RuntimeError(
                 f"{self.base}: Expected out tensor to have dtype {result}, but got {target} instead"

@@ -6,10 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.scipy.special import i0
 
 from calque.ops.table.facts import facts
 from calque.ops.table.given import Given
-from calque.ops.table.helpers import is_known
+from calque.ops.table.helpers import cast, is_known
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
     RefusedDtype,
@@ -84,9 +85,7 @@ def _number(value: Any, dtype: Any) -> Array:
             "fill_ only supports 0-dimension value tensor but got tensor with "
             f"{array.ndim} dimensions."
         )
-    if is_complex(array.dtype) and not is_complex(dtype):
-        array = array.real
-    return array.astype(dtype)
+    return cast(array, dtype)
 
 
 # Sequences ----------------------------------------------------------------------------------------
@@ -241,6 +240,38 @@ def triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None) -> Arra
     return _places(row, first, col - first, size, dtype)
 
 
+# Windows ------------------------------------------------------------------------------------------
+
+
+@op("kaiser_window")
+def kaiser_window(window_length: int, dtype: Any = None) -> Array:
+    return kaiser_window_beta(window_length, True, 12.0, dtype)
+
+
+@op("kaiser_window.periodic")
+def kaiser_window_periodic(window_length: int, periodic: bool, dtype: Any = None) -> Array:
+    return kaiser_window_beta(window_length, periodic, 12.0, dtype)
+
+
+@op("kaiser_window.beta")
+def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: Any = None) -> Array:
+    """The other windows are made of operators; of this one PyTorch has a kernel of its own."""
+    dtype = dtype or default_float()
+    if window_length < 0:
+        raise RuntimeError(
+            f"kaiser_window requires non-negative window_length, got window_length={window_length}"
+        )
+    if is_integral(dtype):
+        raise RuntimeError(f"kaiser_window expects floating point dtypes, got: {spoken(dtype)}")
+    if window_length <= 1:
+        return jnp.ones((window_length,), dtype)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    last = window_length - (not periodic)
+    at = jnp.arange(window_length, dtype=wide) * (2 / last) - 1
+    scale = jnp.asarray(beta, wide)
+    return (i0(scale * jnp.sqrt((1 - at) * (1 + at))) / i0(scale)).astype(dtype)
+
+
 # Complex numbers from their parts -----------------------------------------------------------------
 
 
@@ -255,6 +286,8 @@ def _same_floats(name: str, x: Array, y: Array) -> None:
 @op("complex", layout="elementwise", writes=("exact_dtype",))
 def complex_(real: Array, imag: Array) -> Array:
     _same_floats("complex", real, imag)
+    if real.dtype == jnp.float16:
+        raise TypeError("the jax device has no dtype torch.complex32")
     real, imag = jnp.broadcast_arrays(real, imag)
     return lax.complex(real, imag)
 
@@ -262,5 +295,7 @@ def complex_(real: Array, imag: Array) -> Array:
 @op("polar", layout="elementwise", writes=("exact_dtype",))
 def polar(abs: Array, angle: Array) -> Array:
     _same_floats("polar", abs, angle)
+    if abs.dtype == jnp.float16:
+        raise TypeError("the jax device has no dtype torch.complex32")
     size, angle = jnp.broadcast_arrays(abs, angle)
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))

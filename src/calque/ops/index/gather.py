@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from calque.ops.index.index_bounds import at_least_1d, on_axis, positions, take
@@ -10,6 +11,8 @@ from calque.ops.table.facts import facts
 from calque.ops.table.given import IN_SELF, INDEX, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
+
+_INDEX_DTYPES = frozenset(map(np.dtype, ("int64", "int32", "uint8", "bool")))
 
 
 def is_mask(index: Any) -> bool:
@@ -29,7 +32,7 @@ def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
         )
     present = [i for i in indices if i is not None]
     for i in present:
-        if not jnp.issubdtype(i.dtype, jnp.integer):
+        if i.dtype not in _INDEX_DTYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     try:
         jnp.broadcast_shapes(*(i.shape for i in present))

@@ -9,7 +9,7 @@ from jax import Array
 
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
 from calque.ops.index.writes import accumulate_at, replace_at
-from calque.ops.table.given import IN_SELF, INDEX, within_dim
+from calque.ops.table.given import IN_SELF, INDEX, Given, within_dim
 from calque.ops.table.helpers import nan_of, wrap_dim
 from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import is_complex, is_integral
@@ -36,10 +36,16 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
         )
 
 
+def _rows_within(self: Given, **named: Any) -> None:
+    """PyTorch looks for the rows of a matrix otherwise than for the elements of a vector."""
+    inside = within_dim(IndexError, IN_SELF) if self.ndim < 2 else within_dim(RuntimeError, INDEX)
+    inside(self=self, **named)
+
+
 @op(
     "index_add",
     writes=("exact_dtype", "changes"),
-    values=within_dim(IndexError, IN_SELF),
+    values=_rows_within,
     numbers=Holds("alpha", like="self"),
 )
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:

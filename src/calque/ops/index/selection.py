@@ -72,7 +72,19 @@ def unique(self: Array, sorted: bool = True, return_inverse: bool = False) -> An
     return _results(*_unique(np.asarray(self), None), return_inverse, False)[:2]
 
 
-@op("unique_dim", data_dependent=True)
+def _rows_condition(self: Any, dim: int, *_: Any, **__: Any) -> None:
+    empty = self.shape.count(0)
+    if empty and self.shape[wrap_dim(dim, self.ndim)]:
+        raise RuntimeError(
+            "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+        )
+    if empty > 1:
+        raise RuntimeError(
+            "Number of zero sized dimensions is more than one, so unique cannot be applied"
+        )
+
+
+@op("unique_dim", data_dependent=True, condition=_rows_condition)
 def unique_dim(
     self: Array,
     dim: int,
@@ -98,7 +110,7 @@ def unique_consecutive(
     return _results(found, inverse.reshape(self.shape), counts, return_inverse, return_counts)
 
 
-@op("unique_dim_consecutive", data_dependent=True)
+@op("unique_dim_consecutive", data_dependent=True, condition=_rows_condition)
 def unique_dim_consecutive(
     self: Array, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
@@ -125,7 +137,7 @@ def bincount(self: Array, weights: Array | None = None, minlength: int = 0) -> A
     values = np.asarray(self)
     if values.ndim != 1 or not is_integral(values.dtype) or (values < 0).any():
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    if weights is None:
+    if weights is None or not values.size:
         return jnp.asarray(np.bincount(values.astype(np.int64), minlength=minlength))
     if weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")

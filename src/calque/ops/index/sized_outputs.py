@@ -5,6 +5,7 @@ the results for it. A program computes both, so that it can compare the number w
 was made for. Where the operator refuses its arguments, the number is -1.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,7 @@ def _in_order(rows: Array) -> Array:
     """The order that sorts rows, compared element by element."""
     if rows.ndim == 1:
         return jnp.argsort(rows)
-    columns = rows.reshape(rows.shape[0], -1).T
+    columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).T
     if not columns.size:
         return jnp.arange(rows.shape[0])
     return jnp.lexsort(columns[::-1])

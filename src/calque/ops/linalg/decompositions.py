@@ -356,6 +356,8 @@ def lstsq(
     vector = self.ndim - 1 == b.ndim and self.shape[:-1] == b.shape
     right = b[..., None] if vector else b
     rows, columns = self.shape[-2:]
+    if rows != right.shape[-2]:
+        raise RuntimeError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
     batch = jnp.broadcast_shapes(self.shape[:-2], right.shape[:-2])
     matrix = jnp.broadcast_to(self, (*batch, rows, columns))
     right = jnp.broadcast_to(right, (*batch, *right.shape[-2:]))

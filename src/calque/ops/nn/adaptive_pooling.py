@@ -1,5 +1,6 @@
 """Pooling whose windows are not all of one size: adaptive, fractional, and unpooling."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,7 +47,9 @@ def _adaptive_avg(ndim: int) -> None:
     def forward(self: Array, output_size: Any) -> Array:
         out = _check(self, output_size, ndim)
         size = self.shape[-ndim:]
-        if all(n % max(o, 1) == 0 and o for n, o in zip(size, out, strict=True)):
+        if 0 in out:
+            return jnp.zeros((*self.shape[:-ndim], *out), self.dtype)
+        if all(n % o == 0 for n, o in zip(size, out, strict=True)):
             return _even_mean(self, size, out)
         return apply_taps(self, [_mean_taps(n, o) for n, o in zip(size, out, strict=True)])
 
@@ -165,8 +168,9 @@ def _fractional(ndim: int) -> None:
             shape = [planes] + [1] * (2 * ndim)
             shape[1 + axis], shape[1 + ndim + axis] = out[axis], kernel[axis]
             flat = flat * size[axis] + read.reshape(shape)
-        at = flat.reshape(planes, -1)
-        values = jnp.take_along_axis(self.reshape(planes, -1), at, axis=1).reshape(flat.shape)
+        at = flat.reshape(planes, math.prod(flat.shape[1:]))
+        pixels = self.reshape(planes, math.prod(size))
+        values = jnp.take_along_axis(pixels, at, axis=1).reshape(flat.shape)
         best, where = _reduce_prefer(values, flat, tuple(range(1 + ndim, 1 + 2 * ndim)))
         return best.reshape(*lead, *out), where.reshape(*lead, *out)
 
@@ -185,7 +189,7 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
         )
     shape = (*x.shape[:-ndim], *output_size)
     rows = int(np.prod(x.shape[:-ndim]))
-    at = indices.reshape(rows, -1)
+    at = indices.reshape(rows, math.prod(x.shape[-ndim:]))
     flat = jnp.zeros((rows, int(np.prod(output_size))), x.dtype)
     row = jnp.arange(rows, dtype=at.dtype)[:, None]
     return flat.at[row, at].set(x.reshape(at.shape), mode="drop").reshape(shape)

@@ -58,10 +58,10 @@ def attend(
     dropout_p: float,
 ) -> tuple[Array, Array]:
     """The output and the log-sum-exp of the scores, (batch, heads, queries, ...) each."""
-    batch, heads, queries, _ = q.shape
-    groups = heads // k.shape[1]
+    batch, heads, queries, width = q.shape
+    grouped = q.reshape(batch, k.shape[1], heads // k.shape[1], queries, width)
     masked = bias is not None or is_causal
-    scores = _scores(q.reshape(batch, k.shape[1], groups, queries, -1), k, bias, is_causal, scale)
+    scores = _scores(grouped, k, bias, is_causal, scale)
     top = lax.stop_gradient(maximum(scores, -1, keepdims=True, initial=-np.inf))
     if masked:
         # A row with every key masked attends to nothing: zeros, as in PyTorch.
@@ -75,7 +75,7 @@ def attend(
         weights = jnp.where(kept, weights / (1 - dropout_p), 0) if dropout_p < 1 else weights * 0
     out = jnp.einsum("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v)
     lse = jnp.log(total) + top
-    return out.reshape(batch, heads, queries, -1), lse.reshape(batch, heads, queries)
+    return out.reshape(batch, heads, queries, v.shape[3]), lse.reshape(batch, heads, queries)
 
 
 def _check(q: Array, k: Array, v: Array) -> None:

@@ -54,13 +54,13 @@ def _attend(
         raise RuntimeError(f"expected 3-D `query`, got {q.ndim}-D tensor")
     if q.shape[-1] % heads:
         raise RuntimeError(f"embed_dim {q.shape[-1]} does not divide into {heads} heads")
-    q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (q, k, v))
+    q, k, v = (x.reshape(*x.shape[:2], heads, x.shape[2] // heads) for x in (q, k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.asarray(math.sqrt(q.shape[-1]), q.dtype)
     if mask is not None:
         scores = jnp.where(_hidden(mask, mask_type, scores), -np.inf, scores)
     weights = jax.nn.softmax(widened(scores), axis=-1).astype(v.dtype)
     out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
-    return out.reshape(*out.shape[:2], -1), weights
+    return out.reshape(*out.shape[:2], heads * out.shape[3]), weights
 
 
 @op("_native_multi_head_attention")

@@ -1,5 +1,6 @@
 """Sampling an image at the points of a grid, and the gradients to both."""
 
+import math
 from typing import Any
 
 import jax
@@ -56,7 +57,7 @@ def _read(image: Array, at: tuple[Array, ...]) -> Array:
         flat = flat * size + index
     batch, channels = image.shape[:2]
     pixels = int(np.prod(space))
-    where = jnp.where(ok, flat, pixels).reshape(batch, -1)
+    where = jnp.where(ok, flat, pixels).reshape(batch, math.prod(at[0].shape[1:]))
     rows = image.reshape(batch, channels, pixels)
     taken = jax.vmap(lambda row, index: row.at[:, index].get(mode="fill", fill_value=0))(
         rows, where
@@ -124,6 +125,11 @@ def _check(x: Array, grid: Array, dims: int, mode: int) -> None:
         raise RuntimeError(
             "grid_sampler(): expected grid and input to have same batch size, but got input with "
             f"sizes {list(x.shape)} and grid with sizes {list(grid.shape)}"
+        )
+    if 0 in x.shape[2:]:
+        raise RuntimeError(
+            "grid_sampler(): expected input to have non-empty spatial dimensions, but input has "
+            f"sizes {list(x.shape)}"
         )
     if mode == BICUBIC and dims == 3:
         raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")

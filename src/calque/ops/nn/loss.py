@@ -198,6 +198,11 @@ def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
         raise RuntimeError(f"inconsistent target size, expected {shape} but got {target.shape}")
 
 
+def _positive(gap: Array) -> Array:
+    """The gaps above zero. As in C, NaN is not, and at zero there is no gradient."""
+    return jnp.where(gap > 0, gap, 0)
+
+
 def _multi_margin(
     x: Array, target: Array, p: int, margin: Any, weight: Array | None, reduction: int
 ) -> Array:
@@ -206,11 +211,12 @@ def _multi_margin(
     classes = matrix.shape[1]
     label = target.reshape(-1, 1)
     hit = jnp.take_along_axis(matrix, label, axis=1, mode="fill")
-    gap = jnp.maximum(np.asarray(margin, x.dtype) - hit + matrix, 0)
+    gap = _positive(np.asarray(margin, x.dtype) - hit + matrix)
     loss = gap if p == 1 else gap * gap
     if weight is not None:
         loss = loss * jnp.take(weight, label, mode="fill")
     loss = jnp.where(np.arange(classes) == label, 0, loss)
+    loss = jnp.where((label < 0) | (label >= classes), np.nan, loss)
     return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
 
 
@@ -274,8 +280,9 @@ def _multilabel_margin(x: Array, target: Array, reduction: int) -> Array:
     labels, _ = _row(jnp.atleast_1d(target))
     valid, named = _is_target(matrix, labels)
     hit = jnp.take_along_axis(matrix, jnp.where(valid, labels, 0), axis=1, mode="fill")
-    gap = jnp.maximum(1 - hit[:, :, None] + matrix[:, None, :], 0)
+    gap = _positive(1 - hit[:, :, None] + matrix[:, None, :])
     gap = jnp.where(valid[:, :, None] & ~named[:, None, :], gap, 0)
+    gap = jnp.where((valid & (labels >= matrix.shape[1]))[:, :, None], np.nan, gap)
     return reduce((jnp.sum(gap, axis=(1, 2)) / matrix.shape[1]).reshape(samples), reduction)
 
 

@@ -4,6 +4,7 @@ A label that is no class gives NaN: on this device no error can be raised for a 
 compares each class with the label, which XLA fuses into the softmax's gradient; no scatter.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -130,6 +131,49 @@ def nll_loss_backward(
 
 
 _LENGTHS = ("input_lengths", "target_lengths")
+_CTC = "(while checking arguments for ctc_loss_allocate_outputs)"
+
+
+def _ctc_values(
+    log_probs: Given, targets: Given, input_lengths: Any, target_lengths: Any, **_: Any
+) -> None:
+    steps, labels = log_probs.shape[0], targets.shape[-1]
+
+    def bad_input(bad: int) -> Exception:
+        bound = f"at most {steps}" if bad > steps else "at least 0"
+        return RuntimeError(
+            f"Expected input_lengths to have value {bound}, but got value {bad} {_CTC}"
+        )
+
+    def bad_target(bad: int) -> Exception:
+        if bad < 0:
+            return RuntimeError(
+                f"Expected target_lengths to have value at least 0, but got value {bad} {_CTC}"
+            )
+        return RuntimeError(
+            f"Expected tensor to have size at least {bad} at dimension 1, but got size {labels} "
+            f"for argument #2 'targets' {_CTC}"
+        )
+
+    _require_lengths(input_lengths, steps, bad_input)
+    _require_lengths(target_lengths, labels, bad_target)
+    known = target_lengths.values() if hasattr(target_lengths, "values") else target_lengths
+    if known is None or targets.ndim != 1 or np.sum(known) == labels:
+        return
+    raise RuntimeError(
+        f"Expected tensor to have size {np.sum(known)} at dimension 0, but got size {labels} for "
+        f"argument #2 'targets' {_CTC}"
+    )
+
+
+def _require_lengths(lengths: Any, most: int, error: Callable[[int], Exception]) -> None:
+    if hasattr(lengths, "require_within"):
+        if not lengths.is_float:
+            lengths.require_within(0, most + 1, error)
+        return
+    for length in lengths:
+        if isinstance(length, int) and not 0 <= length <= most:
+            raise error(length)
 
 
 def _lengths(values: Any) -> Array:
@@ -192,6 +236,8 @@ def _ctc(
     total = jnp.exp(final - safe) + jnp.exp(other - safe)
     dead = total == 0
     likelihood = jnp.where(dead, no_way, jnp.log(jnp.where(dead, 1, total)) + safe)
+    unread = jnp.where(target_lengths == 0, 0, no_way)
+    likelihood = jnp.where(input_lengths == 0, unread, likelihood)
     return -likelihood, alphas.swapaxes(0, 1)
 
 
@@ -199,6 +245,7 @@ def _ctc(
     "_ctc_loss",
     "_ctc_loss.Tensor",
     dynamic=_LENGTHS,
+    values=_ctc_values,
     refuses=no_kernel("ctc_loss_cpu", BOOL, INT, COMPLEX),
 )
 def ctc_loss(
@@ -211,6 +258,16 @@ def ctc_loss(
 ) -> tuple[Array, Array]:
     if not 0 <= blank < log_probs.shape[2]:
         raise RuntimeError("blank must be in label range")
+    for name, lengths in zip(_LENGTHS, (input_lengths, target_lengths), strict=True):
+        if hasattr(lengths, "dtype") and not is_integral(lengths.dtype):
+            raise RuntimeError(f"{name} must be integral")
+        if (lengths.size if hasattr(lengths, "dtype") else len(lengths)) != log_probs.shape[1]:
+            raise RuntimeError(f"{name} must be of size batch_size")
+    if targets.ndim == 2 and targets.shape[0] != log_probs.shape[1]:
+        raise RuntimeError(
+            f"Expected tensor to have size {log_probs.shape[1]} at dimension 0, but got size "
+            f"{targets.shape[0]} for argument #2 'targets' {_CTC}"
+        )
     return _ctc(log_probs, targets, _lengths(input_lengths), _lengths(target_lengths), blank)
 
 
@@ -231,9 +288,10 @@ def ctc_loss_backward(
     loss, pull = jax.vjp(lambda x: _ctc(x, targets, inputs, labels, blank)[0], log_probs)
     (derivative,) = pull(jnp.ones_like(loss))
     out = (jnp.exp(log_probs) + derivative) * grad[:, None]
-    out = jnp.where(np.arange(log_probs.shape[0])[:, None, None] < inputs[:, None], out, 0)
     lost = (neg_log_likelihood == np.inf)[:, None]
-    return jnp.where(lost, 0 if zero_infinity else np.nan, out).astype(log_probs.dtype)
+    out = jnp.where(lost, 0 if zero_infinity else np.nan, out)
+    live = np.arange(log_probs.shape[0])[:, None, None] < inputs[:, None]
+    return jnp.where(live, out, 0).astype(log_probs.dtype)
 
 
 facts("nll_loss nll_loss2d", autocast="float32")

@@ -5,6 +5,7 @@ indices, so a program that pools and differentiates never computes them. On CPUs
 the shifted image where the windows are small (`shifted_maximum`).
 """
 
+import math
 from typing import Any
 
 import jax
@@ -64,7 +65,7 @@ def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) 
     """A gradient added into zeros of a shape, at flat positions over its last `ndim` axes."""
     lead = shape[: len(shape) - ndim]
     rows = int(np.prod(lead))
-    at = indices.reshape(rows, -1)
+    at = indices.reshape(rows, math.prod(indices.shape[len(lead) :]))
     row = lax.broadcasted_iota(at.dtype, at.shape, 0)
     values = widened(grad).reshape(at.shape)
     flat = jnp.zeros((rows, int(np.prod(shape[len(lead) :]))), values.dtype)
@@ -196,17 +197,27 @@ facts(
 def _avg_pool_condition(self: Any, *_: Any, **__: Any) -> None:
     if self.ndim < 3:
         wrap_dim(-3, self.ndim)
+    _no_empty_image(self)
+
+
+def _no_empty_image(self: Any, *_: Any, **__: Any) -> None:
+    if self.ndim in (3, 4) and 0 in self.shape[-3:]:
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with optional 0 dim batch size for input, but "
+            f"got:{list(self.shape)}"
+        )
 
 
 facts("avg_pool2d", condition=_avg_pool_condition)
+facts("max_pool2d_with_indices", condition=_no_empty_image)
 
 
-def _max_pool_condition(self: Any, *_: Any, **__: Any) -> None:
+def _no_empty_volume(self: Any, *_: Any, **__: Any) -> None:
     if self.ndim in (4, 5) and (self.ndim == 4 or self.shape[0]) and 0 in self.shape[-4:]:
         raise RuntimeError(
-            "max_pool3d_with_indices: Expected input's non-batch dimensions to have positive "
+            "pool3d: Expected input's non-batch dimensions to have positive "
             f"length, but input has a shape of {list(self.shape)}"
         )
 
 
-facts("max_pool3d_with_indices", condition=_max_pool_condition)
+facts("avg_pool3d max_pool3d_with_indices", condition=_no_empty_volume)

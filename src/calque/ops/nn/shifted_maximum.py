@@ -164,4 +164,6 @@ def _written_out(x: Array) -> Array:
     axis = next((a for a, n in enumerate(x.shape) if n != 1), None)
     if axis is None or not all(known):  # sizes of an exported program need not be known
         return x
+    if 0 in x.shape:
+        return x
     return lax.map(lambda row: row, x.reshape(x.shape[axis], -1)).reshape(x.shape)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.pointwise.quotients import gcd, lcm
 from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
@@ -306,8 +307,8 @@ BINARY_SAME: dict[str, Callable[..., Array]] = {
     "minimum": _extreme(jnp.minimum),
     "fmax": _extreme(jnp.fmax),
     "fmin": _extreme(jnp.fmin),
-    "gcd": jnp.gcd,
-    "lcm": jnp.lcm,
+    "gcd": gcd,
+    "lcm": lcm,
     "heaviside": _heaviside,
     "hypot": opmath(jnp.hypot),
     "nextafter": jnp.nextafter,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
@@ -171,3 +172,24 @@ def pow_tensor(self: Any, exponent: Array) -> Array:
         return opmath(jnp.power)(x, y)
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
     return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))
+
+
+def gcd(x: Array, y: Array) -> Array:
+    """As PyTorch's kernel divides: the lowest integer, which has no absolute value, is kept."""
+
+    def divide(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, b = pair
+        rest = lax.rem(b, jnp.where(a == 0, jnp.ones_like(a), a))
+        return jnp.where(a == 0, a, rest), jnp.where(a == 0, b, a)
+
+    pair = tuple(jnp.broadcast_arrays(jnp.abs(x), jnp.abs(y)))
+    return lax.while_loop(lambda pair: jnp.any(pair[0] != 0), divide, pair)[1]
+
+
+def lcm(x: Array, y: Array) -> Array:
+    """As C computes with smaller integers: in int."""
+    divisor = gcd(x, y)
+    wide = jnp.promote_types(x.dtype, np.int32) if x.dtype.itemsize < 4 else x.dtype
+    a, b, g = (n.astype(wide) for n in (x, y, divisor))
+    multiple = jnp.abs(lax.div(a, jnp.where(g == 0, jnp.ones_like(g), g)) * b)
+    return jnp.where(g == 0, 0, multiple).astype(x.dtype)

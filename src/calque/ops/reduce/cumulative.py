@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.pointwise.arithmetic import complex_logaddexp
-from calque.ops.reduce.reduction import cast
 from calque.ops.table.facts import facts
-from calque.ops.table.helpers import wrap_dim
+from calque.ops.table.helpers import cast, wrap_dim
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -22,22 +21,23 @@ from calque.ops.table.promotion import (
 from calque.ops.table.registry import op
 
 
-def _accumulate(function: Any, x: Array, dim: int, dtype: Any) -> Array:
+def _accumulate(name: str, function: Any, x: Array, dim: int, dtype: Any) -> Array:
     dim = wrap_dim(dim, x.ndim)
     if dtype is None:
         dtype = jnp.int64 if is_integral(x.dtype) else x.dtype
+    refuse(f"{name}_out_cpu", jnp.dtype(dtype), BOOL)
     x = cast(x, dtype)
     return function(x, axis=dim).astype(dtype) if x.ndim else x
 
 
 @op("cumsum", autocast="float32")
 def cumsum(self: Array, dim: int, dtype: Any = None) -> Array:
-    return _accumulate(opmath(jnp.cumsum), self, dim, dtype)
+    return _accumulate("cumsum", opmath(jnp.cumsum), self, dim, dtype)
 
 
 @op("cumprod", autocast="float32")
 def cumprod(self: Array, dim: int, dtype: Any = None) -> Array:
-    return _accumulate(opmath(jnp.cumprod), self, dim, dtype)
+    return _accumulate("cumprod", opmath(jnp.cumprod), self, dim, dtype)
 
 
 def _running(name: str) -> Any:
@@ -106,6 +106,6 @@ def logcumsumexp(self: Array, dim: int) -> Array:
 
 
 facts("logcumsumexp", writes=("exact_dtype",))
-
+facts("cumsum cumprod", writes=("says_dtype",))
 
 facts("cummax cummin", writes=("exact_dtype", "computes_first"))

@@ -9,10 +9,9 @@ from jax import Array, lax
 
 from calque.ops.reduce import converted
 from calque.ops.table.facts import facts
-from calque.ops.table.helpers import is_known, maximum, minimum, wrap_dims
+from calque.ops.table.helpers import cast, is_known, maximum, minimum, wrap_dims
 from calque.ops.table.promotion import (
     RefusedDtype,
-    as_dtype,
     is_complex,
     is_integral,
     opmath,
@@ -22,13 +21,6 @@ from calque.ops.table.promotion import (
 )
 from calque.ops.table.registry import op
 from calque.ops.table.undivided import undivided
-
-
-def cast(x: Array, dtype: Any) -> Array:
-    """An array in another dtype, complex numbers by their real part."""
-    if is_complex(x.dtype) and not is_complex(dtype):
-        x = x.real
-    return as_dtype(x, dtype)
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
@@ -218,13 +210,13 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
     size = jnp.abs(x)
     if p == 0:
         return jnp.sum(size != 0, axis=axes, keepdims=keepdim, dtype=size.dtype)
+    empty = [axis for axis in axes if x.shape[axis] == 0]
+    if empty and (p < 0 or p == float("inf")):
+        raise RuntimeError(
+            f"linalg.vector_norm cannot compute the {p} norm on the dimension {empty[0]} because "
+            "this dimension is empty and the operation does not have an identity"
+        )
     if p in (float("inf"), float("-inf")):
-        empty = [axis for axis in axes if x.shape[axis] == 0]
-        if empty:
-            raise RuntimeError(
-                f"linalg.vector_norm cannot compute the {p} norm on the dimension {empty[0]} "
-                "because this dimension is empty and the operation does not have an identity"
-            )
         return (maximum if p > 0 else minimum)(size, axes, keepdim)
     if p == 1:
         return jnp.sum(size, axis=axes, keepdims=keepdim)
@@ -264,7 +256,8 @@ def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
     return jax.nn.logsumexp(x, axis=axes, keepdims=keepdim)
 
 
-facts("all all.dim all.dims any any.dim any.dims", writes=("exact_dtype",))
+facts("all all.dim all.dims any any.dim any.dims", writes=("truth",))
+facts("sum.dim_IntList prod.dim_int", writes=("says_dtype",))
 facts(
     "frobenius_norm.dim linalg_matrix_norm norm.ScalarOpt_dim nuclear_norm",
     "nuclear_norm.dim",

@@ -62,7 +62,7 @@ def _runs(data: Array, axis: int, lengths: Array | None, offsets: Array | None) 
     if offsets is None:
         offsets = jnp.pad(jnp.cumsum(lengths, axis=-1), [(0, 0)] * axis + [(1, 0)])
     rows, size = math.prod(data.shape[:axis]), data.shape[axis]
-    edges = offsets.reshape(rows, -1).astype(jnp.int32)
+    edges = offsets.reshape(rows, offsets.shape[-1]).astype(jnp.int32)
     segments = edges.shape[1] - 1
     at = jnp.arange(size, dtype=jnp.int32)
     place = jax.vmap(lambda row: jnp.searchsorted(row, at, side="right"))(edges)

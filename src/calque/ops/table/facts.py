@@ -23,7 +23,7 @@ row-major. The others are those of Fourier transforms, recurrent layers, `nonzer
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
-    "any_shape",
+    "any_shape", "says_dtype", "truth",
 ]  # fmt: skip
 """The demands on a tensor that an in-place or `out=` form writes.
 
@@ -34,6 +34,8 @@ changes: as `apart`, but for the first argument, of which the result is a change
 fills: elements that share memory may be written: they get the same value, or any.
 no_booleans: an `out=` of booleans is refused. cast_type_error: one of a lower kind, by TypeError.
 any_shape: an `out=` of as many elements keeps its shape.
+says_dtype: the operator computes in the dtype of `out=`, if the call asks for none.
+truth: an `out=` is of booleans or bytes.
 """
 
 Autocast = Literal["lower", "float32", "widest"]

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.core import max_dim
 
-from calque.ops.table.promotion import as_dtype, is_complex, is_float, spoken
+from calque.ops.table.promotion import as_dtype, is_complex, is_float, is_integral, spoken
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -21,9 +21,30 @@ def names(text: str) -> list[str]:
 
 def cast(array: Array, dtype: np.dtype) -> Array:
     """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    if dtype == np.bool_:
+        return array != 0
     if is_complex(array.dtype) and not is_complex(dtype):
         array = array.real
-    return array != 0 if dtype == np.bool_ else as_dtype(array, dtype)
+    if is_float(array.dtype) and is_integral(dtype):
+        return _truncated(array, np.dtype(dtype))
+    return as_dtype(array, dtype)
+
+
+def _truncated(x: Array, dtype: np.dtype) -> Array:
+    """Floats as integers, those out of range as the CPU has them: C leaves them open, XLA clamps.
+
+    Small integers are the low bits of an int32, in which a number out of range is the lowest one.
+    """
+    x = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    bits = 8 * max(dtype.itemsize, 4)
+    signed, limit = np.dtype(f"int{bits}"), 2.0 ** (bits - 1)
+    held = (x >= -limit) & (x < limit)
+    found = jnp.where(held, x, 0).astype(signed)
+    found = jnp.where(held, found, np.iinfo(signed).min).astype(dtype)
+    if dtype.itemsize < 4 or dtype.kind == "i":
+        return found
+    above = jnp.where(x < 2 * limit, x, 0).astype(dtype)
+    return jnp.where(x >= limit, above, found)
 
 
 def is_known(size: Any) -> bool:

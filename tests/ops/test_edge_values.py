@@ -1,0 +1,130 @@
+"""Numbers at the edge of a dtype, empty tensors and special values: what the CPU gives."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+Device = torch.device
+FLOATS = [300.0, -1.5, 70000.0, -70000.0, 3e9, -3e9, 1e19, math.inf, -math.inf, math.nan]
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16)
+COMPLEX = [1j, 0j, 1 + 0j]
+
+
+def _ctc(d: Device) -> list[torch.Tensor]:
+    """Of nothing read, with and without labels."""
+    x = torch.linspace(-1, 1, 45, device=d).reshape(5, 3, 3).requires_grad_()
+    lengths = torch.tensor([0, 5, 0], device=d), torch.tensor([2, 2, 0], device=d)
+    targets = torch.tensor([[1, 2], [2, 1], [1, 1]], device=d)
+    loss = F.ctc_loss(x.log_softmax(2), targets, *lengths, reduction="none")
+    return [loss, *torch.autograd.grad(loss.sum(), x)]
+
+
+def _at_the_corner(d: Device) -> list[torch.Tensor]:
+    """Gradients where a margin is met exactly, and of a unit that is at zero."""
+    x = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, -0.5]], device=d, requires_grad=True)
+    labels = torch.tensor([0, 1], device=d), torch.tensor([[0, -1, 1], [1, 0, -1]], device=d)
+    losses = F.multi_margin_loss(x, labels[0]), F.multilabel_margin_loss(x, labels[1])
+    grads = [torch.autograd.grad(loss, x)[0] for loss in losses]
+    unit = torch.nn.RNN(2, 2, nonlinearity="relu", bias=False)
+    torch.nn.utils.vector_to_parameters(torch.linspace(-1, 1, 8), unit.parameters())
+    unit.to(d)(x.new_zeros(2, 1, 2).requires_grad_())[0].sum().backward()
+    return [*grads, *(p.grad for p in unit.parameters())]
+
+
+def _greatest_divisors(d: Device) -> list[torch.Tensor]:
+    x = torch.tensor([-12, 0, 7, -128, -128, 6, 100], dtype=torch.int8, device=d)
+    y = torch.tensor([18, 0, 0, -128, 6, -128, 90], dtype=torch.int8, device=d)
+    return [torch.gcd(x, y), torch.lcm(x, y)]
+
+
+CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
+    "floats to integers": lambda d: [
+        torch.tensor(FLOATS, dtype=source, device=d).to(to)
+        for source in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+        for to in INTEGERS
+    ],
+    "complex numbers to booleans": lambda d: [
+        torch.tensor(COMPLEX, device=d).bool(),
+        torch.tensor(COMPLEX, device=d).sum(dtype=torch.bool),
+        torch.zeros(3, dtype=torch.bool, device=d).copy_(torch.tensor(COMPLEX, device=d)),
+        torch.full((2,), 1j, dtype=torch.bool, device=d),
+    ],
+    "divisors": _greatest_divisors,
+    "Kaiser windows": lambda d: [
+        torch.kaiser_window(n, periodic, beta=beta, dtype=dtype, device=d)
+        for n, periodic, beta, dtype in (
+            (5, True, 12.0, torch.float32),
+            (4, False, 8.0, torch.float64),
+            (1, True, 3.0, torch.float32),
+            (0, True, 3.0, torch.float32),
+        )
+    ],
+    "no windows": lambda d: [
+        F.adaptive_avg_pool2d(torch.ones(2, 3, 4, 4, device=d), size) for size in (0, (0, 2))
+    ],
+    "no images": lambda d: [
+        F.grid_sample(
+            torch.ones(0, 3, 4, 4, device=d),
+            torch.ones(0, 2, 2, 2, device=d),
+            align_corners=False,
+        )
+    ],
+    "nothing read": _ctc,
+    "derivatives at a corner": _at_the_corner,
+    "margins of NaN": lambda d: [
+        F.multi_margin_loss(
+            torch.tensor([[1.0, math.nan, 0.5], [math.inf, math.inf, 0.0]], device=d),
+            torch.tensor([0, 1], device=d),
+            reduction="none",
+        ),
+        F.multilabel_margin_loss(
+            torch.tensor([[1.0, math.nan, 0.5], [math.inf, math.inf, 0.0]], device=d),
+            torch.tensor([[0, -1, 0], [1, 2, -1]], device=d),
+            reduction="none",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Tensor]]) -> None:
+    expected, found = case(torch.device("cpu")), case(torch.device("jax"))
+    for want, got in zip(expected, found, strict=True):
+        torch.testing.assert_close(got.cpu(), want, equal_nan=True)
+
+
+def test_an_empty_batch_has_empty_gradients() -> None:
+    images, volumes = torch.ones(0, 3, 6, 6), torch.ones(0, 3, 6, 6, 6)
+    calls: list[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = [
+        (images, lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)),
+        (volumes, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
+        (images, lambda x: F.adaptive_max_pool2d(x, 4)),
+        (images, lambda x: F.fractional_max_pool2d(x, 2, output_size=2)),
+        (images[0:0, 0], lambda x: F.scaled_dot_product_attention(x, x, x)),
+    ]
+    for host, call in calls:
+        for device in ("cpu", "jax"):
+            x = host.to(device).requires_grad_()
+            found = call(x)
+            assert torch.autograd.grad(found.sum(), x)[0].shape == host.shape, host.shape
+            assert not len(found)
+
+
+def test_out_says_in_which_dtype_is_counted() -> None:
+    x = torch.tensor([[1.7, 2.6], [3.5, -4.9]])
+    for name in ("sum", "prod", "cumsum", "cumprod"):
+        for dtype in (torch.int64, torch.uint8, torch.float64, torch.float16):
+            found = []
+            for device in ("cpu", "jax", "jax", "jax"):  # later calls go a faster way
+                shape = (2, 2) if "cum" in name else (2,)
+                out = torch.empty(shape, dtype=dtype, device=device)
+                getattr(torch, name)(x.to(device), 0, out=out)
+                found.append(out.tolist())
+            for row in map(torch.tensor, found):
+                torch.testing.assert_close(row, torch.tensor(found[0]), rtol=1e-3, atol=0)
+    for truth in (torch.any, torch.all):
+        out = torch.empty(2, dtype=torch.uint8, device="jax")
+        assert truth(x.to("jax"), 0, out=out).tolist() == [1, 1]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 import calque
 from calque.convert import Calls, ConversionError, to_onnx
-from calque.convert.onnx_calls import OnnxCall
+from calque.convert.onnx_calls import OnnxCall, kind_of
 from calque.convert.onnx_graph import OnnxGraph
 from tests.convert.test_onnx import agree, run
 
@@ -79,6 +80,40 @@ def test_scattered_values_are_reduced() -> None:
 
 def test_whole_numbers_round_as_in_python() -> None:
     agree(lambda x: (x // 3, x % 3, x // -3, x % -3, x**2), torch.tensor([-7, -3, 0, 3, 8]))
+
+
+def test_quotients_are_rounded_down_as_in_python() -> None:
+    tenths, tops = torch.arange(-60, 60).view(12, 10) / 10, torch.tensor([1.0, -1.0, 0.0, 5.0, INF])
+    programs = [lambda x: (x // 0.1, x // -0.1, torch.div(x, x.flip(0) + 1, rounding_mode="floor"))]
+    programs.append(lambda x: tops.div(x, rounding_mode="floor"))
+    for program, x in zip(programs, (tenths, torch.tensor([0.0, 0.0, 0.0, INF, 2.0])), strict=True):
+        found, want = run(to_onnx(calque.record(program, x)), x), jax.tree.leaves(program(x))
+        for a, b in zip(found, want, strict=True):
+            np.testing.assert_array_equal(a, b.numpy())
+
+
+def test_numbers_of_bfloat16_are_rounded_where_pytorch_rounds_them() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(36, 5), nn.LayerNorm(5)).bfloat16().eval()
+
+    def program(x: Tensor, y: Tensor) -> Any:
+        z = (y + 0.3).bfloat16()
+        made = torch.full_like(z, 0.3) + torch.arange(3, dtype=torch.bfloat16)
+        found = model(x.bfloat16()), z * 1.001, made, z[:, [0, 2]].softmax(-1), (z > 0) * z
+        return [part.float() for part in found]
+
+    args = torch.randn(2, 1, 8, 8), torch.randn(2, 3)
+    converted = to_onnx(calque.record(program, *args))
+    for found, want in zip(run(converted, *args), program(*args), strict=True):
+        np.testing.assert_allclose(found, want.detach(), rtol=0.02, atol=0.02)
+    (exact,) = run(
+        to_onnx(calque.record(lambda y: (y.bfloat16() * 1.001).float(), args[1])), args[1]
+    )
+    assert torch.equal(torch.tensor(exact), (args[1].bfloat16() * 1.001).float())
+    kept = to_onnx(calque.record(lambda x: x + 1, torch.ones(2).bfloat16())).graph
+    kinds = {part.type.tensor_type.elem_type for part in (*kept.input, *kept.output)}
+    assert kinds == {kind_of("bfloat16")}
 
 
 def test_the_first_of_several_and_nan_before_all_else() -> None:

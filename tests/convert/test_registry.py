@@ -258,6 +258,58 @@ def test_a_program_of_which_a_part_is_used_elsewhere_is_opened() -> None:
     assert nodes[0] == "linear"
 
 
+class Memory:
+    def __init__(self, kept: Tensor) -> None:
+        self.kept = kept
+
+
+class Remembers(nn.Module):
+    """Gives an object with a tensor inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return Memory(self.inner(x))
+
+
+class Uses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.norm, self.head = Remembers(), nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = self.memory(x).kept
+        self.norm.eval()
+        kept = self.head(self.norm(kept))
+        self.norm.train()
+        return kept
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_a_module_that_is_claimed_and_opened_is_in_the_coverage(level: Any) -> None:
+    converters = Converters(level)
+    converters.module(Remembers, nn.BatchNorm1d, nn.Linear)(lambda call: call.op)
+    coverage = converters.coverage(calque.record(Uses(), torch.ones(2, 2)))
+    assert coverage.claimed == {"torch.nn.Linear": 2}
+    memory, norm = coverage.opened
+    assert (memory.op.rpartition(".")[2], memory.path) == ("Remembers", "memory")
+    assert "gives, an object that may hold tensors" in memory.reason
+    assert norm.path == "norm"
+    assert "changes it" in norm.reason
+    assert f"Remembers has a converter, and is opened: {memory.reason}" in str(coverage)
+    assert "test_registry.py:" in str(memory.source)
+
+
+def test_a_module_that_a_predicate_claims_and_that_is_opened_is_in_the_coverage() -> None:
+    converters = Converters()
+    converters.when(lambda call: call.arguments.get("x") == ("", (2, 2), "float32"))(id)
+    converters.when(lambda call: call.kind == "module" and call.path == "head")(id)
+    coverage = converters.coverage(calque.record(Uses(), torch.ones(2, 2)))
+    assert [each.path for each in coverage.opened] == ["", "memory"]
+
+
 def test_a_value_that_is_read_is_a_call_to_convert() -> None:
     recording = calque.record(lambda x: x * x.sum().item(), torch.ones(2))
     converted = Converters().convert(recording)

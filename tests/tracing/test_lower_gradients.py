@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import calque
 from calque.convert import Converters
+from calque.graph import JaxInterpreter
 
 
 class Averages(nn.Module):
@@ -126,3 +127,91 @@ def test_what_a_layer_assigns_is_assigned_by_its_operators(normalized: Any, with
             for result, module in ((found, model), (expected, twin))
         ]
         torch.testing.assert_close(*gradients)
+
+
+class Switches(nn.Module):
+    """Uses its statistics, and then replaces them, before any gradient is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.cell = nn.BatchNorm1d(3), nn.GRUCell(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.norm.eval()
+        a = self.norm(x)
+        self.norm.train()
+        return a * self.norm(self.cell(x * 2) + 1)
+
+
+def test_statistics_that_are_used_and_then_replaced() -> None:
+    torch.manual_seed(0)
+    model = Switches()
+    twin = copy.deepcopy(model)
+    graph = calque.record(model, torch.ones(4, 3)).graph("aten")
+    twin(torch.ones(4, 3))
+    given = torch.randn(4, 3)
+    for _ in range(2):
+        found, expected = (
+            torch.autograd.grad(each(x).square().sum(), [x, *owner.parameters()])
+            for each, owner in ((graph, model), (twin, twin))
+            for x in [given.clone().requires_grad_()]
+        )
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+    array = JaxInterpreter(graph)(given.numpy())
+    torch.testing.assert_close(torch.tensor(array.tolist()), twin(given).detach())
+
+
+def into_a_buffer(x: Tensor) -> Any:
+    y, z = torch.zeros(5, 3), torch.empty(3, 4).t()
+    y[:4] = x
+    y[4] = x[0, 0]
+    z.copy_(x[1])
+    return y * y, z * z, torch.zeros(4, 3, dtype=torch.float64).copy_(x).sin()
+
+
+def into_its_input(x: Tensor) -> Any:
+    x += 1
+    x[0] = 0
+    return x, x.t() * x.detach().sum().item()
+
+
+def in_turn(x: Tensor) -> Any:
+    with torch.no_grad():
+        parts = [x * 1, x + 1]
+        torch._foreach_add_(parts, parts[::-1])
+    return parts[0] * x, parts[1] * x
+
+
+@pytest.mark.parametrize("program", [into_a_buffer, into_its_input, in_turn])
+def test_gradients_of_what_is_written_among_operators(program: Any) -> None:
+    leaf = torch.arange(12.0).view(4, 3).requires_grad_()
+    graph = calque.record(program, leaf * 1).graph("aten")
+    found, expected = program_and_gradient(graph, leaf), program_and_gradient(program, leaf)
+    torch.testing.assert_close(found, expected)
+    assert [part.stride() for part in found[0]] == [part.stride() for part in expected[0]]
+
+
+def program_and_gradient(program: Any, leaf: Tensor) -> Any:
+    found = program(leaf * 1)
+    return found, torch.autograd.grad([part.sum() for part in found], leaf)
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (lambda y: torch._foreach_mul_([y, y * 2], 2.0), "_foreach_mul_"),
+        (lambda y: torch.mul(y, 2, out=y), "mul"),
+    ],
+)
+def test_a_write_to_another_argument_that_autograd_does_not_see_is_refused(
+    write: Any, name: str
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        with torch.no_grad():
+            write(y)
+        return y * y
+
+    with pytest.raises(calque.TraceError, match=f"{name} writes to a tensor where autograd"):
+        calque.record(program, torch.ones(2, requires_grad=True)).graph("aten")

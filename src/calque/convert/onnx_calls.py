@@ -8,6 +8,9 @@ import numpy as np
 from calque.convert.calls import Call, TensorInfo, WeightInfo
 from calque.convert.errors import ConversionError
 
+NARROW, WIDE = "bfloat16", "float32"
+"""A dtype, and the one in whose place it is computed with."""
+
 _OF_THE_RESULT = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
 """Arguments that show in the dtype of the result, or have no meaning in ONNX."""
 
@@ -18,9 +21,9 @@ class OnnxCall:
     def __init__(self, call: Call, graph: Any) -> None:
         self.call: Call = call
         self.graph: Any = graph
-        self.out: TensorInfo = call.outputs[0]
+        self.out: TensorInfo = _wide(call.outputs[0])
         self.shape: tuple[int, ...] = self.out.shape or ()
-        self._given = call.arguments
+        self._given: dict[str, Any] = _wide(call.arguments)
         self._asked: set[str] = set(_OF_THE_RESULT)
 
     def __getitem__(self, name: str) -> Any:
@@ -59,7 +62,7 @@ class OnnxCall:
         if isinstance(value, WeightInfo):
             found = self.graph.weight(value.name, self.call.weights[value.name])
         elif isinstance(value, TensorInfo):
-            found = value.name
+            found = self.graph.named(value.name)
         else:
             return self.graph.constant(value, np.dtype(dtype or str(self.out.dtype)))
         return found if dtype in (None, value.dtype) else self.cast(found, dtype)
@@ -96,6 +99,15 @@ class OnnxCall:
 
     def refuse(self, why: str) -> None:
         raise ConversionError(why)
+
+
+def _wide(value: Any) -> Any:
+    """The value with tensors of a narrow dtype as ones of the wide dtype."""
+    if isinstance(value, TensorInfo | WeightInfo):
+        return value._replace(dtype=WIDE) if value.dtype == NARROW else value
+    if isinstance(value, dict):
+        return {key: _wide(part) for key, part in value.items()}
+    return type(value)(map(_wide, value)) if type(value) in (tuple, list) else value
 
 
 def _listed(value: Any) -> Any:

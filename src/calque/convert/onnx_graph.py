@@ -1,13 +1,13 @@
 """`to_onnx`: a recorded program as an ONNX model, by converters of its operators."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from calque.convert.calls import Calls, TensorInfo, WeightInfo, leaves
 from calque.convert.errors import ConversionError
-from calque.convert.onnx_calls import library
+from calque.convert.onnx_calls import NARROW, WIDE, kind_of, library
 from calque.convert.onnx_opening import opened
 from calque.convert.onnx_operators import converters_for, table
 from calque.tracing.record import Recording
@@ -33,6 +33,8 @@ def to_onnx(recording: Recording) -> Any:
     graph = OnnxGraph(
         {info.name for info in (*calls.inputs, *(o for c in calls for o in c.outputs))}
     )
+    for info in calls.inputs:
+        graph.widen(info)
     converters = converters_for(graph)
     coverage = converters.coverage(program)
     if not coverage.is_complete:
@@ -92,6 +94,9 @@ def dtype_of(name: str | None) -> np.dtype:
 class OnnxGraph:
     """Nodes and constants of a model, as converters add them.
 
+    Numbers of bfloat16 are computed with in float32, and what an operator gives is rounded, as
+    PyTorch's CPU does: runtimes have few operators of bfloat16.
+
     Args:
         taken: names of the program's inputs and of what its operators give.
 
@@ -105,6 +110,7 @@ class OnnxGraph:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self._outputs = 0
+        self._wide: dict[str, str] = {}
 
     def add(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
         """Append a node; attributes that are None are left out."""
@@ -121,14 +127,32 @@ class OnnxGraph:
     def constant(self, array: Any, dtype: Any = None) -> str:
         """The name of a constant."""
         name = f"calque.constant.{len(self.constants)}"
-        self.constants[name] = np.asarray(array, dtype=dtype)
+        self.constants[name] = _widened(np.asarray(array, dtype=dtype))
         return name
+
+    def widen(self, info: TensorInfo) -> None:
+        """Have converters see a value of bfloat16 as one of float32."""
+        if info.dtype == NARROW:
+            kind = kind_of(WIDE)
+            self._wide[info.name] = self.value("Cast", [info.name], to=kind)
+
+    def rounded(self, infos: Iterable[TensorInfo]) -> None:
+        """Round what an operator has given to the numbers that its dtype has."""
+        made = {name for node in self.nodes for name in node.output}
+        for info in infos:
+            if info.dtype == NARROW and info.name in made:
+                narrow = self.value("Cast", [info.name], to=kind_of(NARROW))
+                self._wide[info.name] = self.value("Cast", [narrow], to=kind_of(WIDE))
+
+    def named(self, name: str) -> str:
+        """The value that stands for a tensor of the program."""
+        return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
         """The name of a parameter of the program's, with `weight.` before it where it is taken."""
         while name in self._taken:
             name = f"weight.{name}"
-        self.constants[name] = array
+        self.constants[name] = _widened(array)
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
@@ -137,5 +161,12 @@ class OnnxGraph:
         while name in self._taken or name in self.constants:
             name += "_"
         self._outputs += 1
-        self.add("Identity", [info.name], [name])
+        if info.dtype == NARROW:
+            self.add("Cast", [self.named(info.name)], [name], to=kind_of(NARROW))
+        else:
+            self.add("Identity", [info.name], [name])
         return TensorInfo(name, info.shape, info.dtype)
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(WIDE) if array.dtype.name == NARROW else array

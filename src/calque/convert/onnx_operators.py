@@ -36,6 +36,7 @@ def converters_for(graph: Any) -> Converters:
             seen = OnnxCall(call, graph)
             convert(seen)
             seen.refuse_unasked()
+            graph.rounded(call.outputs)
 
         return run
 

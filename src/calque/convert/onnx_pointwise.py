@@ -75,12 +75,10 @@ def _binary(kind: str) -> Callable[[OnnxCall], None]:
             c.add(own, [left, right])
         elif not c.is_floating():
             _divide_whole(c, left, right, rounding)
+        elif rounding == "trunc":
+            _truncate(c, c.graph.value("Div", [left, right]))
         else:
-            quotient = c.graph.value("Div", [left, right])
-            if rounding == "trunc":
-                _truncate(c, quotient)
-            else:
-                c.add("Floor", [quotient])
+            _divide_down(c, left, right)
 
     return convert
 
@@ -90,6 +88,21 @@ def _divide_whole(c: OnnxCall, left: str, right: str, rounding: str) -> None:
     if rounding == "floor":
         left = c.graph.value("Sub", [left, c.graph.value("Mod", [left, right])])
     c.add("Div", [left, right])
+
+
+def _divide_down(c: OnnxCall, left: str, right: str) -> None:
+    """As Python's: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10 once it is rounded."""
+    value, zero, one = c.graph.value, c.named(0, c.out.dtype), c.named(1, c.out.dtype)
+    rest = value("Mod", [left, right], fmod=1)
+    exact = value("Div", [value("Sub", [left, rest]), right])
+    other_side = value("Xor", [value("Less", [right, zero]), value("Less", [rest, zero])])
+    is_down = value("And", [other_side, value("Not", [value("Equal", [rest, zero])])])
+    exact = value("Where", [is_down, value("Sub", [exact, one]), exact])
+    down = value("Floor", [exact])
+    is_low = value("Greater", [value("Sub", [exact, down]), c.named(0.5, c.out.dtype)])
+    down = value("Where", [is_low, value("Add", [down, one]), down])
+    by_zero = value("Equal", [right, zero])
+    c.add("Where", [by_zero, value("Div", [left, right]), down])
 
 
 def _power(c: OnnxCall) -> None:

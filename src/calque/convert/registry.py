@@ -1,7 +1,7 @@
 """Converters: who makes what of a call, and what of a program nobody can convert."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from torch.fx.node import Node
 
 from calque.convert.calls import Call, Calls, TensorInfo
 from calque.convert.names import function_names, is_operator, operator_names
+from calque.convert.opened_modules import Opened, call_of
 from calque.convert.opening import opened
 from calque.convert.structure import needless
 from calque.tracing.record import Recording
@@ -60,10 +61,13 @@ class Coverage:
     Attributes:
         claimed: how often each operation occurs that has a converter.
         missing: the calls that have none, by operation.
+        opened: the calls of modules that have one, and that it is not asked to convert: one call
+            cannot stand for them, so that what they call is converted.
     """
 
     claimed: Counter[str] = field(default_factory=Counter)
     missing: dict[str, list[Call]] = field(default_factory=dict)
+    opened: list[Opened] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -76,11 +80,20 @@ class Coverage:
         lines = [f"{self.claimed.total()} of {total} calls can be converted"]
         for op, calls in sorted(self.missing.items(), key=lambda row: -len(row[1])):
             lines.append(f"  {len(calls):4} x {op}")
-            places = list(dict.fromkeys(str(call.source) for call in calls))
-            lines += [f"         {place}" for place in places[:3]]
-            if len(places) > 3:
-                lines.append(f"         and {len(places) - 3} more lines")
+            lines += _places(calls)
+        kinds: dict[tuple[str, str], list[Opened]] = {}
+        for each in self.opened:
+            kinds.setdefault((each.op, each.reason), []).append(each)
+        for (op, reason), modules in kinds.items():
+            lines.append(f"  {len(modules):4} x {op} has a converter, and is opened: {reason}")
+            lines += _places(modules)
         return "\n".join(lines)
+
+
+def _places(calls: Iterable[Call | Opened]) -> list[str]:
+    places = list(dict.fromkeys(str(call.source) for call in calls))
+    lines = [f"         {place}" for place in places[:3]]
+    return [*lines, f"         and {len(places) - 3} more lines"] if len(places) > 3 else lines
 
 
 class Converters:
@@ -193,23 +206,33 @@ class Converters:
 
     def calls(self, program: Recording | GraphModule) -> Calls:
         """The calls that are to be converted; modules without a converter are opened."""
+        return self._read(program)[0]
+
+    def _read(self, program: Recording | GraphModule) -> tuple[Calls, list[Opened]]:
+        """The calls that are to be converted, and the modules that are opened though claimed."""
         if isinstance(program, GraphModule):
-            return self._opened(Calls(program)) if self.level == "function" else Calls(program)
+            calls = Calls(program)
+            return self._opened(calls) if self.level == "function" else calls, []
         if not isinstance(program, Recording):
             raise TypeError(
                 f"a recording or a graph is converted, and this is a {type(program).__name__}: "
                 "calque.record(model, *args)"
             )
         if self.level == "function":
-            return self._opened(self._with_modules(program))
+            calls, modules = self._with_modules(program)
+            return self._opened(calls), modules
+        modules: list[Opened] = []
         if self._by_class or self._by_name.keys() > self._operators:
-            calls = self._with_modules(program)
+            calls, modules = self._with_modules(program)
             if any(self.find(call) is not None for call in calls):
-                return self._opened(calls)
-        return Calls(program.graph("aten"))
+                return self._opened(calls), modules
+        return Calls(program.graph("aten")), modules
 
-    def _with_modules(self, program: Recording) -> Calls:
-        """The calls of modules that are claimed, and those of functions outside of them."""
+    def _with_modules(self, program: Recording) -> tuple[Calls, list[Opened]]:
+        """The calls of modules that are claimed, and those of functions outside of them.
+
+        With them, the calls of modules that are claimed, and are none of these.
+        """
         asks = bool(self._predicates) and self.level == "function"
         entered: set[ModuleCall] = set()
 
@@ -218,12 +241,15 @@ class Converters:
             return to_be_asked or self._of_class(type(call.module)) is not None
 
         while True:
-            graph, modules = program.graph_of_calls(is_leaf)
+            graph, modules, opened = program.graph_of_calls(is_leaf)
             calls = Calls(graph)
             unclaimed = {modules[call.name] for call in calls if self._is_unclaimed(call)}
             if unclaimed <= entered:
-                return calls
+                break
             entered |= unclaimed
+        found = [(call_of(made), reason) for made, reason in opened.items() if made not in entered]
+        claimed = [(call, why) for call, why in found if not self._is_unclaimed(call)]
+        return calls, [Opened(call.op, call.path, call.source, why) for call, why in claimed]
 
     def _opened(self, calls: Calls) -> Calls:
         """The calls, with the operators of those that nobody claims in their place.
@@ -249,8 +275,9 @@ class Converters:
 
     def coverage(self, program: Recording | GraphModule) -> Coverage:
         """Reports which nodes can be converted and which cannot, where and how often."""
-        found = Coverage()
-        for call in self.calls(program):
+        calls, opened = self._read(program)
+        found = Coverage(opened=opened)
+        for call in calls:
             if self.find(call) is not None:
                 found.claimed[call.op] += 1
             else:

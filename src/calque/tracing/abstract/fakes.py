@@ -9,7 +9,7 @@ import torch
 
 from calque.tracing.core.active import has_trace
 from calque.tracing.core.patching import Patches
-from calque.upstream.torch_internals import FakeTensorMode, fake_tensor
+from calque.upstream.torch_internals import FakeTensorMode, HigherOrderOperator, fake_tensor
 
 
 def _grouped_mm(
@@ -52,6 +52,9 @@ class AbstractMode(FakeTensorMode):
     FakeTensor(..., size=(2, 4))
     """
 
+    # PyTorch looks for what an operator with functions among its arguments does by the class.
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._lock = threading.RLock()
@@ -63,6 +66,8 @@ class AbstractMode(FakeTensorMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return func.python_key_table[FakeTensorMode](self, *args, **(kwargs or {}))
         wider = _WIDER.get(func)
         if wider is not None and args[0].dtype != torch.bfloat16:
             with self:

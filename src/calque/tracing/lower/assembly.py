@@ -25,9 +25,9 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.asked import asked_of_inputs, copies_by_strides
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.reads import Read
-from calque.tracing.lower.writes import COPY, GEOMETRY
+from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import FakeTensor
+from calque.upstream.torch_internals import FakeTensor, OpOverload
 
 _PLACE = ("origin", "nn_module_stack", "stack_trace")
 _CONTAINERS = (tuple, list, dict)
@@ -196,6 +196,8 @@ class Assembly:
             copied = self._member(self._fresh(str(node.target)), value)
         else:
             copied = self._graph.node_copy(node, self._nodes.__getitem__)
+            if is_unseen(node):
+                self._hide(node, copied)
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors are wrong about the strides that some kernels give.
                 copied.target = torch.ops.aten.reshape.default
@@ -204,6 +206,19 @@ class Assembly:
                 copied.target = torch.ops.aten.as_strided.default
         self._nodes[node] = copied
         self._place(copied, self._source(node))
+
+    def _hide(self, copy: Node, copied: Node) -> None:
+        """Keep autograd from counting a write, to what it may keep for a backward pass."""
+        old: Any = copy.args[0]
+        leaf: Any = copied.args[0]
+        kept = (torch.ops.aten.clone.default, COPY)
+        others = [user for user in old.users if user.target not in kept]
+        if any(isinstance(user.target, OpOverload) for user in others):
+            with self._graph.inserting_before(copied):
+                data = self._graph.call_function(torch.ops.aten.data.default, (leaf,))
+            data.meta["val"] = leaf.meta.get("val")
+            self._place(data, self._source(copy))
+            copied.args = (data, *copied.args[1:])
 
     def _fresh(self, name: str) -> str:
         while name in self._members or hasattr(self._old, name):

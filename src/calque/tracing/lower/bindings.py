@@ -58,6 +58,11 @@ class Inputs:
                         "data classes."
                     )
 
+    def ungraded(self) -> None:
+        """From here on, no tensor among the values has a gradient."""
+        for tensor in self.tensors:
+            tensor.requires_grad_(False)
+
     def filled(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The values, with other tensors in the place of theirs."""
         rest = iter(tensors)

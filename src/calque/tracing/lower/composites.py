@@ -103,6 +103,42 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
 METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_}
 
 
+# Lists of tensors
+
+
+def in_turn(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor] | None:
+    """Calls a function that writes to a list of tensors, for one after the other, where what it
+    reads for one is what it has written to another; returns None where that is not so.
+
+    Its form that does not write reads everything before.
+    """
+    name = getattr(function, "__name__", "")
+    if not (name.startswith("_foreach_") and name.endswith("_") and args):
+        return None
+    lists = [part for part in (*args, *kwargs.values()) if _is_list(part)]
+    written = [_memory(tensor) for tensor in args[0]]
+    read = [(i, _memory(t)) for part in lists[1:] for i, t in enumerate(part) if _is_tensor(t)]
+    is_shared = len(set(written)) < len(written)
+    if not (is_shared or any(m in written[:i] + written[i + 1 :] for i, m in read)):
+        return None
+    for i in range(len(written)):
+        one = [[part[i]] if _is_list(part) else part for part in args]
+        function(*one, **{key: [p[i]] if _is_list(p) else p for key, p in kwargs.items()})
+    return list(args[0])
+
+
+def _is_list(part: Any) -> bool:
+    return isinstance(part, (list, tuple))
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, Tensor)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 # Random numbers
 
 

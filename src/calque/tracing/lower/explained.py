@@ -1,5 +1,7 @@
 """Errors that PyTorch raises while operators are found, in words of ours."""
 
+import re
+
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.nested import nested
 from calque.tracing.lower.overlaps import overlapping
@@ -8,6 +10,8 @@ from calque.upstream.torch_internals import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
+
+_OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
 
 
 def explained(error: Exception) -> Exception:
@@ -18,6 +22,12 @@ def explained(error: Exception) -> Exception:
         return overlapping("a call")  # of a layer, which no node of the graph shows
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
+    if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
+        return SymbolicTraceError(
+            "one way of a choice writes to a tensor from outside of it, or gives one back, which "
+            "an operator that chooses cannot.\nReturn a new tensor instead, or use the graph as it "
+            "is, without lowering."
+        )
     if isinstance(error, UnsupportedOperatorException):
         return SymbolicTraceError(
             f"{error.func} has no abstract values, so that its operators cannot be found.\n"

@@ -7,6 +7,7 @@ so that what the program writes to them is seen; afterwards each is a `get_attr`
 
 import copy
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,13 +29,15 @@ from calque.tracing.lower import composites
 from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
+from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.explained import depends_on_values, explained
+from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
-from calque.tracing.lower.unseen_writes import refuse_unseen_writes
+from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
@@ -82,9 +85,22 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     """
     if torch.is_grad_enabled():
         refuse_unseen_writes(graph.graph)
+    refuse_writes_to_choices(graph.graph)
     mode = AbstractMode()
-    inputs = Inputs(graph, args, kwargs, mode)
-    state = State(graph, mode)
+    inputs, state = Inputs(graph, args, kwargs, mode), State(graph, mode)
+    try:
+        return _lowered(graph, inputs, state, functional)
+    except RuntimeError as error:
+        if not _WRITES_TO_LEAF.search(str(error)):
+            raise
+    inputs.ungraded()  # what the program has been given was computed, and it may write to that
+    return _lowered(graph, inputs, state, functional)
+
+
+_WRITES_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an")
+
+
+def _lowered(graph: GraphModule, inputs: Inputs, state: State, functional: bool) -> GraphModule:
     replay = _Replay(graph, state, functional)
 
     def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
@@ -104,29 +120,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
                 found, place = without_writes(found, place, [*state.values, *inputs.tensors], table)
     except Exception as error:
         raise tidy(replay.located(error)) from None
-    built = Assembly(graph, found, state.names, inputs, place, replay, functional)
-    return built.module()
-
-
-def _batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any
-) -> Any:
-    if not training or mean is None:
-        return NotImplemented
-    run = torch.ops.aten._native_batch_norm_legit_functional.default
-    # Of what autograd keeps for the backward pass, nothing may be written to.
-    old = mean.clone(), var.clone()
-    *results, new_mean, new_var = run(x, weight, bias, *old, training, momentum, eps)
-    mean.copy_(new_mean)
-    var.copy_(new_var)
-    return tuple(results)
-
-
-# Operators that write without saying so in their schema, or draw in another order than they ran.
-FUNCTIONAL: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.native_batch_norm.default: _batch_norm,
-    torch.ops.aten.bernoulli.p: composites.bernoulli,
-}
+    return Assembly(graph, found, state.names, inputs, place, replay, functional).module()
 
 
 # What functionalization knows by these names only.
@@ -136,7 +130,6 @@ _IN_PLACE = {
     for mark in ("__", "")
 }
 _INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
-_OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
 
 
 def _writes_to(tensor: torch.Tensor) -> int:
@@ -222,10 +215,14 @@ class _Replay(torch.fx.Interpreter):
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:
+        """The name of each place that holds one: a module with two paths, as one that both ways of
+        a choice call, has its places once, since what is swapped twice is not put back.
+        """
         module: Any = self.module
         return {
-            *dict(module.named_parameters(remove_duplicate=False)),
-            *dict(module.named_buffers(remove_duplicate=False)),
+            f"{path}.{name}" if path else name
+            for path, part in module.named_modules()
+            for name in (*part._parameters, *part._buffers)
         }
 
     def run_node(self, n: Node) -> Any:
@@ -294,7 +291,7 @@ class _Replay(torch.fx.Interpreter):
         target = _IN_PLACE.get(target, target)
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
-        if target in _OF_AUTOGRAD:
+        if target in OF_AUTOGRAD:
             raise SymbolicTraceError(
                 f"{target} computes gradients within the program, and operators know of none.\n"
                 "Use the graph as it is, or write the gradient with torch.func.grad."
@@ -355,6 +352,9 @@ class _Replay(torch.fx.Interpreter):
         name = _IN_PLACE.get(_name_of(target), "")
         if name and args and isinstance(args[0], torch.Tensor):
             return getattr(args[0], name)(*args[1:])
+        done = composites.in_turn(target, args, kwargs) if self._overlaps is not None else None
+        if done is not None:
+            return done
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
 

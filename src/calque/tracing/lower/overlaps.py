@@ -26,7 +26,7 @@ class Overlaps:
         Raises:
             TraceError: names the write.
         """
-        if any(written in self._nodes for written in _written(node)):
+        if any(written in self._nodes for written in written_by(node)):
             raise overlapping(name_of(node))
 
     def ran(self, node: Node, result: Any) -> None:
@@ -46,14 +46,6 @@ def overlapping(what: str) -> SymbolicTraceError:
         "operators without writes cannot.\nWrite to the tensor itself, or use the graph as it is, "
         "without lowering."
     )
-
-
-def _written(node: Node) -> list[Any]:
-    found = written_by(node)
-    if found is not None:
-        return [found]
-    listed = name_of(node).startswith("_foreach_") and name_of(node).endswith("_")
-    return list(node.args[0]) if listed and isinstance(node.args[0], (list, tuple)) else []
 
 
 def _is_strided(value: Any) -> bool:

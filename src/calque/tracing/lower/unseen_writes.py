@@ -5,6 +5,7 @@ its gradient. Operators know no such thing: there a write gives a new value, wit
 """
 
 import copy
+import operator
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.effects import may_return_view
 from calque.tracing.graph.purity import has_effect
 from calque.upstream import torch_c
@@ -28,25 +31,32 @@ def refuse_unseen_writes(graph: Graph) -> None:
     roots: dict[Node, Node] = {}
     apart: set[Node] = set()  # without a gradient, though they share memory with what has one
     unseen: dict[Node, Node] = {}
+    listed: dict[Node, list[Node]] = {}  # what gives the tensors in a list that it writes to
     enabled: Any = True
     for node in graph.nodes:
         if node.target is torch_c.set_grad_enabled:
             enabled = node.args[0] is not False
             continue
         used = [n for n in node.all_input_nodes if roots.get(n, n) in unseen]
-        written = written_by(node)
+        writes = written_by(node)
         for source in used if enabled else ():
             write = unseen[roots.get(source, source)]
             has_gradient = _has_gradient(source) or write.target is setattr
-            if has_gradient and source not in apart and source is not written:
+            if has_gradient and source not in apart and source not in writes:
                 _refuse(write, node)
-        owner = node.args[0] if node.args else None
-        if isinstance(owner, Node) and (written is owner or is_view(node)):
+        owner: Any = node.args[0] if node.args else None
+        if node.target is operator.getitem and owner in listed:
+            owner = listed[owner][node.args[1]]  # pyright: ignore[reportArgumentType]
+        owner = node.kwargs.get("out", owner)
+        if isinstance(owner, (list, tuple)) and writes:
+            listed[node] = writes
+        elif isinstance(owner, Node) and (owner in writes or is_view(node)):
             roots[node] = roots.get(owner, owner)
             if owner in apart or node.target is copy.copy or name_of(node) in _APART:
                 apart.add(node)
-        is_seen = enabled and written not in apart and node.target is not setattr
-        if isinstance(written, Node) and not is_seen:
+        for written in writes:
+            if enabled and written not in apart and node.target is not setattr:
+                continue
             root = roots.get(written, written)
             group = [root, *(member for member, first in roots.items() if first is root)]
             if node.target is setattr:  # after which PyTorch says of it that it has none
@@ -55,12 +65,21 @@ def refuse_unseen_writes(graph: Graph) -> None:
                 unseen.setdefault(root, node)
 
 
-def written_by(node: Node) -> Node | None:
-    """The node whose value a node writes to."""
-    if not node.op.startswith("call") or node.op == "call_module" or not has_effect(node):
-        return None
-    target = node.kwargs.get("out", node.args[0] if node.args else None)
-    return target if isinstance(target, Node) and _is_tensor(target) else None
+def written_by(node: Node) -> list[Node]:
+    """The nodes to whose values a node writes, those in a list among them."""
+    computes = node.op.startswith("call") and node.op != "call_module"
+    if not computes or node.target in _NO_WRITES or name_of(node) in OF_AUTOGRAD:
+        return []
+    if not has_effect(node):
+        return []
+    target: Any = node.kwargs.get("out", node.args[0] if node.args else None)
+    parts = target if isinstance(target, (tuple, list)) else (target,)
+    return [part for part in parts if isinstance(part, Node) and _is_tensor(part)]
+
+
+OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
+"""Methods that change what autograd knows of a tensor, and no element of it."""
+_NO_WRITES = CHECKS | {expect_answer, expect_one}
 
 
 def is_view(node: Node) -> bool:

@@ -22,6 +22,23 @@ Place = Callable[[Node], Node | None]
 
 COPY = torch.ops.aten.copy_.default
 GEOMETRY = torch.ops.aten.as_strided_.default  # which writes to no element
+_UNSEEN = "calque.unseen"
+
+
+def copy_unseen(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes to a tensor as some of PyTorch's kernels do: autograd does not count it as a write.
+
+    What it has kept for the backward pass, it reads there as it is by then.
+    """
+    target.copy_(value)
+    mode = get_proxy_mode()
+    if mode is not None:
+        next(iter(reversed(mode.tracer.graph.nodes))).meta[_UNSEEN] = True
+
+
+def is_unseen(copy: Node) -> bool:
+    """Returns True for a copy that `copy_unseen` has made."""
+    return _UNSEEN in copy.meta
 
 
 def without_writes(
@@ -44,6 +61,7 @@ def without_writes(
     run = torch.func.functionalize(again.flat, remove="mutations")
     with fx_traceback.preserve_node_meta():
         made = make_fx(run, dict(table), tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    again.mark_unseen(made)
     return made, again.place_in(made, place)
 
 
@@ -82,6 +100,15 @@ class _Again(torch.fx.Interpreter):
             made = made.prev
         self._seen = last
         return result
+
+    def mark_unseen(self, made: GraphModule) -> None:
+        """The one copy to an input is not counted where none of those was that it stands for."""
+        new = made.graph.find_nodes(op="placeholder")
+        for copy in made.graph.find_nodes(op="call_function", target=COPY):
+            copy.meta.pop(_UNSEEN, None)
+            old = self._old[new.index(copy.args[0])] if copy.args[0] in new else None
+            if all(map(is_unseen, [each for each in self._copies if each.args[0] is old])):
+                copy.meta[_UNSEEN] = True
 
     def place_in(self, made: GraphModule, place: Place) -> Place:
         """The place of the new nodes; of a copy to an input, that of the last copy there was."""

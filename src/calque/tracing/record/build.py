@@ -32,7 +32,7 @@ from calque.tracing.record.ends import Given, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known
-from calque.tracing.record.leaving import collapsible, refuse_lost_hooks
+from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
@@ -53,6 +53,7 @@ class Builder(NamingTracer):
 
     Attributes:
         modules: the calls of modules that are one node, by its name.
+        opened: the calls of modules that were to be one node, and why they are not.
     """
 
     graph_type: type[Graph] = TracedGraph
@@ -69,6 +70,7 @@ class Builder(NamingTracer):
         super().__init__()
         self._whole = whole
         self.modules: dict[str, ModuleCall] = {}
+        self.opened: dict[ModuleCall, str] = {}
         self._keeper = keeper
         self._taken: list[tuple[Node, str, Value]] = []
         self._known_at: dict[ModuleCall, int] = {}
@@ -264,6 +266,7 @@ class Builder(NamingTracer):
     def _add_events(self) -> None:
         leaves = collapsible(self._tape, self._is_leaf, self._keeper, self._whole)
         refuse_lost_hooks(self._tape, leaves)
+        self.opened = why_opened(self._tape, leaves, self._is_leaf, self._whole)
         opened: dict[torch.nn.Module, ModuleCall] = {}
         for event in self._tape.events:
             module = event.module if isinstance(event, Call) else event.call.parent

@@ -76,6 +76,30 @@ def _outermost(
     return Leaves(calls, within)
 
 
+def why_opened(
+    tape: Any, leaves: Leaves, is_leaf: Callable[[ModuleCall], bool], whole: bool
+) -> dict[ModuleCall, str]:
+    """The calls that were to be leaves and are opened, and why, in words."""
+    changed = _changed(tape)
+    found: dict[ModuleCall, str] = {}
+    for event in tape.events:
+        call = event.call if isinstance(event, Begin) else None
+        if call is None or call in leaves.within or not is_leaf(call):
+            continue
+        if call.is_open:
+            found[call] = _HELD
+        elif call in changed:
+            found[call] = _CHANGED
+        elif whole or call.parent is not None or call.module is not tape.root:
+            found[call] = _USED
+    return found
+
+
+_HELD = "it is given, or gives, an object that may hold tensors, or a value in it is edited"
+_CHANGED = "the program changes it, or a module in it, for the call"
+_USED = "it computes with what it is not given, or what is computed in it is used outside of it"
+
+
 def _changed(tape: Any) -> set[ModuleCall]:
     """The calls of modules that the program has changed, or that call one inside of them."""
     found: set[ModuleCall] = set()

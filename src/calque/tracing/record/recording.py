@@ -158,31 +158,30 @@ class Recording:
             return self._lowered(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
-        graph, _ = self._built(lambda call: is_leaf(call.module, call.path), keeper, whole)
+        graph = self._built(lambda call: is_leaf(call.module, call.path), keeper, whole).build()
         keeper.check_seen()
         return graph
 
     def graph_of_calls(
         self, is_leaf: Callable[[ModuleCall], bool]
-    ) -> tuple[GraphModule, dict[str, ModuleCall]]:
+    ) -> tuple[GraphModule, dict[str, ModuleCall], dict[ModuleCall, str]]:
         """Like `graph`, but each call of a module is decided to be one node or not by itself.
 
         Returns:
-            The graph, and the calls of modules that are one node in it, by the node's name.
+            The graph, the calls of modules that are one node in it, by the node's name, and why
+            others are not that were to be one.
         """
-        return self._built(is_leaf, Keeper((), {}), True)
+        builder = self._built(is_leaf, Keeper((), {}), True)
+        return builder.build(), builder.modules, builder.opened
 
-    def _built(
-        self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool
-    ) -> tuple[GraphModule, dict[str, ModuleCall]]:
+    def _built(self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool) -> Builder:
         if self.problems:
             listed = "\n".join(self.problems[:5])
             hint = "What only a first call does: call the program once, then record."
             if RAISED in self.problems[-1]:
                 hint = "calque.show shows what was recorded until then."
             raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
-        builder = Builder(self._tape, is_leaf, keeper, whole)
-        return builder.build(), builder.modules
+        return Builder(self._tape, is_leaf, keeper, whole)
 
     def _lowered(self, graph: GraphModule) -> GraphModule:
         try:

@@ -1,0 +1,55 @@
+"""Calls of modules that somebody claims, and that one call cannot stand for."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from calque.convert.calls import Call, TensorInfo, array_of, leaves, named_arguments
+from calque.convert.names import name_of
+from calque.tracing.core.origins import NodeOrigin
+from calque.tracing.record.ends import mapped
+from calque.tracing.record.events import ModuleCall
+from calque.tracing.record.values import Value
+
+
+class Opened(NamedTuple):
+    """A call of a module that has a converter, and is opened all the same.
+
+    Attributes:
+        op: its class, such as `"torch.nn.Linear"`.
+        path: of the module in the program.
+        source: the line that calls it; None where it is not known.
+        reason: why one call cannot stand for it.
+    """
+
+    op: str
+    path: str
+    source: NodeOrigin | None
+    reason: str
+
+
+def call_of(made: ModuleCall) -> Call:
+    """A call of a module as a converter would see it, but that its tensors have no names."""
+    given = mapped(made.args, _info), mapped(made.kwargs, _info)
+    arguments = named_arguments("module", made.module, *given)
+    inputs, outputs = _tensors(arguments), _tensors(mapped(made.result, _info))
+    members = (*made.module.named_parameters(), *made.module.named_buffers())
+    weights = {name: array_of(tensor) for name, tensor in members}
+    named = made.path, name_of(type(made.module)), "module", made.module, arguments
+    return Call(*named, inputs, outputs, weights, made.origin(), made.path)
+
+
+def _tensors(value: Any) -> list[TensorInfo]:
+    return [leaf for leaf in leaves(value) if type(leaf) is TensorInfo]
+
+
+def _info(leaf: Any) -> Any:
+    if type(leaf) is Value and leaf.looks is not None:
+        return TensorInfo("", leaf.looks.shape, _named(leaf.looks.dtype))
+    if isinstance(leaf, torch.Tensor):
+        return TensorInfo("", tuple(leaf.shape), _named(leaf.dtype))
+    return leaf
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,58 @@
+"""Operators that are written otherwise in a graph without writes.
+
+They write without saying so in their schema, draw in another order than they ran, or have no
+gradient though what they stand for has one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calque.tracing.lower import composites
+from calque.tracing.lower.writes import copy_unseen
+from calque.upstream import torch_c
+
+
+def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
+    """`aten.copy`, which `x.copy_(y)` becomes, has no gradient."""
+    if not torch_c.is_grad_enabled() or not (self.is_floating_point() or self.is_complex()):
+        return NotImplemented
+    if (src.dtype, src.device) != (self.dtype, self.device):
+        src = src.to(dtype=self.dtype, device=self.device)
+    src = src if src.shape == self.shape else src.expand(self.shape)
+    if src.stride() == self.stride() or not (self.dim() and _is_dense(self)):
+        return src.clone()
+    return torch.ops.aten.slice_scatter.default(self, src)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Returns True if a tensor fills a stretch of memory, each element in a place of its own."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    if not training or mean is None:
+        return NotImplemented
+    run = torch.ops.aten._native_batch_norm_legit_functional.default
+    # Of what autograd keeps for the backward pass, nothing may be written to.
+    old = mean.clone(), var.clone()
+    *results, new_mean, new_var = run(x, weight, bias, *old, training, momentum, eps)
+    copy_unseen(mean, new_mean)
+    copy_unseen(var, new_var)
+    return tuple(results)
+
+
+FUNCTIONAL: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.native_batch_norm.default: _batch_norm,
+    torch.ops.aten.bernoulli.p: composites.bernoulli,
+    torch.ops.aten.copy.default: _copy,
+}

@@ -1,34 +1,44 @@
 """`calque.from_jax`: a JAX function as a differentiable PyTorch function."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 import jax
 import numpy as np
 import torch
 from jax import Array
 
-from calque.device.backend.interop import to_jax
+from calque.device.kernels.binding import untraced
 from calque.device.memory.wrapping import wrap
-from calque.device.runtime.in_flight import settled
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.imports import when_imported
+from calque.interop import jax_nodes
+from calque.interop.jax_programs import JaxProgram
 from calque.program import signature
-from calque.upstream.jax_internals import enable_x64
+from calque.upstream.torch_internals import let_dynamo_call
 
 
 def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A JAX function as a PyTorch function on the device "jax".
 
     The function is compiled by `jax.jit` once for each signature; Python values among the
-    arguments are static. Gradients come from `jax.vjp` and flow through torch's autograd, also
-    inside `calque.jit`; they cannot be differentiated again.
+    arguments are static. Gradients come from JAX and flow through torch's autograd, as often as
+    they are differentiated; `torch.func`, `calque.jit` and `torch.compile` take the function as
+    one operator.
 
     Args:
         fn: takes and gives pytrees of JAX arrays and Python values. 64-bit types are on inside
-            it if an argument has one, else as the user's JAX configuration says.
+            it if an argument has one, else as the user's JAX configuration says. It is given
+            arrays for tensors; arrays of JAX and NumPy among the arguments stay arrays.
 
     Raises:
         RuntimeError: when called with a tensor that is not on "jax".
+        TypeError: it is no function; or, when called, an argument is neither a tensor, nor an
+            array, nor a value that can be hashed.
 
     >>> import jax, torch, calque
     >>> softplus = calque.from_jax(jax.nn.softplus)
@@ -37,139 +47,140 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad.tolist()
     [0.5, 0.5]
     """
-    compiled = functools.lru_cache(maxsize=None)(lambda *static: _Compiled(fn, *static))
+    if not callable(fn):
+        raise TypeError(f"calque.from_jax takes a function of JAX, not {type(fn).__name__}")
+    functions: dict[Any, _Function] = {}
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = signature.flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        _check(tensors)
-        static = tuple(
-            None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
-        )
-        differentiable = tuple(_differentiable(t) for t in tensors)
-        program = compiled(spec, static, differentiable if torch.is_grad_enabled() else None)
-        if not torch.is_grad_enabled() or not any(differentiable):
-            return program.unflatten([wrap(a) for a in program.run(_arrays(tensors))])
-        results = _Apply.apply(program, *tensors)
-        return program.unflatten(list(results))
+        _check([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        static = [_kind(leaf) if _is_array(leaf) else leaf for leaf in leaves]
+        key = (spec, *[signature.value_key(leaf) for leaf in static])
+        function = functions.get(key)
+        if function is None:
+            places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+            function = functions[key] = _Function(fn, spec, static, places)
+        return function([_tensor(leaf) for leaf in leaves if _is_array(leaf)])
 
+    _callable_in_graphs.add(untraced(call))
+    when_imported("torch._dynamo.trace_rules", _tell_dynamo)
     return call
 
 
-class _Compiled:
-    """A JAX function for one structure of arguments, its forward and its pullback jitted."""
+_callable_in_graphs: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def _tell_dynamo(rules: ModuleType) -> None:
+    """Have `torch.compile` take the functions that were made as operators of its graphs."""
+    while _callable_in_graphs:
+        let_dynamo_call(rules, _callable_in_graphs.pop())
+
+
+class _Function:
+    """A JAX function for one structure of its arguments and some static values.
+
+    Args:
+        fn: the function.
+        spec: what puts the leaves back into the arguments.
+        static: the leaves, with a `_Key` or None for arrays.
+        places: those of the arrays.
+    """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        spec: Any,
-        static: tuple[Any, ...],
-        differentiable: tuple[bool, ...] | None,
+        self, fn: Callable[..., Any], spec: Any, static: list[Any], places: list[int]
     ) -> None:
-        self._fn, self._spec, self._static = fn, spec, static
-        self._wanted = [i for i, d in enumerate(differentiable or ()) if d]
-        self._run = jax.jit(self._flat)
-        self._forward = jax.jit(self._with_pullback)
-        self._pull = jax.jit(_pulled)
+        self._fn, self._spec, self._static, self._places = fn, spec, static, places
+        self._forms: dict[Any, _Form] = {}  # of the results, by the shapes and dtypes of the arrays
+        self._program = JaxProgram(self._flat)
 
     def _flat(self, *arrays: Array) -> list[Array]:
-        items = iter(arrays)
-        leaves = [next(items) if s is None else s[1] for s in self._static]
+        leaves = list(self._static)
+        for place, array in zip(self._places, arrays, strict=True):
+            kind = leaves[place]
+            leaves[place] = array if kind is None else kind.of(array)
         args, kwargs = signature.unflatten(leaves, self._spec)
-        outputs, self._out = jax.tree_util.tree_flatten(self._fn(*args, **kwargs))
-        return [jax.numpy.asarray(o) for o in outputs]
+        results, tree = jax.tree_util.tree_flatten(self._fn(*args, **kwargs))
+        constants = [None if _is_number(result) else (result,) for result in results]
+        key = tuple((array.shape, array.dtype) for array in arrays)
+        self._forms[key] = _Form(tree, constants)
+        return [_strong(result) for result in results if _is_number(result)]
 
-    def _with_pullback(self, *arrays: Array) -> Any:
-        def of_wanted(*wanted: Array) -> tuple[list[Array], list[Array]]:
-            filled = list(arrays)
-            for position, array in zip(self._wanted, wanted, strict=True):
-                filled[position] = array
-            outputs = self._flat(*filled)
-            self.carrying = [i for i, o in enumerate(outputs) if _is_inexact(o)]
-            return [outputs[i] for i in self.carrying], outputs
-
-        _, pullback, outputs = jax.vjp(of_wanted, *[arrays[i] for i in self._wanted], has_aux=True)
-        return outputs, pullback
-
-    def run(self, arrays: list[Array]) -> list[Array]:
-        """The flat results."""
-        with _precision(arrays):
-            return settled(self._run(*arrays))
-
-    def forward(self, arrays: list[Array]) -> tuple[list[Array], Any]:
-        """The flat results, and the pullback as a pytree."""
-        with _precision(arrays):
-            return settled(self._forward(*arrays))
-
-    def pull(self, pullback: Any, incoming: list[Array], count: int) -> list[Array | None]:
-        """The gradient of each tensor argument, None where there is none."""
-        with _precision(incoming):
-            found = settled(self._pull(pullback, incoming))
-        gradients: list[Array | None] = [None] * count
-        for position, gradient in zip(self._wanted, found, strict=True):
-            gradients[position] = gradient
-        return gradients
-
-    def unflatten(self, results: list[Any]) -> Any:
+    def __call__(self, tensors: list[torch.Tensor]) -> Any:
         """The results in the function's own structure."""
-        return jax.tree_util.tree_unflatten(self._out, results)
+        found = jax_nodes.call(self._program, tensors)
+        key = tuple((tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors)
+        if key not in self._forms:  # nothing has run: a graph is made of it
+            self._program.shapes([jax.ShapeDtypeStruct(*one) for one in key])
+        return self._forms[key].of(found)
 
 
-def _pulled(pullback: Any, incoming: list[Array]) -> list[Array]:
-    """PyTorch's gradients. Those of complex numbers are the conjugates of JAX's."""
-    conj = jax.numpy.conj
-    return [conj(gradient) for gradient in pullback([conj(one) for one in incoming])]
+@dataclass(frozen=True)
+class _Key:
+    """A key of random numbers among the arguments.
+
+    Attributes:
+        kind: which generator it is for.
+    """
+
+    kind: str
+
+    def of(self, words: Array) -> Array:
+        """The key that some words are."""
+        return jax.random.wrap_key_data(words, impl=self.kind)
 
 
-class _Apply(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, program: _Compiled, *tensors: torch.Tensor) -> Any:
-        outputs, ctx.pullback = program.forward(_arrays(list(tensors)))
-        ctx.program, ctx.count = program, len(tensors)
-        results = [wrap(array) for array in outputs]
-        carrying = set(program.carrying)
-        ctx.mark_non_differentiable(*[r for i, r in enumerate(results) if i not in carrying])
-        return tuple(results)
+@dataclass(frozen=True)
+class _Form:
+    """What makes the results of a function of its flat results.
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
-        arrays = [to_jax(incoming[i]) for i in ctx.program.carrying]
-        gradients = ctx.program.pull(ctx.pullback, arrays, ctx.count)
-        return None, *[None if g is None else wrap(g) for g in gradients]
+    Attributes:
+        tree: their structure.
+        constants: those that are neither arrays nor numbers, each in a tuple; None for others.
+    """
 
+    tree: Any
+    constants: list[tuple[Any] | None]
 
-def _arrays(tensors: list[torch.Tensor]) -> list[Array]:
-    return [to_jax(t.detach()) for t in tensors]
+    def of(self, found: list[torch.Tensor]) -> Any:
+        """The results in the function's own structure."""
+        rest = iter(found)
+        leaves = [next(rest) if one is None else one[0] for one in self.constants]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _check(tensors: list[torch.Tensor]) -> None:
+def _strong(result: Any) -> Array:
+    """A result as an array, which no later operator takes for a Python number."""
+    array = jax.numpy.asarray(result)
+    return jax.lax.convert_element_type(array, array.dtype)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor | Array | np.ndarray)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_array(value) or isinstance(value, np.generic | bool | int | float | complex)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind(array: Any) -> _Key | None:
+    return _Key(str(jax.random.key_impl(array))) if _is_key(array) else None
+
+
+def _tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    return wrap(jax.random.key_data(leaf) if _is_key(leaf) else jax.numpy.asarray(leaf))
+
+
+def _check(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.device.type != "jax":
             raise RuntimeError(
                 f"a JAX function takes tensors on device 'jax', not on {tensor.device}: move it "
                 "with .to('jax')"
             )
-
-
-def _differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
-
-
-def _is_inexact(array: Array) -> bool:
-    return jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
-
-
-class _precision:
-    """64-bit types on if an array has one; else as the configuration says."""
-
-    def __init__(self, arrays: list[Array]) -> None:
-        wide = any(np.dtype(a.dtype).itemsize >= 8 and a.dtype != np.complex64 for a in arrays)
-        self._value = True if wide else enable_x64.get_global()
-
-    def __enter__(self) -> None:
-        self._previous = enable_x64.swap_local(self._value)
-
-    def __exit__(self, *_: object) -> None:
-        enable_x64.set_local(self._previous)

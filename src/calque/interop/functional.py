@@ -14,12 +14,13 @@ from jax.extend.core import ClosedJaxpr
 from torch.nn import Module
 
 from calque.device.backend.interop import to_jax
-from calque.device.memory.cell import Cell, read, x64
+from calque.device.memory.cell import Cell, read
 from calque.device.memory.wrapping import wrap
-from calque.device.runtime.dtypes import TO_TORCH
 from calque.errors import TraceError
+from calque.interop import state_names
 from calque.interop.array_functions import in_64_bits, picking, refusing
-from calque.program import signature
+from calque.interop.functional_arguments import as_given, is_array, key_data, key_of, packed
+from calque.interop.functional_results import Results
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import split
@@ -50,12 +51,18 @@ def functional(
     Returns:
         `apply, params`. `apply(params, *args, buffers=None, rng=None, **kwargs)` takes and gives
         pytrees of JAX arrays, and can be transformed by `jax.jit`, `grad`, `vmap` and `scan`.
-        `params` is keyed as `state_dict()`, tied weights once; `apply.buffers` holds the buffers.
+        `params` is keyed as `state_dict()`, tied weights once, and those that are frozen
+        (`requires_grad=False`) among them: JAX differentiates what it is asked to. `apply` takes
+        all of them, no more and no fewer. `apply.buffers` holds the buffers.
         With `buffers=`, `apply` returns `(result, new_buffers)`; without, the module's own are
         used, and writing one is an error. Random operators (dropout in training) need `rng`, a
         JAX key.
 
     Raises:
+        TypeError: it is neither a module nor a function; from `apply`: `rng` is no key, or an
+            argument cannot be hashed and is no array.
+        RuntimeError: from `apply`: parameters or buffers are missing, or the module has no such
+            ones; names them.
         TraceError: from `apply`: a buffer was written or a random operator ran without the
             argument for it; or the module cannot be traced.
 
@@ -66,6 +73,12 @@ def functional(
     >>> sorted(params)
     ['bias', 'weight']
     """
+    if not callable(module_or_fn):
+        raise TypeError(
+            f"calque.functional takes a module or a function, not {type(module_or_fn).__name__}"
+        )
+    if gradient not in ("torch", "jax"):
+        raise ValueError(f'gradient is "torch" or "jax", not {gradient!r}')
     apply = Functional(module_or_fn, gradient)
     return apply, apply.parameters()
 
@@ -101,11 +114,10 @@ class Functional:
         **kwargs: Any,
     ) -> Any:
         leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
-        # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-        arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        leaves = list(map(as_given, leaves))
+        arrays = [leaf for leaf in leaves if is_array(leaf)]
         trace = self._trace(leaves, spec)
-        inputs = [*arrays, _key_data(rng)] if rng is not None else arrays
+        inputs = [*arrays, key_data(rng)] if rng is not None else arrays
         if trace.random and rng is None:
             raise TraceError(
                 "a random operator ran in a functional module: pass rng=jax.random.key(...)"
@@ -119,15 +131,30 @@ class Functional:
         key = (
             spec,
             torch.get_default_dtype(),
-            *[(a.shape, np.dtype(a.dtype)) if _is_array(a) else (type(a), a) for a in leaves],
+            *[key_of(leaf) for leaf in leaves],
         )
         known = self._traces.setdefault(key, [])
         for guard, trace in known:
             if guard.holds():
                 return trace
+        params, buffers, *_ = jax.tree_util.tree_unflatten(spec, leaves)
+        self._check(params, buffers)
         trace, guard = self._traced(leaves, spec)
         known.append((guard, trace))
         return trace
+
+    def _check(self, params: Any, buffers: Any) -> None:
+        """Raise where the arrays that are given are not those of the module."""
+        if self._module is None:
+            if params or buffers:
+                raise RuntimeError("a function has neither parameters nor buffers: pass {}")
+            return
+        named = self._module.named_parameters
+        names = {name: id(p) for name, p in named(remove_duplicate=False)}
+        state_names.check("params", params, names, self.buffers)
+        if buffers is not None:
+            names = {name: id(b) for name, b in self._module.named_buffers(remove_duplicate=False)}
+            state_names.check("buffers", buffers, names)
 
     def _traced(
         self, leaves: list[Any], spec: Any, arguments_are_leaves: bool = True
@@ -232,7 +259,7 @@ class _Trace:
             )
         jaxpr, inputs = with_narrow_indices(lifted.closed), lifted.inputs
         self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
-        count = sum(_is_array(leaf) for leaf in leaves) + self.random
+        count = sum(is_array(leaf) for leaf in leaves) + self.random
         places = [_place(one.source, count) for one in inputs]
         if self._gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
@@ -247,7 +274,7 @@ class _Trace:
         stand_ins: list[Any] = []
         index = 0
         for leaf in leaves:
-            if not _is_array(leaf):
+            if not is_array(leaf):
                 stand_ins.append(leaf)
                 continue
             array = lifting.new_input(ArgumentSource(index), leaf.shape, leaf.dtype)
@@ -256,7 +283,7 @@ class _Trace:
                 tensor.requires_grad_()
             stand_ins.append(tensor)
             index += 1
-        lifting.random_source = lambda: _packed(lifting.new_input(_KeySource(), (2,), np.uint32))
+        lifting.random_source = lambda: packed(lifting.new_input(_KeySource(), (2,), np.uint32))
         given = _detached_buffers(stand_ins, spec)
         tree = jax.tree_util.tree_unflatten(spec, given)
         if not self._arguments_are_leaves:
@@ -264,10 +291,11 @@ class _Trace:
             tree = (params, buffers, *jax.tree.map(_computed, arguments))
         with self._running.watching():
             result, buffers, state = self._functional.call(tree)
-        outputs, self._spec = signature.flatten((result, buffers))
+        self._results = Results((result, buffers))
         self._has_buffers = buffers is not None
-        self._constants = [None if isinstance(o, torch.Tensor) else (o,) for o in outputs]
-        tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
+        tensors, self._results.tensors = self._results.tensors, []
+        # A result that is an argument itself has the gradient that comes in.
+        tensors = [t.view_as(t) if t.requires_grad and t.is_leaf else t for t in tensors]
         arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
         self._n_outputs = len(arrays)
         self._gradient_of: list[int] = []
@@ -328,9 +356,7 @@ class _Trace:
 
     def rebuild(self, arrays: list[Array]) -> Any:
         """The result for the program's output arrays."""
-        items = iter(arrays)
-        leaves = [next(items) if c is None else c[0] for c in self._constants]
-        result, buffers = signature.unflatten(leaves, self._spec)
+        result, buffers = self._results.of(arrays)
         return (result, buffers) if self._has_buffers else result
 
 
@@ -352,21 +378,3 @@ def _computed(value: Any) -> Any:
     made = value.clone()
     made.retain_grad()
     return made
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, jax.Array) and np.dtype(value.dtype) in TO_TORCH
-
-
-def _key_data(rng: Any) -> Any:
-    if isinstance(rng, int):
-        rng = jax.random.key(rng)
-    if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
-        rng = jax.random.key_data(rng)
-    return rng.reshape(-1)[-2:].astype(jnp.uint32)
-
-
-def _packed(words: Array) -> Array:
-    with x64():
-        wide = words.astype(jnp.uint64)
-        return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])

@@ -302,6 +302,25 @@ def key_of(leaf: Any) -> Any:
     return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
 
 
+def value_key(leaf: Any) -> Any:
+    """A Python value as part of a key: values are told apart where they give other programs.
+
+    Raises:
+        TypeError: it cannot be hashed.
+    """
+    kind = type(leaf)
+    if kind in _INEXACT:
+        return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
+    try:
+        hash(leaf)
+    except TypeError:
+        raise TypeError(
+            f"an argument is {kind.__name__}, which cannot be hashed: a program is compiled for "
+            "each such value. Pass an array, a tuple, a number or another value that cannot change"
+        ) from None
+    return (kind, leaf)
+
+
 def difference(old: Any, new: Any) -> str:
     """Returns what differs in two signatures: containers, modes, sharing, then each leaf."""
     if isinstance(new[0], Structure) and not isinstance(old[0], Structure):

@@ -6,6 +6,7 @@ in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch'
 PyTorch sets, the module that has the name is here.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -96,3 +97,15 @@ InductorWrapper = torch._TorchCompileInductorWrapper  # what torch.compile calls
 VariableFunctions = torch._VF  # recurrent layers, as PyTorch's modules call them
 
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
+
+
+def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:
+    """Have dynamo put calls of a function into its graphs (`torch._dynamo.nonstrict_trace`).
+
+    Args:
+        trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
+        function: it gets and gives pytrees of tensors and plain values.
+    """
+    for known in (trace_rules._allowed_callable_ids, trace_rules._nonstrict_trace_callable_ids):
+        known.add(id(function))
+        weakref.finalize(function, known.remove, id(function)).atexit = False

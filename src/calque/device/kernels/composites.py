@@ -267,7 +267,7 @@ def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any
         return wrap_result(_pull(pullback, [None] * shift + arguments, incoming))
 
 
-def _plain(tensors: Sequence[Tensor]) -> bool:
+def is_plain(tensors: Sequence[Tensor]) -> bool:
     """Returns True if tensors have values and are differentiated by torch's graph alone."""
     if torch_c.functorch.peek_interpreter_stack() is not None:
         return False
@@ -364,7 +364,7 @@ class _Kernels:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         partial = (wanted and self._without_gradient is not None) or not self._serves(values)
-        if partial or not _plain(tensors):
+        if partial or not is_plain(tensors):
             return _called(self.op, values, self.op.decompose)
         if wanted:
             leaves = [_on_device(leaf) for leaf in leaves]

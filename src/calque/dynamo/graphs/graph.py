@@ -9,7 +9,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr
 from torch import fx
 
-from calque.device.memory.cell import Cell, cell_of, current, read, x64
+from calque.device.memory.cell import Cell, active, cell_of, current, read, x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.dtypes import to_numpy
@@ -82,10 +82,18 @@ class CompiledGraph:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
+        if active.trace is not None:
+            return self._rebinding(self._in_trace, inputs)
         call = self._only
         if call is None or spread.exists:
             call = self._call_for(inputs)
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
+
+    def _in_trace(self, inputs: list[Any]) -> list[Any]:
+        """The results where a function that is traced calls it: a part of that one's program."""
+        found = self._nodes.results(inputs)[: len(self._results)]
+        inputs.clear()
+        return found
 
     def _rebinding(self, call: Call, inputs: list[Any]) -> list[Any]:
         targets = [inputs[index] for index in self._rebound]

@@ -1,0 +1,60 @@
+"""The arguments of a functional module: arrays, random keys, and Python values."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+
+from calque.device.backend.interop import to_jax
+from calque.device.memory.cell import x64
+from calque.device.runtime.dtypes import TO_TORCH
+from calque.program.signature import value_key
+
+
+def is_array(value: Any) -> bool:
+    """Returns True for an array that a tensor can stand for."""
+    return isinstance(value, jax.Array) and np.dtype(value.dtype) in TO_TORCH
+
+
+def as_given(leaf: Any) -> Any:
+    """A leaf of the arguments, those with values as arrays."""
+    if isinstance(leaf, torch.Tensor):
+        return to_jax(leaf)
+    # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def key_of(leaf: Any) -> Any:
+    """Returns what of a leaf a trace is for."""
+    if is_array(leaf):
+        return (leaf.shape, np.dtype(leaf.dtype))
+    return value_key(leaf)
+
+
+def key_data(rng: Any) -> Any:
+    """The words of a key.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
+        rng = jax.random.key(int(rng))
+    is_array = isinstance(rng, jax.Array | np.ndarray)
+    if is_array and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) and not rng.shape:
+        rng = jax.random.key_data(rng)
+    if not is_array or rng.dtype != np.uint32 or rng.shape not in ((2,), (4,)):
+        said = f"{rng.dtype}{list(rng.shape)}" if is_array else type(rng).__name__
+        raise TypeError(
+            f"rng takes one key of JAX, jax.random.key(0), not {said}; for several, jax.vmap"
+        )
+    return rng[-2:]
+
+
+def packed(words: Array) -> Array:
+    """Returns the state of the device's generator that begins with a key."""
+    with x64():
+        wide = words.astype(jnp.uint64)
+        return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])

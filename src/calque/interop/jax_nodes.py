@@ -1,0 +1,161 @@
+"""Programs of JAX as nodes of PyTorch's graph.
+
+`_Node` keeps what the backward needs of the forward. It serves tensors with values, in eager calls
+and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where tensors
+have no values (`torch.compile`, `torch.export`) there is `_Transformed`: one operator of PyTorch,
+whose derivatives and maps are programs of the same kind. Its backward computes the forward again.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import torch
+
+from calque.device.backend.interop import to_jax
+from calque.device.kernels.composites import is_plain
+from calque.device.memory.wrapping import wrap
+from calque.device.runtime.dtypes import to_numpy, to_torch
+from calque.interop.jax_programs import JaxProgram, is_inexact, named, program_of
+from calque.program.gradients.batched import batched, is_batched
+
+Tensor = torch.Tensor
+
+
+def call(jax_program: JaxProgram, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The results of a program, in PyTorch's graph."""
+    if not is_plain(tensors):
+        return list(_Transformed.apply(named(jax_program), *tensors))
+    if torch.is_grad_enabled() and any(map(_is_differentiated, tensors)):
+        return list(_Node.apply(jax_program, *tensors))
+    return list(map(wrap, jax_program(_arrays(tensors))))
+
+
+def _is_differentiated(tensor: Tensor) -> bool:
+    return tensor.requires_grad and _has_tangents(tensor)
+
+
+def _has_tangents(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _arrays(tensors: Sequence[Tensor]) -> list[jax.Array]:
+    return [to_jax(tensor.detach()) for tensor in tensors]
+
+
+def _wanted(ctx: Any, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """The places of the tensors whose gradients are asked for."""
+    needed = zip(tensors, ctx.needs_input_grad[1:], strict=True)
+    return tuple(i for i, (tensor, is_needed) in enumerate(needed) if is_needed)
+
+
+def _at(places: Sequence[int], values: Sequence[Any], count: int) -> list[Any]:
+    """Values at their places, None elsewhere."""
+    found: list[Any] = [None] * count
+    for place, value in zip(places, values, strict=True):
+        found[place] = value
+    return found
+
+
+class _Node(torch.autograd.Function):
+    """A call that keeps what its backward needs."""
+
+    @staticmethod
+    def forward(ctx: Any, jax_program: JaxProgram, *tensors: Tensor) -> Any:
+        """Run the program."""
+        wanted = _wanted(ctx, tensors)
+        results, residuals = jax_program.residual(wanted)(_arrays(tensors))
+        made = list(map(wrap, results))
+        ctx.program, ctx.wanted, ctx.count = jax_program, wanted, len(tensors)
+        ctx.carrying = [i for i, one in enumerate(results) if is_inexact(one)]
+        ctx.mark_non_differentiable(*[t for t in made if not _has_tangents(t)])
+        ctx.save_for_backward(*tensors, *map(wrap, residuals.values))
+        residuals.values = []
+        ctx.residuals = residuals
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        """The gradients; as results of a node of their own where they are differentiated."""
+        saved = ctx.saved_tensors
+        tensors, values = saved[: ctx.count], saved[ctx.count :]
+        carried = [incoming[i] for i in ctx.carrying]
+        if torch.is_grad_enabled():
+            found = call(ctx.program.gradient(ctx.wanted, ctx.count), [*tensors, *carried])
+        else:
+            pull = partial(_pulled, ctx.residuals, tensors, values)
+            found = batched(pull, carried) if any(map(is_batched, carried)) else pull(carried)
+        return None, *_at(ctx.wanted, found, ctx.count)
+
+
+def _pulled(
+    residuals: Any, tensors: Sequence[Tensor], values: Sequence[Tensor], incoming: Any
+) -> list[Any]:
+    found = residuals.pull(_arrays(tensors), _arrays(values), _arrays(incoming))
+    return list(map(wrap, found))
+
+
+class _Transformed(torch.autograd.Function):
+    """A call that PyTorch may transform."""
+
+    @staticmethod
+    def forward(number: int, *tensors: Tensor) -> Any:
+        """Run the program, as an operator that stands for it in graphs."""
+        return tuple(torch.ops.calque.from_jax(list(tensors), number))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep the arguments."""
+        number, *tensors = inputs
+        ctx.program = program_of(number)
+        ctx.carrying = [i for i, one in enumerate(output) if _has_tangents(one)]
+        ctx.results = len(output)
+        ctx.mark_non_differentiable(*[one for one in output if not _has_tangents(one)])
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        """The gradients."""
+        tensors = ctx.saved_tensors
+        places = tuple(i for i in _wanted(ctx, tensors) if _has_tangents(tensors[i]))
+        gradient = ctx.program.gradient(places, len(tensors))
+        found = call(gradient, [*tensors, *(incoming[i] for i in ctx.carrying)])
+        return None, *_at(places, found, len(tensors))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Any:
+        """The tangents of the results."""
+        places = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
+        given = [tangent for tangent in tangents if tangent is not None]
+        found = call(ctx.program.tangent(places), [*ctx.saved_tensors, *given])
+        return tuple(_at(ctx.carrying, found, ctx.results))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, number: int, *tensors: Tensor) -> Any:
+        """The results for each index of an axis, and where they have it."""
+        found = call(program_of(number).mapped(tuple(in_dims[1:])), tensors)
+        return tuple(found), (0,) * len(found)
+
+
+# The operator -----------------------------------------------------------------------------------
+
+_library = torch.library.Library("calque", "DEF")
+_library.define("from_jax(Tensor[] tensors, int program) -> Tensor[]")
+
+
+def _run(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+    return list(map(wrap, program_of(number)(_arrays(tensors))))
+
+
+def _foretold(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+    shapes = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
+    return [
+        torch.empty(one.shape, dtype=to_torch(one.dtype), device="jax")
+        for one in program_of(number).shapes(shapes)
+    ]
+
+
+_library.impl("from_jax", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("calque::from_jax", _foretold, lib=_library)

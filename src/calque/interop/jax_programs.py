@@ -1,0 +1,218 @@
+"""Functions of flat lists of arrays, compiled, and what JAX makes of them.
+
+Each of them is kept with the function that it was made of, so that it is compiled once.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.device.runtime.in_flight import settled
+from calque.errors import TraceError
+from calque.upstream.jax_internals import enable_x64
+
+Places = tuple[int, ...]
+
+
+class JaxProgram:
+    """A function from some arrays to a list of arrays, compiled by `jax.jit`.
+
+    Attributes:
+        number: by which an operator of PyTorch can name it; one that no other process has.
+    """
+
+    def __init__(self, function: Callable[..., list[Array]]) -> None:
+        self.function = function
+        self._run = jax.jit(function)
+        self.tangent: Callable[[Places], JaxProgram] = cache(self._tangent)
+        self.mapped: Callable[[tuple[int | None, ...]], JaxProgram] = cache(self._mapped)
+        self.gradient: Callable[[Places, int], JaxProgram] = cache(self._gradient)
+        self.residual: Callable[[Places], WithResiduals] = cache(self._with_residuals)
+        self.number: int = secrets.randbits(62)
+        _programs[self.number] = self
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The results."""
+        with precision(arrays):
+            return settled(self._run(*arrays))
+
+    def shapes(self, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of the results, for those of the arrays."""
+        with precision(arrays):
+            return jax.eval_shape(self._run, *arrays)
+
+    def _gradient(self, wanted: Places, count: int) -> "JaxProgram":
+        """The gradients of the arrays at some places, as PyTorch has them.
+
+        It takes `count` arrays and then the gradients of those results that are not integers.
+        """
+
+        def gradients(*arrays: Array) -> list[Array]:
+            own, incoming = arrays[:count], arrays[count:]
+            _, pullback, _ = jax.vjp(
+                *self._of(wanted, own), *[own[i] for i in wanted], has_aux=True
+            )
+            return pulled(pullback, incoming)
+
+        return JaxProgram(gradients)
+
+    def _with_residuals(self, wanted: Places) -> "WithResiduals":
+        return WithResiduals(self, wanted)
+
+    def _tangent(self, places: Places) -> "JaxProgram":
+        """The tangents of the results that are not integers.
+
+        It takes the arrays, and then the tangents of those at some places.
+        """
+
+        def tangents(*arrays: Array) -> list[Array]:
+            own, given = arrays[: -len(places)], arrays[-len(places) :]
+            of, *_ = self._of(places, own)
+            _, found, _ = jax.jvp(of, [own[i] for i in places], list(given), has_aux=True)
+            return found
+
+        return JaxProgram(tangents)
+
+    def _mapped(self, axes: tuple[int | None, ...]) -> "JaxProgram":
+        """The function, for each index of some axes; that of the results comes first."""
+        return JaxProgram(jax.vmap(self.function, axes))
+
+    def _of(self, places: Places, arrays: Sequence[Array]) -> Any:
+        """The function of the arrays at some places, in a tuple: its inexact results, and all."""
+
+        def of(*wanted: Array) -> tuple[list[Array], list[Array]]:
+            filled = list(arrays)
+            for place, array in zip(places, wanted, strict=True):
+                filled[place] = array
+            results = self.function(*filled)
+            return [one for one in results if is_inexact(one)], results
+
+        return (of,)
+
+
+class WithResiduals:
+    """A function that also gives what its backward needs.
+
+    Args:
+        program: the function.
+        wanted: the places of the arrays whose gradients are asked for.
+    """
+
+    def __init__(self, program: JaxProgram, wanted: Places) -> None:
+        self._program, self.wanted = program, wanted
+        self._run = jax.jit(self._forward)
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], "Residuals"]:
+        """The results, and what the backward needs."""
+        with precision(arrays):
+            return settled(self._run(*arrays))
+
+    def _forward(self, *arrays: Array) -> Any:
+        of, *_ = self._program._of(self.wanted, arrays)
+        _, pullback, results = jax.vjp(of, *[arrays[i] for i in self.wanted], has_aux=True)
+        values, tree = jax.tree.flatten(pullback)
+        known = {id(array): place for place, array in enumerate(arrays)}
+        places = tuple(known.get(id(value), -1) for value in values)
+        kept = [value for value, place in zip(values, places, strict=True) if place < 0]
+        return results, Residuals(kept, places, tree)
+
+
+@jax.tree_util.register_pytree_node_class
+class Residuals:
+    """What a backward needs of a forward.
+
+    Attributes:
+        values: those that are no arguments of the forward.
+    """
+
+    def __init__(self, values: list[Any], places: Places, tree: Any) -> None:
+        self.values, self._places, self._tree = values, places, tree
+
+    def tree_flatten(self) -> Any:
+        """The values, and all else."""
+        return self.values, (self._places, self._tree)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, values: Any) -> "Residuals":
+        """The inverse of `tree_flatten`."""
+        return cls(list(values), *aux)
+
+    def pull(
+        self, arguments: Sequence[Array], values: Sequence[Array], incoming: Sequence[Array]
+    ) -> list[Array]:
+        """The gradients for incoming ones.
+
+        Args:
+            arguments: those of the forward.
+            values: what has become of `values`.
+            incoming: the gradients of the results that are not integers.
+        """
+        rest = iter(values)
+        filled = [next(rest) if place < 0 else arguments[place] for place in self._places]
+        pullback = jax.tree.unflatten(self._tree, filled)
+        with precision([*arguments, *incoming]):
+            return settled(_pulled(pullback, list(incoming)))
+
+
+def pulled(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
+    """PyTorch's gradients. Those of complex numbers are the conjugates of JAX's."""
+    return [jnp.conj(gradient) for gradient in pullback([jnp.conj(one) for one in incoming])]
+
+
+_pulled = jax.jit(pulled)
+_programs: WeakValueDictionary[int, JaxProgram] = WeakValueDictionary()
+_named: dict[int, JaxProgram] = {}
+
+
+def named(program: JaxProgram) -> int:
+    """The number of a program, which lives as long as the process from now on."""
+    _named[program.number] = program
+    return program.number
+
+
+def program_of(number: int) -> JaxProgram:
+    """The program with a number.
+
+    Raises:
+        TraceError: there is none.
+    """
+    program = _programs.get(number)
+    if program is None:
+        raise TraceError(
+            "a graph calls a function of calque.from_jax that this process does not have: such a "
+            "function is no part of a saved graph. Make the graph again, in this process, or save "
+            "it as calque.export gives it"
+        )
+    return program
+
+
+def is_inexact(array: Any) -> bool:
+    """Returns True if the numbers of an array are no integers."""
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+class precision:
+    """64-bit types on if an array has one; else as the configuration says."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        wide = any(_is_wide(array.dtype) for array in arrays)
+        self._value = True if wide else enable_x64.get_global()
+
+    def __enter__(self) -> None:
+        self._previous = enable_x64.swap_local(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        enable_x64.set_local(self._previous)
+
+
+def _is_wide(dtype: Any) -> bool:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return False
+    return np.dtype(dtype).itemsize >= 8 and dtype != np.complex64

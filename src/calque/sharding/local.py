@@ -145,7 +145,7 @@ def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> 
     if not _needs_own_rows_only(sharding, shape, rows):
         values, first = talking.of_all(values).reshape(shape), 0
 
-    def part(index: tuple[slice, ...]) -> Any:
+    def part(index: Any) -> Any:
         begin, end, _ = index[0].indices(shape[0])
         return values[(slice(begin - first, end - first), *index[1:])]
 

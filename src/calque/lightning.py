@@ -3,6 +3,9 @@
 With `devices=8` the batch is split over eight devices; each has the whole model ("jax"), or a part
 of it ("jax_fsdp"). `JaxStrategy(plan=..., mesh=...)` spreads it in any other way.
 
+In several processes (`calque launch`, torchrun) the devices are those of all, and a batch is the
+rows of all: Lightning gives each process its share of the data, and tensors are global.
+
 Lightning keeps registries of accelerators and strategies; ours are entered into those of
 `lightning.pytorch` and of `pytorch_lightning`, whichever is imported already, or else of the one
 that is installed.
@@ -10,16 +13,25 @@ that is installed.
 
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
 from calque import sharding
+from calque.device.memory.cell import read
+from calque.device.runtime.addressable import is_here
+from calque.launching import join, talking
 from calque.sharding import P, along
+from calque.sharding.local import joined
 from calque.sharding.mesh import sharding_of
+from calque.upstream.torch_internals import tree_map
 
 _Base: Any = object
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -59,7 +71,7 @@ class _Accelerator(_Base):
 
     @staticmethod
     def auto_device_count() -> int:
-        return 1
+        return len(jax.devices()) if _in_several() else 1
 
     @staticmethod
     def is_available() -> bool:
@@ -71,7 +83,9 @@ class _Accelerator(_Base):
 
 
 class _Strategy(_Base):
-    """Lightning's strategy for "jax": one process, whose model and batches may be spread.
+    """Lightning's strategy for "jax": the model and the batches may be spread over devices.
+
+    In several processes they are spread over the devices of all.
 
     Args:
         accelerator: Lightning's.
@@ -79,7 +93,7 @@ class _Strategy(_Base):
             it. Without it each device has them all.
         mesh: the mesh; without it the Trainer's `devices`, in one axis, "data".
         batch: how batches are split: along the mesh's first axis without it. Tensors that it
-            does not divide stay whole.
+            does not divide are whole on each device.
     """
 
     strategy_name = "jax"
@@ -94,9 +108,18 @@ class _Strategy(_Base):
         batch: sharding.Spec | None = None,
         **settings: Any,
     ) -> None:
+        several = _in_several()
         super().__init__("jax:0", accelerator, **settings)
         self._plan, self._mesh, self._batch = plan or {}, mesh, batch
         self._devices: list[torch.device] = []
+        self.num_nodes = 1
+        if several:
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            self.global_rank, self.world_size = jax.process_index(), jax.process_count()
+            self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            self.node_rank = self.global_rank // here
+            only = importlib.import_module("lightning_utilities.core.rank_zero").rank_zero_only
+            only.rank = self.global_rank
 
     @property
     def accelerator(self) -> Any:
@@ -117,17 +140,45 @@ class _Strategy(_Base):
     def parallel_devices(self, devices: list[Any]) -> None:
         self._devices = devices
 
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return self.global_rank == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether Lightning has to share the data out among processes."""
+        return self.world_size > 1
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """The share of the data that this process brings along."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def _configure_launcher(self) -> None:
+        self._device_count()  # raises while the Trainer is made
+
+    def _device_count(self) -> int:
+        count = _count((len(self._devices) or 1) * self.num_nodes)
+        if self.world_size > 1 and self._mesh is None and count < len(jax.devices()):
+            raise ValueError(
+                f"Trainer(devices={len(self._devices) or 1}, num_nodes={self.num_nodes}) in a "
+                f"program of {self.world_size} processes, which have {len(jax.devices())} devices "
+                f"together: all of them take part. Write devices={len(jax.devices())}"
+            )
+        return count
+
     def model_to_device(self) -> None:
         """Move the model, and spread it over the mesh."""
         super().model_to_device()
-        count = _count(len(self._devices) or 1)
+        count = self._device_count()
         if self._mesh is None and count > 1:
             self._mesh = sharding.mesh(devices=jax.devices()[:count], data=count)
         if self._mesh is not None:
             sharding.shard_module(self.model, self._plan, self._mesh)
 
     def batch_to_device(self, *args: Any, **kwargs: Any) -> Any:
-        """Move a batch, and split it over the mesh."""
+        """Move a batch, and split it over the mesh; of several processes, the rows of all."""
         moved = super().batch_to_device(*args, **kwargs)
         if self._mesh is None:
             return moved
@@ -136,11 +187,52 @@ class _Strategy(_Base):
 
     def _split(self, tensor: torch.Tensor) -> torch.Tensor:
         spec = P(self._mesh.axis_names[0]) if self._batch is None else self._batch
+        if self.world_size > 1:
+            return joined(tensor, spec, self._mesh, or_whole=True)
         try:
             where = sharding_of(spec, tuple(tensor.shape), self._mesh)
         except ValueError:
             return tensor
         return sharding.constrain(tensor, where)
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The predictions for a batch, those for the rows of all processes in each."""
+        return tree_map(_readable, super().predict_step(*args, **kwargs))
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Nothing to put off: gradients add up without being communicated."""
+        yield
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for the other processes."""
+        talking.barrier(name or "lightning")
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What one process has, in each."""
+        return talking.broadcast(obj, src)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """What all processes have decided, or one of them."""
+        found = talking.of_all(np.array([bool(decision)]))
+        return bool(found.all() if all else found.any())
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The model's state, whole."""
+        return tree_map(_readable, super().lightning_module_state_dict())
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """An optimizer's state, whole."""
+        return tree_map(_readable, super().optimizer_state(optimizer))
+
+    def teardown(self) -> None:
+        """Move the model back to the CPU; in several processes it stays where it is spread."""
+        if self.world_size == 1:
+            super().teardown()
+            return
+        self.precision_plugin.teardown()
+        self.accelerator.teardown()
+        self.checkpoint_io.teardown()
 
     @property
     def precision_plugin(self) -> Any:
@@ -168,6 +260,7 @@ def _register(package: ModuleType) -> Any:
         accelerator_type = JaxAccelerator
         mixed_precision = precision.MixedPrecision
 
+    strategies.ParallelStrategy.register(JaxStrategy)  # is asked for a process's share of the data
     if "jax" not in accelerators.AcceleratorRegistry:
         accelerators.AcceleratorRegistry.register("jax", JaxAccelerator)
         strategies.StrategyRegistry.register("jax", JaxStrategy)
@@ -175,22 +268,33 @@ def _register(package: ModuleType) -> Any:
     return JaxStrategy
 
 
+def _in_several() -> bool:
+    """Join the processes that a launcher has started; returns True if there are several."""
+    if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        join()
+    return jax.process_count() > 1
+
+
+def _readable(value: Any) -> Any:
+    """A tensor of which other processes hold parts as one that this process can write to a file."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "jax":
+        return value
+    if is_here(read(value.detach())):
+        return value
+    return sharding.gather(value).cpu()
+
+
 def _count(devices: Any) -> int:
     """Returns how many devices `Trainer(devices=...)` means: "auto" is one, -1 all.
 
     Raises:
         ValueError: there are not so many.
-        NotImplementedError: several, in a program of several processes.
     """
+    _in_several()
     known = len(jax.devices())
     count: Any = {"auto": 1, "-1": known, "[0]": 1}.get(str(devices), devices)
     if not str(count).isdecimal() or not 1 <= int(count) <= known:
         raise ValueError(f"devices={devices!r}: JAX has {known}. Say how many, or -1 for all")
-    if int(count) > 1 and jax.process_count() > 1:
-        raise NotImplementedError(
-            "the strategy 'jax' spreads batches of one process. In several write the loop with "
-            "calque.sharding.loader, which joins the batches of all"
-        )
     return int(count)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.sharding import Mesh
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -28,6 +29,7 @@ class JaxDistributedDataParallel(DistributedDataParallel):
     """The class of `DistributedDataParallel(module)` for a module of the device "jax"."""
 
     module: nn.Module
+    _mesh: Mesh
     _pin: Pin
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -40,9 +42,21 @@ class JaxDistributedDataParallel(DistributedDataParallel):
             _check_is_global(value)
         return self._pin(value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_pin"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._pin = split(self._mesh, tuple(self._mesh.axis_names), 0)
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Nothing to put off: gradients add up in `.grad` as without a wrapper."""
+        yield
+
+    @contextmanager
+    def join(self, *_: Any, **__: Any) -> Iterator[None]:
+        """Nothing to join: a batch is the global one, which all processes have alike."""
         yield
 
     def register_comm_hook(self, *_: Any) -> None:

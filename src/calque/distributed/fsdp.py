@@ -5,13 +5,14 @@ gathers a parameter where it is used. The batch at the module's inputs and outpu
 same axes: without that XLA may gather activations instead.
 """
 
+import copyreg
 import functools
 from typing import Any
 
 import jax
 import torch
 import torch.distributed as dist
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 
@@ -36,8 +37,17 @@ class _Handle(UnshardHandle):
 class JaxFSDPModule(FSDPModule):
     """The class of a module after `fully_shard`; XLA decides when parameters are gathered."""
 
+    _made_of: tuple[type, tuple[Mesh, tuple[str, ...]] | None]
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return object.__new__(cls)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the module's own; the class is made anew, for it has no name that a pickle knows."""
+        made, args, *rest = super().__reduce_ex__(protocol)
+        if made is copyreg.__newobj__:  # type: ignore[attr-defined]
+            made, args = _remade, type(self)._made_of
+        return made, args, *rest
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         return torch_internals.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
@@ -93,17 +103,17 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
 def goes_without(args: tuple[Any, ...], given: Any) -> bool:
     """Returns True if a call of `fully_shard` without a mesh is about tensors of the device.
 
-    Those on "meta" will be, unless the processes talk by another backend.
+    Those on "meta" will be, unless the processes talk by another backend, and those of the CPU
+    where they talk by ours.
     """
     if given is not None or not args:
         return False
     modules = args[0] if isinstance(args[0], list | tuple) else [args[0]]
     types = {p.device.type for module in modules for p in module.parameters()}
-    return "jax" in types or ("meta" in types and not _talks_otherwise())
-
-
-def _talks_otherwise() -> bool:
-    return dist.is_initialized() and dist.get_backend() != "calque"
+    backend = dist.get_backend() if dist.is_initialized() else None
+    if "jax" in types or backend == "calque":
+        return True
+    return "meta" in types and backend is None
 
 
 def fully_shard(
@@ -199,14 +209,28 @@ def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any])
     _warn_of_whole(module, ignored, axes)
     batch = tuple(axis for one in on._axes for axis in one)
 
-    pin = split(on._jax_mesh, batch, 0)
-    kind = type(module)
-    own: dict[str, Any] = {}
-    if "forward" in vars(module):
-        _hook(module, pin)
-    else:
-        own["forward"] = _pinned(kind.forward, pin)
-    module.__class__ = type(f"FSDP{kind.__name__}", (JaxFSDPModule, kind), own)
+    own_forward = "forward" in vars(module)
+    if own_forward:
+        _hook(module, split(on._jax_mesh, batch, 0))
+    module.__class__ = _class_of(type(module), None if own_forward else (on._jax_mesh, batch))
+
+
+@functools.cache
+def _class_of(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> type:
+    """The class of a module after `fully_shard`.
+
+    Args:
+        kind: its class before.
+        pin: along which axes of which mesh its `forward` has batches lie, if it has them.
+    """
+    own: dict[str, Any] = {"_made_of": (kind, pin)}
+    if pin is not None:
+        own["forward"] = _pinned(kind.forward, split(*pin, 0))
+    return type(f"FSDP{kind.__name__}", (JaxFSDPModule, kind), own)
+
+
+def _remade(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> Any:
+    return object.__new__(_class_of(kind, pin))
 
 
 def _hook(module: nn.Module, pin: Pin) -> None:

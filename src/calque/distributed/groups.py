@@ -233,7 +233,8 @@ def _check_host(tensors: list[torch.Tensor], name: str) -> None:
 def _reduction(op: Any) -> Callable[..., Any]:
     found = _REDUCTIONS.get(getattr(op, "op", op))
     if found is None:
-        raise NotImplementedError(f"{op} of tensors of the device: SUM, AVG, PRODUCT, MIN, MAX")
+        name = getattr(getattr(op, "op", op), "name", op)
+        raise NotImplementedError(f"{name} of tensors of the device: SUM, AVG, PRODUCT, MIN, MAX")
     return found
 
 

@@ -86,15 +86,24 @@ def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
     parent = module.get_submodule(owner)
     parameter = parent.get_parameter(last)
     with naming(name):
+        try:
+            sharding = sharding_of(spec, tuple(parameter.shape), mesh._jax_mesh)
+        except ValueError as error:
+            raise ValueError(f"{name} of {_kind_of(module)}: {error}") from None
         if parameter.is_meta:
-            promise(parameter, sharding_of(spec, tuple(parameter.shape), mesh._jax_mesh))
+            promise(parameter, sharding)
             return
         if parameter.device.type == "jax":
-            shard(parameter, spec, mesh._jax_mesh)
+            shard(parameter, sharding)
             return
-        made = shard(parameter.detach(), spec, mesh._jax_mesh)
+        made = shard(parameter.detach(), sharding)
     moved = nn.Parameter(made, requires_grad=parameter.requires_grad)
     torch.utils.swap_tensors(parameter, moved)
+
+
+def _kind_of(module: nn.Module) -> str:
+    said = f"{type(module).__name__}({module.extra_repr()})"
+    return said if len(said) < 80 else type(module).__name__
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:

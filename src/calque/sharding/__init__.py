@@ -6,6 +6,7 @@ XLA puts in what the devices have to tell each other.
 """
 
 from calque.sharding import checkpoints as _checkpoints
+from calque.sharding import pickling as _pickling
 from calque.sharding.constraining import constrain
 from calque.sharding.local import Part, loader, local
 from calque.sharding.materializing import materialize
@@ -16,7 +17,8 @@ from calque.sharding.plan import Plan, shard_module
 from calque.sharding.processes import gather, initialize
 
 _checkpoints.install()
-del _checkpoints
+_pickling.install()
+del _checkpoints, _pickling
 
 __all__ = [
     "Memory",

@@ -5,8 +5,10 @@ part that several devices hold is written once, by the process of the first of t
 goes into an array of the parts of this process, so that processes need not wait for each other.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import torch
@@ -22,8 +24,21 @@ from calque.device.memory.cell import cell_of, x64
 from calque.device.memory.host import host_tensor, host_view
 from calque.sharding.attributes import OfPlaced
 from calque.sharding.placement import placement
+from calque.sharding.safetensors_files import BoxIndex
+from calque.sharding.safetensors_files import install as install_joining
 
 Offsets = tuple[int, ...]
+
+
+class _Read(threading.local):
+    """What each planner reads, in each of the threads that read files."""
+
+    def __init__(self) -> None:
+        self.of: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+_read = _Read()
+_putting_back = threading.Lock()
 
 
 def _of_placed(name: str, function: Callable[..., Any]) -> OfPlaced:
@@ -92,15 +107,22 @@ def _begin(tensor: torch.Tensor, index: MetadataIndex) -> Offsets:
 
 def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
     """A copy of a part on the CPU."""
-    return host_tensor(_own(cell_of(tensor).array)[_begin(tensor, index)])
+    own, begin = _own(cell_of(tensor).array), _begin(tensor, index)
+    if not isinstance(index, BoxIndex):
+        return host_tensor(own[begin])
+    made = torch.empty(index.sizes, dtype=tensor.dtype)
+    for at, part in own.items():
+        where = [slice(a - b, a - b + n) for a, b, n in zip(at, begin, part.shape, strict=True)]
+        made[tuple(where)] = host_tensor(part)
+    return made
 
 
 def _put_back(tensor: torch.Tensor, begin: Offsets, part: torch.Tensor) -> None:
     """Have the devices of this process that hold a part hold another value of it."""
     cell = cell_of(tensor)
-    array: Any = cell.array
     values = host_view(part).copy()
-    with x64():
+    with x64(), _putting_back:
+        array: Any = cell.array
         parts = [
             jax.device_put(values, one.device)
             if _offsets(one.index, array.shape) == begin
@@ -121,6 +143,7 @@ def install() -> None:
     """Have PyTorch's checkpoints know placed tensors (a second call does nothing)."""
     if "__create_write_items__" in vars(torch.Tensor):
         return
+    install_joining()
     for name, function in METHODS.items():
         setattr(torch.Tensor, name, _of_placed(name, function))
     resolve, commit = DefaultLoadPlanner.resolve_tensor, DefaultLoadPlanner.commit_tensor
@@ -131,12 +154,12 @@ def install() -> None:
         if not isinstance(target, torch.Tensor) or not hasattr(target, "__get_tensor_shard__"):
             return resolve(self, read_item)
         part = _part(target, index)
-        self._calque_read = index, target, part
+        _read.of[self] = index, target, part
         return self.transform_tensor(read_item, part)
 
     def commit_tensor(self: Any, read_item: ReadItem, tensor: torch.Tensor) -> None:
         commit(self, read_item, tensor)
-        index, target, part = self.__dict__.pop("_calque_read", (None, None, None))
+        index, target, part = _read.of.pop(self, (None, None, None))
         if target is not None and index == read_item.dest_index:
             _put_back(target, _begin(target, index), part)
 

@@ -42,13 +42,16 @@ def constrain(
         raise ValueError(
             f"a tensor on {tensor.device} has no place on a mesh: move it by .to('jax') first"
         )
-    number = _number(tuple(tensor.shape), entries, mesh)
+    number = _number(tuple(tensor.shape), mesh, *entries)
     return torch.ops.calque_sharding.constrain(tensor, number)
 
 
 @torch.compiler.assume_constant_result
-def _number(shape: tuple[int, ...], entries: tuple[Any, ...], mesh: Mesh | None) -> int:
-    """The number of the placement that entries mean for a shape (see `number_of`)."""
+def _number(shape: tuple[int, ...], mesh: Mesh | None, *entries: Any) -> int:
+    """The number of the placement that entries mean for a shape (see `number_of`).
+
+    Dynamo takes a spec for a constant as an argument of its own, but not within a tuple.
+    """
     where = mesh_or_latest(mesh)
     given = entries[0] if len(entries) == 1 else entries
     if isinstance(given, NamedSharding):

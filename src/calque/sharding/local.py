@@ -5,13 +5,15 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from calque.device.kernels.copies import no_value
 from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_tensor, host_view
 from calque.device.memory.wrapping import wrap
+from calque.device.runtime import agreement, one_program
 from calque.device.runtime.placement import spread
+from calque.launching import talking
 from calque.sharding.mesh import P, Spec, mesh_or_latest, sharding_of
 from calque.upstream.torch_internals import tree_map
 
@@ -77,6 +79,7 @@ def loader(
 
     Raises:
         ValueError: a batch cannot be split evenly: give the DataLoader `drop_last=True`.
+        RuntimeError: the processes bring different numbers of rows.
 
     >>> import torch
     >>> from calque import sharding
@@ -90,20 +93,70 @@ def loader(
     def put(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
             return leaf
-        return _global(leaf, found, where)
+        return joined(leaf, found, where)
 
     return (tree_map(put, batch) for batch in batches)
 
 
-def _global(tensor: torch.Tensor, spec: Spec, mesh: Mesh) -> torch.Tensor:
-    """The tensor that all processes' parts make together."""
-    shape = tuple(tensor.shape)
-    shape = (shape[0] * jax.process_count(), *shape[1:])
+def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False) -> torch.Tensor:
+    """The rows of all processes as one tensor on the mesh.
+
+    Args:
+        tensor: the rows of this process: as many, of the same shape, as each other one brings.
+        spec: how all rows are split.
+        mesh: the mesh.
+        or_whole: have each device hold all rows where they cannot be split.
+
+    Raises:
+        ValueError: they cannot be split evenly.
+        DisagreementError: the processes bring tensors of different shapes.
+    """
+    if not tensor.ndim or _spans(tensor):
+        return tensor
+    count = jax.process_count()
+    shape = (tensor.shape[0] * count, *tensor.shape[1:])
+    values = host_view(tensor.detach().cpu()).copy()
+    if count > 1 and one_program.is_installed():
+        agreement.check_shapes(values)
     try:
         sharding = sharding_of(spec, shape, mesh)
     except ValueError as error:
-        raise ValueError(f"{error}; a last, smaller batch is left out by drop_last=True") from None
+        if not or_whole:
+            raise ValueError(
+                f"{error}; a last, smaller batch is left out by drop_last=True"
+            ) from None
+        sharding = NamedSharding(mesh, P())
     spread.exists = True
     with x64():
-        values = host_view(tensor.detach().cpu()).copy()
-        return wrap(jax.make_array_from_process_local_data(sharding, values, shape))
+        return wrap(_from_rows(values, sharding, shape))
+
+
+def _spans(tensor: torch.Tensor) -> bool:
+    """Returns True if a tensor is one of all processes already."""
+    return tensor.device.type == "jax" and agreement.spans(read(tensor.detach()).sharding)
+
+
+def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
+    """An array of the rows of all processes: of its own if its devices need no others."""
+    if jax.process_count() == 1:
+        return jax.make_array_from_process_local_data(sharding, values, shape)
+    rows = values.shape[0]
+    first = jax.process_index() * rows
+    if not _needs_own_rows_only(sharding, shape, rows):
+        values, first = talking.of_all(values).reshape(shape), 0
+
+    def part(index: Any) -> Any:
+        begin, end, _ = index[0].indices(shape[0])
+        return values[(slice(begin - first, end - first), *index[1:])]
+
+    return jax.make_array_from_callback(shape, sharding, part)
+
+
+def _needs_own_rows_only(sharding: NamedSharding, shape: tuple[int, ...], rows: int) -> bool:
+    """Returns True if each device holds rows that its process has brought."""
+    for device, index in sharding.devices_indices_map(shape).items():
+        begin, end, _ = index[0].indices(shape[0])
+        first = device.process_index * rows
+        if begin < first or end > first + rows:
+            return False
+    return True

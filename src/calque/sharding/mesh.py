@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -83,16 +83,22 @@ def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
     >>> along("dp")((), everything) == P()
     True
     """
+    return _Along(axes)
 
-    def spec(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-        count = math.prod(size_of(mesh, axis) for axis in axes)
+
+class _Along(NamedTuple):
+    axes: tuple[str, ...]
+
+    def __call__(self, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+        count = math.prod(size_of(mesh, axis) for axis in self.axes)
         for dimension, size in enumerate(shape):
             if size and size % count == 0:
-                entry = axes[0] if len(axes) == 1 else axes
+                entry = self.axes[0] if len(self.axes) == 1 else self.axes
                 return PartitionSpec(*[None] * dimension, entry)
         return PartitionSpec()
 
-    return spec
+    def __repr__(self) -> str:
+        return f"along({', '.join(map(repr, self.axes))})"
 
 
 def size_of(mesh: Any, axis: str) -> int:
@@ -111,21 +117,33 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
 
     Raises:
         ValueError: the spec has more entries than the shape has dimensions, names axes that the
-            mesh has not, or does not divide the shape evenly.
+            mesh has not, or does not divide the shape evenly; or it is no spec.
     """
     if isinstance(spec, NamedSharding):
-        found = spec
-    else:
-        mesh = mesh_or_latest(mesh)
-        partition = spec if isinstance(spec, PartitionSpec) else spec(shape, mesh)
-        named = [axis for entry in partition for axis in axes_of(entry)]
-        for axis in named:
-            size_of(mesh, axis)
-        if len(set(named)) < len(named):
-            raise ValueError(f"{_said(partition)} splits two dimensions over one axis of the mesh")
-        found = NamedSharding(mesh, partition)
-    _check(found, shape)
-    return found
+        _check(spec.mesh, spec.spec, shape)
+        return spec
+    mesh = mesh_or_latest(mesh)
+    partition = spec(shape, mesh) if callable(spec) else spec
+    if not isinstance(partition, PartitionSpec):
+        raise ValueError(
+            f"{partition!r} is no spec: write P('dp') or P(('dp', 'tp'), None), from "
+            "calque.sharding, with the names of the mesh's axes, or along('dp')"
+        )
+    named = [axis for entry in partition for axis in axes_of(entry)]
+    for axis in named:
+        size_of(mesh, axis)
+    if len(set(named)) < len(named):
+        raise ValueError(f"{_said(partition)} splits two dimensions over one axis of the mesh")
+    _check(mesh, partition, shape)
+    return NamedSharding(mesh, _shortest(partition))
+
+
+def _shortest(spec: PartitionSpec) -> PartitionSpec:
+    """The spec as JAX itself writes it, so that one placement has one name."""
+    entries = list(spec)
+    while entries and entries[-1] in (None, ()):
+        entries.pop()
+    return PartitionSpec(*(e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
@@ -133,14 +151,13 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
 
 
-def _check(sharding: NamedSharding, shape: tuple[int, ...]) -> None:
-    spec = sharding.spec
+def _check(mesh: Any, spec: PartitionSpec, shape: tuple[int, ...]) -> None:
     if len(spec) > len(shape):
         raise ValueError(
             f"{_said(spec)} is for {len(spec)} dimensions; the tensor has {len(shape)}"
         )
     for dimension, entry in enumerate(spec):
-        count = math.prod(size_of(sharding.mesh, axis) for axis in axes_of(entry))
+        count = math.prod(size_of(mesh, axis) for axis in axes_of(entry))
         if shape[dimension] % count:
             raise ValueError(
                 f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "

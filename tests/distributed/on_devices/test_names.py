@@ -219,6 +219,15 @@ def test_parameters_that_a_mesh_does_not_divide_stay_whole_with_a_warning() -> N
     assert model(torch.ones(8, 7, device="jax")).cpu().allclose(torch.tensor(expected))
 
 
+def test_a_style_that_a_mesh_does_not_divide_names_the_layer() -> None:
+    mesh = init_device_mesh("jax", (8,))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 9)).to("jax")
+    with pytest.raises(ValueError, match=r"weight of Linear\(in_features=8, out_features=9"):
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": ColwiseParallel()})
+    with pytest.raises(ValueError, match=r"1\.weight of Sequential.*evenly"):
+        fully_shard(model, mesh=mesh, shard_placement_fn=lambda parameter: Shard(0))
+
+
 def test_what_fully_shard_cannot_do_is_refused() -> None:
     mesh = init_device_mesh("jax", (8,))
     with pytest.raises(NotImplementedError, match="autocast"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 import calque
 from calque import sharding as sh
@@ -76,6 +77,24 @@ def test_no_copy_on_the_host_is_larger_than_a_part(
     assert len(sizes) == 16
     dcp.load({"x": y}, checkpoint_id=tmp_path)
     assert y.tolist() == z.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 8}, {"dp": 4, "tp": 2}])
+def test_files_of_safetensors_have_whole_tensors(tmp_path: Path, mesh: dict[str, int]) -> None:
+    plan = {"0.weight": P(*reversed(mesh)), "2.weight": P(None, "dp"), "*": along("dp")}
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    first = placed(1, plan, **mesh)
+    files = {name: 1 + index % 3 for index, name in enumerate(first.state_dict())}
+    parts = {"save_distributed": True, "enable_consolidation": True}
+    for folder, settings in {tmp_path / "one": {}, tmp_path / "parts": parts}.items():
+        writer = HuggingFaceStorageWriter(str(folder), files, **settings)
+        dcp.save(first.state_dict(), storage_writer=writer)
+        plain = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
+        assert all(torch.equal(plain[n], t.cpu()) for n, t in first.state_dict().items())
+        second = placed(2, plan, **mesh)
+        reader = HuggingFaceStorageReader(str(folder), thread_count=3)
+        dcp.load(second.state_dict(), storage_reader=reader)
+        assert_same(first, second)
 
 
 def test_tensors_without_a_placement_have_none_of_it() -> None:

@@ -132,11 +132,11 @@ def test_no_device_holds_a_whole_model_while_it_is_made() -> None:
 
 @pytest.mark.parametrize("way", ["eager", "jit", "compile"])
 def test_a_constraint_holds_of_the_value_and_of_its_gradient(way: str) -> None:
-    mesh = sh.mesh(dp=4, tp=2)
+    mesh, spec = sh.mesh(dp=4, tp=2), P("dp")
     x = torch.randn(8, 4, 2, device="jax", requires_grad=True)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return sh.constrain(x * 2, "dp", ..., mesh=mesh).sin()
+        return sh.constrain(sh.constrain(x * 2, "dp", ..., mesh=mesh).sin(), spec, mesh=mesh)
 
     wrap = {"eager": lambda f: f, "jit": calque.jit, "compile": torch.compile}[way]
     run = torch.compile(run, backend="calque", fullgraph=True) if way == "compile" else wrap(run)

@@ -1,5 +1,7 @@
 """Meshes and placements."""
 
+from typing import Any
+
 import jax
 import pytest
 import torch
@@ -51,9 +53,11 @@ def test_a_tensor_of_the_host_is_copied_to_the_mesh(dtype: torch.dtype) -> None:
         (P("cp"), "no axis 'cp'"),
         (P("dp", "dp"), "over one axis"),
         (P(None, ("dp", "tp")), "evenly"),
+        ("dp", "'dp' is no spec"),
+        (("dp", None), "is no spec"),
     ],
 )
-def test_a_spec_that_does_not_fit_is_refused(spec: P, said: str) -> None:
+def test_a_spec_that_does_not_fit_is_refused(spec: Any, said: str) -> None:
     sh.mesh(dp=4, tp=2)
     with pytest.raises(ValueError, match=said):
         sh.shard(torch.zeros(8, 4, device="jax"), spec)

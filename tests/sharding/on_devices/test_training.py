@@ -215,7 +215,7 @@ def test_placements_are_part_of_the_signature_and_of_the_guards() -> None:
     results = [product(x.to("jax"))]
     for placed in (P("dp"), P(None, "dp"), P()):
         results.append(product(sh.shard(x, placed)))
-        results.append(product(sh.shard(x, placed)))
+        results.append(product(sh.shard(x, P(*placed, *[None] * (2 - len(placed))))))
     assert len(product.history) == 4
     assert "spread as" in product.history[1]
     sh.shard(weight, P("dp"))

@@ -84,6 +84,20 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
             raise _disagreement(host, others)
 
 
+def check_shapes(host: np.ndarray) -> None:
+    """Raise DisagreementError where the processes bring parts of different shapes or dtypes."""
+    mine = np.frombuffer(repr((host.shape, host.dtype.str)).encode().ljust(128)[:128], np.uint8)
+    everyone = process_allgather(mine)
+    if _others(everyone):
+        said = [bytes(one).decode().strip() for one in everyone]
+        each = "; ".join(f"process {rank}: {one}" for rank, one in enumerate(said))
+        raise DisagreementError(
+            f"the processes bring batches of different shapes or dtypes ({each}). Each brings as "
+            "many rows: a DistributedSampler sees to it, and drop_last=True leaves out a last, "
+            "smaller batch"
+        )
+
+
 def _digest(host: np.ndarray) -> np.ndarray:
     kind = repr((host.shape, host.dtype.str)).encode()
     digest = hashlib.sha256(kind + np.ascontiguousarray(host).tobytes()).digest()

@@ -1,0 +1,36 @@
+"""JAX's devices and meshes in pickles: a device is written down by its number.
+
+JAX refuses to pickle a device, and so meshes, shardings, placements and whatever object keeps one.
+"""
+
+import copyreg
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+
+def install() -> None:
+    """Have pickles and copies take devices and meshes (a second call does nothing)."""
+    copyreg.pickle(jax.Device, lambda device: (device_of, (device.platform, device.id)))
+    copyreg.pickle(Mesh, _reduced)
+
+
+def device_of(platform: str, number: int) -> Any:
+    """The device that a pickle names.
+
+    Raises:
+        RuntimeError: there is none such.
+    """
+    found = [device for device in jax.devices(platform) if device.id == number]
+    if not found:
+        raise RuntimeError(
+            f"what was pickled names the {platform} device {number}, and JAX has "
+            f"{len(jax.devices(platform))} here. Give the process as many devices, or load it with "
+            "a mesh made here: keep sizes and specs in the object, not the mesh"
+        )
+    return found[0]
+
+
+def _reduced(mesh: Mesh) -> Any:
+    return Mesh, (mesh.devices, mesh.axis_names, mesh.axis_types)

@@ -1,0 +1,75 @@
+"""`HuggingFaceStorageWriter` of `torch.distributed.checkpoint`: one part of a tensor in a file.
+
+A file of safetensors has one tensor of a name, and PyTorch's writer keeps the last part of several.
+A process has several devices here, and so several parts: they are written as one.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import torch
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxIndex(MetadataIndex):
+    """A part of a tensor that several devices of a process hold together.
+
+    Attributes:
+        sizes: of the part, which begins at the offset.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+
+def install() -> None:
+    """Have the writer join the parts of a process."""
+    theirs = HuggingFaceStorageWriter.prepare_local_plan
+
+    @functools.wraps(theirs)
+    def prepare_local_plan(self: Any, plan: SavePlan) -> SavePlan:
+        return theirs(self, _joined(plan, self.save_distributed))
+
+    HuggingFaceStorageWriter.prepare_local_plan = prepare_local_plan
+
+
+def _joined(plan: SavePlan, distributed: bool) -> SavePlan:
+    parts: dict[str, list[WriteItem]] = {}
+    for item in plan.items:
+        if item.type is WriteItemType.SHARD:
+            parts.setdefault(item.index.fqn, []).append(item)
+    made = {}
+    for name, own in parts.items():
+        whole = own[0].tensor_data.size  # type: ignore[union-attr]
+        made[name] = one = own[0] if len(own) == 1 else _box(name, own)
+        if not distributed and tuple(one.tensor_data.chunk.sizes) != tuple(whole):  # type: ignore[union-attr]
+            raise NotImplementedError(
+                f"{name} is spread over {jax.process_count()} processes, each of which would write "
+                "a file of its own under the same name: HuggingFaceStorageWriter(..., "
+                "save_distributed=True, enable_consolidation=True)"
+            )
+    rest = [item for item in plan.items if item.index.fqn not in made]
+    return dataclasses.replace(plan, items=[*made.values(), *rest])
+
+
+def _box(name: str, parts: list[WriteItem]) -> WriteItem:
+    """One item for several parts that fill a box."""
+    chunks: list[Any] = [item.tensor_data.chunk for item in parts]  # type: ignore[union-attr]
+    ends = [[o + s for o, s in zip(c.offsets, c.sizes, strict=True)] for c in chunks]
+    begin = [min(column) for column in zip(*(c.offsets for c in chunks), strict=True)]
+    end = [max(column) for column in zip(*ends, strict=True)]
+    sizes = torch.Size(e - b for b, e in zip(begin, end, strict=True))
+    if sizes.numel() != sum(c.sizes.numel() for c in chunks):
+        raise NotImplementedError(
+            f"the devices of this process hold parts of {name} that are not one block, as a file "
+            "of safetensors has: save it by torch.distributed.checkpoint's own writer, or spread "
+            "it otherwise"
+        )
+    index = BoxIndex(name, torch.Size(begin), sizes=tuple(sizes))
+    data: Any = parts[0].tensor_data
+    data = dataclasses.replace(data, chunk=ChunkStorageMetadata(torch.Size(begin), sizes))
+    return dataclasses.replace(parts[0], index=index, tensor_data=data)

@@ -13,6 +13,8 @@ VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
 # Without a file for this Python, pip takes the newest versions; calque warns of what is not tested.
 CONSTRAINTS := $(wildcard $(if $(filter 3.11,$(VERSION)),constraints.txt,constraints-$(VERSION).txt))
+# A hundred processes of the tests import the package: without its bytecode half a second more each.
+export PYTHONDONTWRITEBYTECODE :=
 SAMPLE ?= 1
 SHARE ?= 1
 SEED ?= 0

@@ -25,13 +25,17 @@ assert before == after, (before, after)
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_importing_leaves_the_slow_packages_to_those_who_need_them() -> None:
+def test_importing_and_a_jitted_call_leave_the_slow_packages_to_those_who_need_them() -> None:
     program = """
 import jax, jax.numpy, sys, torch
 before = set(sys.modules)
 import calque
 slow = {"calque.federated", "calque.view", "flatbuffers", "lightning", "sympy"}
 slow |= {"torch._decomp", "torch._dynamo", "torch._inductor"}
+loaded = slow & (set(sys.modules) - before)
+assert not loaded, loaded
+x = torch.ones(2, device="jax", requires_grad=True)
+calque.jit(lambda x: x.max().backward())(x)
 loaded = slow & (set(sys.modules) - before)
 assert not loaded, loaded
 """

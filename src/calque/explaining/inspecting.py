@@ -10,13 +10,14 @@ from calque.explaining.report import Operator
 from calque.jitting.jitted import Jitted
 from calque.jitting.settings import Settings
 from calque.program import signature
-from calque.upstream.torch_internals import OpOverload, TorchDispatchMode
+from calque.upstream.dispatch_mode import DispatchMode
+from calque.upstream.torch_internals import OpOverload
 from calque.view.served import served_by
 
 _NO_WORK = frozenset(("prim", "prims", "profiler"))
 
 
-class _Seen(TorchDispatchMode):
+class _Seen(DispatchMode):
     """Counts the operators of a trace."""
 
     def __init__(self) -> None:

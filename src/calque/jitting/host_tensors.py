@@ -20,7 +20,8 @@ from calque.errors.frames import user_origin
 from calque.program.lifting import Lifting
 from calque.state import unwatched
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import TorchDispatchMode, tree_leaves, tree_map
+from calque.upstream.dispatch_mode import DispatchMode
+from calque.upstream.torch_internals import tree_leaves, tree_map
 
 _LARGEST_GUARD = 4096
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -28,7 +29,7 @@ _LIFT = torch.ops.aten.lift_fresh.default
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
 
 
-class Witness(TorchDispatchMode):
+class Witness(DispatchMode):
     """Sees every operator of one trace.
 
     Args:

@@ -80,7 +80,6 @@ current_graph_task_id: Callable[[], int] = _C._current_graph_task_id  # -1 outsi
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 
 # torch.compile.
-eval_frame = _C._dynamo.eval_frame
 TensorGuards: Any = getattr(_C._dynamo.guards, "TensorGuards", None)
 """Compares the kinds of many tensors in one call; None in releases that have it elsewhere."""
 dict_version: Any = getattr(_C._dynamo.guards, "dict_version", None)

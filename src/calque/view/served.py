@@ -12,12 +12,12 @@ from torch.fx.node import Node, map_arg
 
 from calque.ops.table.registry import find
 from calque.upstream import torch_c
+from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     HigherOrderOperator,
     OpOverload,
-    TorchDispatchMode,
     decomposition_table,
     pytree,
     tree_leaves,
@@ -146,7 +146,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-class _Seen(TorchDispatchMode):
+class _Seen(DispatchMode):
     """The operators that reach PyTorch's dispatcher."""
 
     def __init__(self) -> None:

@@ -9,10 +9,10 @@ import contextlib
 from typing import Any
 
 from calque.device.memory.cell import active
-from calque.upstream.torch_internals import TorchDispatchMode
+from calque.upstream.dispatch_mode import DispatchMode
 
 
-class _Unchanged(TorchDispatchMode):
+class _Unchanged(DispatchMode):
     """Runs every operator as it is."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

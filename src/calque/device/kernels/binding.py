@@ -25,7 +25,7 @@ from calque.errors.warning import warn
 from calque.ops.table.facts import canonical, told
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c
-from calque.upstream.torch_c import eval_frame
+from calque.upstream.dispatch_mode import keep_dynamo_out
 from calque.upstream.torch_internals import OpOverload
 
 Kernel = Callable[..., Any]
@@ -348,10 +348,7 @@ def derived(name: str) -> Kernel | None:
 
 def untraced(kernel: Kernel) -> Kernel:
     """Keep `torch.compile` out of a kernel: around a graph break it would compile our frames."""
-    skip = eval_frame._FrameAction.SKIP
-    strategy = eval_frame._FrameExecStrategy(skip, skip)
-    code = getattr(kernel, "__code__", None) or type(kernel).__call__.__code__
-    eval_frame.set_code_exec_strategy(code, strategy)
+    keep_dynamo_out(getattr(kernel, "__code__", None) or type(kernel).__call__.__code__)
     return kernel
 
 

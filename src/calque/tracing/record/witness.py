@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calque.upstream.torch_internals import TorchDispatchMode, tree_leaves
+from calque.upstream.dispatch_mode import DispatchMode
+from calque.upstream.torch_internals import tree_leaves
 
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
@@ -39,7 +40,7 @@ def _known_for(operator: Any) -> tuple[bool, bool]:
     return reads, reads or torch.Tag.dynamic_output_shape in tags or not own
 
 
-class Beneath(TorchDispatchMode):
+class Beneath(DispatchMode):
     """Sees each operator that runs in a thread.
 
     Args:
@@ -48,10 +49,6 @@ class Beneath(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or PyTorch wraps the handler below, and loads its compiler for that
 
     def __init__(self, recorder: Any, local: Any) -> None:
         super().__init__()

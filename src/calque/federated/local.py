@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from jax.extend.core import jaxpr_as_fun
 
+from calque.device.memory.cell import read
 from calque.errors import TraceError
+from calque.federated.attributes import Attributes
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.closures import Closure
+from calque.federated.constants import written_constant
 from calque.federated.devices import moved, on_jax
 from calque.federated.errors import type_error
 from calque.federated.ordered_trees import as_records, from_records
@@ -65,11 +68,17 @@ class LocalFunction:
         self._program: tuple[Callable[..., Any], Any] | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
+            modules = self._closure.modules
+            if isinstance(function, torch.nn.Module):
+                modules.append(function)
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 named = {name: as_records(value) for name, value in kwargs.items()}
                 with on_jax():
-                    return from_records(apply(params, *as_records(args), **named))
+                    attributes = Attributes(modules)
+                    found = apply(params, *as_records(args), **named)
+                    attributes.settle()
+                return from_records(found)
 
             self._call = call
 
@@ -159,7 +168,9 @@ def _with_own_arguments(function: Any) -> Any:
 
 
 class _OfRecords(torch.nn.Module):
-    """A module of records."""
+    """A module of records, whose parameters are constants."""
+
+    surrounds_the_users_module = True
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -167,7 +178,11 @@ class _OfRecords(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = from_records((args, kwargs))
-        return moved(as_records(self.module(*args, **kwargs)))
+        before = [(parameter, read(parameter)) for parameter in self.parameters()]
+        result = moved(as_records(self.module(*args, **kwargs)))
+        if any(read(parameter) is not array for parameter, array in before):
+            raise written_constant()
+        return result
 
 
 def is_open(kind: Type | None) -> bool:

@@ -100,9 +100,7 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> Any:
-        leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
-        # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        leaves, spec = _flat(params, buffers, args, kwargs)
         arrays = [leaf for leaf in leaves if _is_array(leaf)]
         trace = self._trace(leaves, spec)
         inputs = [*arrays, _key_data(rng)] if rng is not None else arrays
@@ -114,6 +112,19 @@ class Functional:
         axes = axes_of(given)
         results = trace.run(*(varying(array, axes) for array in given))
         return trace.rebuild(results)
+
+    def reached(
+        self,
+        params: dict[str, Any],
+        *args: Any,
+        buffers: dict[str, Any] | None = None,
+        rng: Any = None,
+        **kwargs: Any,
+    ) -> set[str]:
+        """The names of the parameters that gradients of the result get to, for such a call."""
+        trace = self._trace(*_flat(params, buffers, args, kwargs))
+        names = sorted(params)
+        return {names[place] for place in trace.gradient_of if place < len(names)}
 
     def _trace(self, leaves: list[Any], spec: Any) -> "_Trace":
         key = (
@@ -234,7 +245,7 @@ class _Trace:
         self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
         count = sum(_is_array(leaf) for leaf in leaves) + self.random
         places = [_place(one.source, count) for one in inputs]
-        if self._gradient_of:
+        if self.gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:
             self.run = picking(jaxpr, places, functional._gradient == "torch")
@@ -270,7 +281,7 @@ class _Trace:
         tensors = [o for o in outputs if isinstance(o, torch.Tensor)]
         arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
         self._n_outputs = len(arrays)
-        self._gradient_of: list[int] = []
+        self.gradient_of: list[int] = []
         self._used_up: dict[int, str] = {}
         with self._functional.standing_in(state):  # checkpoints run parts of the module again
             return arrays + self._trace_gradients(tensors, stand_ins)
@@ -288,7 +299,7 @@ class _Trace:
             (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
         ]
         self._carriers = carriers
-        self._gradient_of = [position for position, _ in pairs]
+        self.gradient_of = [position for position, _ in pairs]
         return [read(g) for _, g in pairs]
 
     def _with_gradient(
@@ -300,11 +311,11 @@ class _Trace:
             if isinstance(one.source, IncomingSource)
         }
         slots = list(incoming_at)
-        n_gradients = len(self._gradient_of)
+        n_gradients = len(self.gradient_of)
         forward, (late,), kept = split(jaxpr, [(slots, n_gradients)], self._n_outputs)
         forward_places = [places[i] for i in kept]
         needed = [self._carriers[slot] for slot in incoming_at.values()]
-        n_outputs, gradient_of = self._n_outputs, self._gradient_of
+        n_outputs, gradient_of = self._n_outputs, self.gradient_of
         early, backward = in_64_bits(forward), in_64_bits(late.closed)
 
         @jax.custom_vjp
@@ -332,6 +343,13 @@ class _Trace:
         leaves = [next(items) if c is None else c[0] for c in self._constants]
         result, buffers = signature.unflatten(leaves, self._spec)
         return (result, buffers) if self._has_buffers else result
+
+
+def _flat(params: Any, buffers: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+    """The leaves of a call, and its structure."""
+    leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
+    # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
+    return [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in leaves], spec
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:

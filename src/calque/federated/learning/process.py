@@ -13,7 +13,7 @@ from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.mixing import WholeBatches
-from calque.federated.learning.refusals import explained
+from calque.federated.learning.refusals import explained, require_no_autocast
 from calque.federated.learning.rounds import round_computation
 from calque.federated.learning.staging import Staged, element_of, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
@@ -47,6 +47,11 @@ class IterativeProcess:
                 f"the parameter {wide[0]!r} is of {trained[wide[0]].dtype}, and JAX computes in 32 "
                 "bits.\nCall module.float(), or jax.config.update('jax_enable_x64', True)."
             )
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What decides the numbers of its rounds, in words."""
+        return self._algorithm.description
 
     def __deepcopy__(self, memo: Any) -> "IterativeProcess":
         return self  # as of a function: what changes is the state, which the caller has
@@ -119,6 +124,7 @@ class IterativeProcess:
         self, state: State, data: Any, clients: Any
     ) -> tuple[Staged, np.ndarray, Any]:
         """The data, the numbers and the memories of the clients that take part."""
+        require_no_autocast()
         self._require_own(state)
         staged = labelled(data)
         count = staged.length.shape[0]

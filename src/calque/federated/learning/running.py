@@ -51,6 +51,10 @@ def run(
     Returns:
         The state, and the metrics of each round.
 
+    Raises:
+        ValueError: the checkpoints are of another run: of another seed, number of clients or
+            participants, module, algorithm or setting.
+
     >>> import numpy as np, torch
     >>> from calque.federated import learning
     >>> data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}] * 3
@@ -64,7 +68,8 @@ def run(
     count = clients if participants is None else participants
     state = process.initialize(seed)
     if checkpoints is not None:
-        state = checkpoints.latest(state)
+        run = {"seed": seed, "clients of the data": clients, "participants": count}
+        state = _resumed(checkpoints, state, {**_worded(run), **process.description})
     history: History = []
     begun = int(state.round)
     hidden = not progress or jax.process_index() > 0
@@ -112,6 +117,26 @@ def plot_curves(
     axes.legend()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -> State:
+    """The state of the last round that was saved; `initial` if none was.
+
+    Raises:
+        ValueError: the states there are of another run.
+    """
+    state = checkpoints.latest(initial)
+    if not np.array_equal(state.key, initial.key):
+        raise ValueError(
+            f"the state of round {int(state.round)} is of a run with another seed.\n"
+            "Use another directory, or the seed that it was saved with."
+        )
+    checkpoints.require_run(run)
+    return state
+
+
+def _worded(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items()}
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

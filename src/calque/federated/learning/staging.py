@@ -19,10 +19,21 @@ Staged = Sequence | Ragged
 
 
 def labelled(data: Any) -> Staged:
-    """Returns the clients' data in the form of `stage`; raises `ClientError` without `x` or `y`."""
+    """Returns the clients' data in the form of `stage`.
+
+    Raises:
+        ClientError: there is no `x` or no `y`, or a field that nobody would look at.
+    """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
         raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+    odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
+    if odd:
+        raise ClientError(
+            f"the examples of clients have fields that nothing uses: {', '.join(map(str, odd))}.\n"
+            "Pass dicts with x and y. Several inputs of the module are a dict as x; what the loss "
+            "takes beside the labels, such as weights, belongs in a dict as y."
+        )
     return staged
 
 

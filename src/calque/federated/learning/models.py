@@ -82,7 +82,8 @@ class Model:
         self._module = module
         self._of_integers = of_integers
         self.parameters: dict[str, jax.Array]
-        self._train, _ = functional(ModuleWithLoss(module, of_integers))
+        trained = ModuleWithLoss(module, of_integers)
+        self._train, _ = functional(trained)
         self._eval, self.parameters = functional(copy.deepcopy(module).eval())
         self._loss, _ = functional(of_integers)
         self.buffers: dict[str, Any] = {
@@ -92,7 +93,7 @@ class Model:
         self.trained: tuple[str, ...] = tuple(
             name for name in self.parameters if name not in self.frozen
         )
-        self.mixes_examples: bool = any(isinstance(part, BatchNorm) for part in module.modules())
+        self.mixes_examples: bool = any(map(_mixes, trained.modules()))
 
     def free(self, parameters: Parameters) -> Parameters:
         """Returns the parameters that are trained."""
@@ -171,6 +172,11 @@ class Model:
         return losses
 
 
+def _mixes(part: torch.nn.Module) -> bool:
+    """Returns True for a batch norm that goes by the batch."""
+    return isinstance(part, BatchNorm) and (part.training or part.running_mean is None)
+
+
 def opened(module: torch.nn.Module) -> torch.nn.Module:
     """Returns the module that `torch.compile` or `calque.jit` was given; any other as it is."""
     return dict(module.named_children()).get("_orig_mod", module)
@@ -200,6 +206,11 @@ def _examples_shown(examples: Mapping[str, Any]) -> Iterator[None]:
 def _require_one_each(losses: Any, target: Any) -> None:
     """Raise a `FederatedTypeError` unless there is one loss for each example."""
     count = count_of(target)
+    if not hasattr(losses, "shape"):
+        raise type_error(
+            f"the loss of {count} examples is a {type(losses).__name__}",
+            "Return a tensor with one number for each example.",
+        )
     if losses.shape != (count,):
         raise type_error(
             f"the loss of {count} examples is of shape {list(losses.shape)}",

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -41,6 +42,10 @@ class IterativeProcess:
         self._rounds: dict[Type, Computation] = {}
         self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
         trained = algorithm.model.free(algorithm.model.parameters)
+        if not trained:
+            raise ValueError(
+                "the module has no parameter that requires a gradient: there is nothing to train."
+            )
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
@@ -56,13 +61,14 @@ class IterativeProcess:
     def __deepcopy__(self, memo: Any) -> "IterativeProcess":
         return self  # as of a function: what changes is the state, which the caller has
 
+    @with_user_frames
     def initialize(self, seed: int = 0) -> State:
         """The state before the first round.
 
         Args:
-            seed: of all randomness to come. The parameters are the module's own.
+            seed: of all randomness to come, a whole number. The parameters are the module's own.
         """
-        one = self._algorithm
+        one, key = self._algorithm, _key_of(seed)
         parameters = one.model.parameters
         free = one.model.free(parameters)
         memory = ()
@@ -77,7 +83,7 @@ class IterativeProcess:
             one.optimizer(free),
             one.extra(free),
             memory,
-            jax.random.key_data(jax.random.key(seed)),
+            key,
             jnp.zeros((), jnp.int32),
             one.aggregator.initial() if is_stateful(one.aggregator) else (),
         )
@@ -186,6 +192,16 @@ class IterativeProcess:
             made = round_computation(self._algorithm, element, state)
             self._rounds[element] = made.configured(**self._options)
         return self._rounds[element]
+
+
+def _key_of(seed: Any) -> Any:
+    """The raw bits of a key, different for all seeds of 64 bits."""
+    if isinstance(seed, jax.core.Tracer):
+        return jax.random.key_data(jax.random.key(seed))
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"a seed is a whole number from 0 on, not {seed!r}")
+    with jax.enable_x64(True):
+        return jax.random.key_data(jax.random.key(int(seed)))
 
 
 def _survivors(

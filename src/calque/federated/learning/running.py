@@ -15,6 +15,7 @@ from calque.federated.learning.partitioning import sample_clients
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.staging import labelled
 from calque.federated.learning.state import State
+from calque.federated.learning.training import is_positive
 from calque.federated.ragged import take
 
 History = list[dict[str, float]]
@@ -63,6 +64,8 @@ def run(
     >>> len(history), sum(int(row["clients"]) for row in history)
     (4, 8)
     """
+    if not (is_positive(every) and (rounds == 0 or is_positive(rounds))):
+        raise ValueError(f"rounds={rounds!r} and every={every!r} are no numbers of rounds")
     staged = labelled(data)
     clients = staged.length.shape[0]
     count = clients if participants is None else participants
@@ -140,4 +143,6 @@ def _worded(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    if not isinstance(metrics, Mapping) or any(np.size(value) != 1 for value in metrics.values()):
+        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}")
     return {name: float(value) for name, value in metrics.items()}

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
@@ -125,6 +125,11 @@ def _examples(data: Any, client: int) -> Any:
     Raises:
         ClientError: a dataset has no length, no examples, or examples that cannot be stacked.
     """
+    if isinstance(data, DataLoader):
+        raise ClientError(
+            f"the data of client {client} are a DataLoader, and batches are made by the process.\n"
+            "Pass its dataset: loader.dataset."
+        )
     if not isinstance(data, Dataset):
         return data
     if not hasattr(data, "__len__") or not len(data):  # type: ignore[arg-type]

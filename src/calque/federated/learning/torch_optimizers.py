@@ -158,10 +158,45 @@ class TorchOptimizer:
             for name, part in optimizer.state[leaf].items():
                 if isinstance(part, torch.Tensor):  # a count of steps may be on the CPU
                     optimizer.state[leaf][name] = part.to(leaf.device)
+        before = _counts(optimizer)
         with numbers_traced():
-            STEPS.get(type(optimizer), type(optimizer).step)(optimizer)
+            if type(optimizer) in STEPS:
+                torch.optim.Optimizer.profile_hook_step(STEPS[type(optimizer)])(optimizer)
+            else:
+                optimizer.step()
+        _require_same(before, optimizer)
         found = [None if leaf.grad is None else _tensors(optimizer.state[leaf]) for leaf in leaves]
         return [leaf.detach() for leaf in leaves], found
+
+
+def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer keeps beside the states of parameters, by what to call it."""
+    found: dict[str, Any] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if name != "params":
+                found[f"{name!r} of param group {index}"] = value
+    for name, value in optimizer.state.items():
+        if not isinstance(name, torch.Tensor):
+            found[f"{name!r} of the state of no parameter"] = value
+    for name, value in vars(optimizer).items():
+        if isinstance(value, int | float) and name != "_opt_called":  # which schedulers set
+            found[f"the attribute {name!r}"] = value
+    return found
+
+
+def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raise a `TypeError` if a step has changed what is not given to the next one."""
+    for name, value in _counts(optimizer).items():
+        old = before.get(name)
+        tensors = isinstance(value, torch.Tensor) or isinstance(old, torch.Tensor)
+        if value is not old and (tensors or value != old):
+            raise TypeError(
+                f"a step of {type(optimizer).__name__} changes {name}, which the next step of a "
+                "client or the server would not see.\n"
+                "Keep what counts in the state of a parameter, as tensors; a rate that changes, "
+                "too."
+            )
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -107,7 +108,7 @@ class Remembering(nn.Module):
         if average:
             self.average = 0.9 * self.average + 0.1 * x.mean()
         self.last = x + 1
-        self.all = {"last": self.last}
+        self.all["last"] = self.last
         return x + self.average
 
 
@@ -116,10 +117,51 @@ def test_attributes_hold_no_tensors_of_a_trace() -> None:
     before = copy.copy(vars(module))
     assert fed.local("float32[3]")(module)(ONES).tolist() == [1.0] * 3
     assert fed.local("float32[?]")(lambda x: module(x))(ONES).tolist() == [1.0] * 3
-    assert vars(module) == before
-    with pytest.raises(TraceError, match="'average' of Remembering is read and given another"):
+    assert vars(module) == before and not module.all
+    with pytest.raises(TraceError, match=r"module\.average is given a tensor of the function"):
         fed.local("float32[3]")(lambda x: module(x, average=True))
     assert vars(module) == before
+
+
+def test_what_a_function_leaves_outside_is_not_lost_in_silence() -> None:
+    kept: list[Any] = []
+    total, module = torch.zeros(3), nn.Linear(3, 2)
+    module.register_forward_hook(lambda module, args, output: kept.append(output))
+
+    def appended(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x
+
+    def added(x: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total = total + x
+        return total
+
+    for function, name in ((appended, r"kept\[0\]"), (added, "total"), (module, r"kept\[0\]")):
+        with pytest.raises(TraceError, match=f"{name} is given a tensor of the function"):
+            fed.local("float32[3]")(function)
+    assert (kept, total.tolist()) == ([], [0.0] * 3)
+
+
+def test_a_computation_is_called_in_a_local_function() -> None:
+    mean = fed.computation("{float32}@CLIENTS")(fed.federated_mean)
+    cube = fed.local("float32[2]", scale="float32")(lambda x, scale: {"sum": (scale * x**3).sum()})
+
+    @fed.local("float32[2]")
+    def gradient(x: torch.Tensor) -> Any:
+        own = torch.ones(2, requires_grad=True)
+        cube(own * x, scale=mean(x))["sum"].backward()
+        return own.grad
+
+    assert gradient(np.float32([1.0, 3.0])).tolist() == [6.0, 162.0]
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_functions_of_the_other_framework_are_told_which_it_is(framework: Any) -> None:
+    other: Any = torch.sin if framework == "jax" else jnp.sin
+    with pytest.raises(TypeError) as caught:
+        fed.local("float32[2]", framework=framework)(lambda x: other(x))
+    assert "is a local function of" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("of", [np.asarray, torch.Tensor.numpy, lambda x: x.detach().numpy()])

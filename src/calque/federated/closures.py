@@ -28,11 +28,6 @@ class Closure:
         self._values = self._now()
         self._versions = {name: _versions(value) for name, value in self._values.items()}
 
-    @property
-    def modules(self) -> list[torch.nn.Module]:
-        """The modules among the variables."""
-        return [value for value in self._values.values() if isinstance(value, torch.nn.Module)]
-
     def require_same(self) -> None:
         """Raise unless all variables are what they were.
 

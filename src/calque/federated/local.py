@@ -12,11 +12,11 @@ from jax.extend.core import jaxpr_as_fun
 
 from calque.device.memory.cell import read
 from calque.errors import TraceError
-from calque.federated.attributes import Attributes
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.closures import Closure
 from calque.federated.constants import written_constant
 from calque.federated.devices import moved, on_jax
+from calque.federated.effects import refuse
 from calque.federated.errors import type_error
 from calque.federated.ordered_trees import as_records, from_records
 from calque.federated.packing import Packing
@@ -48,6 +48,12 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+_SPOKEN = {
+    "torch": "PyTorch: its arguments are tensors. For one of JAX, say framework='jax'.",
+    "jax": "JAX: its arguments are arrays. For one of PyTorch, leave framework='jax' out.",
+}
+
+
 class LocalFunction:
     """A user's function as one of a single held argument, which JAX can trace.
 
@@ -64,21 +70,17 @@ class LocalFunction:
         self.packing = packing
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._call: Callable[..., Any] = function
+        self._framework = framework
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
-            modules = self._closure.modules
-            if isinstance(function, torch.nn.Module):
-                modules.append(function)
+            apply.settle = refuse
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 named = {name: as_records(value) for name, value in kwargs.items()}
                 with on_jax():
-                    attributes = Attributes(modules)
-                    found = apply(params, *as_records(args), **named)
-                    attributes.settle()
-                return from_records(found)
+                    return from_records(apply(params, *as_records(args), **named))
 
             self._call = call
 
@@ -123,6 +125,10 @@ class LocalFunction:
         try:
             with precision(self.packing.type):
                 jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+        except TypeError as error:
+            if "Tracer" in str(error) or "torch.Tensor" in str(error):
+                error.add_note(f"{self.name!r} is a local function of {_SPOKEN[self._framework]}")
+            raise
         except RuntimeError as error:
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise

@@ -75,6 +75,7 @@ class Functional:
 
     Attributes:
         buffers: the module's buffers as they were, keyed as `state_dict()`.
+        settle: called after a trace with the Python state that it began with.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -83,6 +84,7 @@ class Functional:
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
         self._traces: dict[Any, list[tuple[StateGuard, _Trace]]] = {}
         self.buffers: dict[str, Array] = {}
+        self.settle: Callable[[Snapshot], None] = lambda snapshot: None
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
 
@@ -147,6 +149,7 @@ class Functional:
         snapshot = Snapshot(self._fn)
         try:
             trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
+            self.settle(snapshot)
             return trace, StateGuard(weakened(snapshot.rows, snapshot.weak.values()))
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):

@@ -193,19 +193,40 @@ def test_a_loss_must_not_read_the_module_that_was_given() -> None:
     process.next(process.initialize(), examples(4))
 
 
+class Average(nn.Linear):
+    """Keeps an average of what it has seen in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.seen = torch.zeros(())
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.seen = 0.9 * self.seen + input.mean()
+        return super().forward(input) * self.seen
+
+
 def test_an_attribute_that_keeps_something_is_no_buffer() -> None:
-    class Average(nn.Linear):
-        seen = torch.zeros(())
-
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            self.seen = 0.9 * self.seen + input.mean()
-            return super().forward(input) * self.seen
-
-    module = Average(4, 3)
-    module.seen = torch.zeros(())
-    process = learning.fed_avg(module, batch_size=4)
-    with pytest.raises(TraceError, match=r"'seen' of Average .*\n.*register_buffer"):
+    process = learning.fed_avg(Average(), batch_size=4)
+    with pytest.raises(TraceError, match=r"module\.seen is given a (.|\n)*register_buffer"):
         process.next(process.initialize(), examples(4))
+
+
+def test_a_loss_may_take_what_hooks_have_seen() -> None:
+    seen: dict[str, torch.Tensor] = {}
+    torch.manual_seed(0)
+    module, data = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), examples(4)
+    module[0].register_forward_hook(lambda module, args, output: seen.update(output=output))
+
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(output, y, reduction="none") + seen["output"].square().mean(1)
+
+    process = learning.fed_avg(module, loss, client_optimizer=0.1, batch_size=4)
+    state, _ = process.next(process.initialize(), data)
+    assert not seen
+    loss(module(torch.tensor(data[0]["x"])), torch.tensor(data[0]["y"])).mean().backward()
+    weight = module[0].weight
+    wanted = weight.detach() - 0.1 * weight.grad  # type: ignore[operator]
+    np.testing.assert_allclose(state.parameters["0.weight"], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_an_error_of_the_module_shows_what_it_was_given() -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from calque.device.backend.interop import to_torch
 from calque.errors import CalqueError, TraceError
 from calque.federated.devices import on_jax
+from calque.federated.effects import put_back
 from calque.federated.errors import type_error
 from calque.federated.learning.module_with_loss import PREFIX, ModuleWithLoss, inside
 from calque.federated.types import to_type
@@ -86,6 +87,8 @@ class Model:
         self._train, _ = functional(trained)
         self._eval, self.parameters = functional(copy.deepcopy(module).eval())
         self._loss, _ = functional(of_integers)
+        for apply in (self._train, self._eval, self._loss):
+            apply.settle = put_back
         self.buffers: dict[str, Any] = {
             name: _narrow(buffer) for name, buffer in self._eval.buffers.items()
         }

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from calque.device.memory.cell import read
-from calque.federated.attributes import Attributes
 from calque.federated.learning.cumulative_statistics import count_in_tensors
 
 PREFIX = "module."
@@ -46,10 +45,7 @@ class ModuleWithLoss(torch.nn.Module):
             for hook in self._hooks[name]:
                 parameter.register_hook(hook)
         before = {name: read(parameter) for name, parameter in own.items()}
-        attributes = Attributes([self.module])
-        output = self.module(*args, **kwargs)
-        attributes.settle()
-        losses = self._loss[0](output, y)
+        losses = self._loss[0](self.module(*args, **kwargs), y)
         after = dict(self.module.named_parameters())
         written = {
             name: parameter.detach()

@@ -8,6 +8,9 @@ from torch.nn import Module
 
 from calque.upstream import torch_internals
 
+SURROUNDS = "surrounds_the_users_module"
+"""An attribute of classes of modules that calque puts around the user's."""
+
 _CALL = torch_internals.Module._call_impl.__code__
 
 
@@ -41,7 +44,8 @@ def _running(traceback: TracebackType | None) -> list[Module]:
         # A trace calls the `forward` of the model itself, and a layer's own is within its call.
         if step.tb_frame.f_code is _CALL or step.tb_frame.f_code.co_name == "forward":
             module: Any = step.tb_frame.f_locals.get("self")
-            if isinstance(module, Module) and not (found and found[-1] is module):
+            is_users = isinstance(module, Module) and not hasattr(type(module), SURROUNDS)
+            if is_users and not (found and found[-1] is module):
                 found.append(module)
         step = step.tb_next
     return found

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import jax
+import torch
 from jax.sharding import Mesh
 
+from calque.device.memory.cell import active
 from calque.errors import CalqueError, with_user_frames
 from calque.federated.building_blocks import (
     BuildingBlock,
@@ -34,6 +37,7 @@ from calque.federated.types import (
     to_type,
     walk,
 )
+from calque.interop.from_jax import from_jax
 
 
 class Computation:
@@ -62,6 +66,10 @@ class Computation:
             FederatedTypeError: an argument is of another type; shows both.
             ClientError: what a client holds or computes cannot be used; names the client.
         """
+        if current() is None and active.trace is not None and _has_tensors((args, kwargs)):
+            return from_jax(lambda *a, **k: self._program(self._packing.pack(a, k)))(
+                *args, **kwargs
+            )
         packed = self._packing.pack(args, kwargs)
         if current() is None:
             return self._program(packed)
@@ -334,6 +342,12 @@ def _compile(framework: Framework, function: Any, packing: Packing) -> Computati
     if inspect.isfunction(function):
         functools.update_wrapper(made, function)
     return made
+
+
+def _has_tensors(arguments: Any) -> bool:
+    """Returns True if a function of PyTorch, which is traced now, calls with tensors of its own."""
+    leaves = jax.tree.leaves(arguments)
+    return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves)
 
 
 def _is_whole(number: Any) -> bool:

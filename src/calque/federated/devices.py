@@ -2,16 +2,17 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from calque.device.memory.cell import read
+from calque.device.memory.cell import active, read
 from calque.errors import TraceError
-from calque.federated.indexing import Elements, written_constant
+from calque.federated.constants import Constants, written_constant
+from calque.federated.indexing import Elements
 from calque.federated.local_optimizers import optimizers_traced
 
 _WORDING = (
@@ -33,10 +34,20 @@ _WORDING = (
 
 
 @contextlib.contextmanager
-def on_jax() -> Iterator[None]:
-    """New tensors are on "jax", and those on the CPU are constants where they meet others."""
+def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
+    """New tensors are on "jax", and those on the CPU are constants where they meet others.
+
+    Args:
+        trained: as of `Constants`.
+    """
     try:
-        with _as_written(), optimizers_traced(), _MovedConstants(), torch.device("jax"):
+        with (
+            _as_written(),
+            optimizers_traced(),
+            Constants(trained),
+            _MovedConstants(),
+            torch.device("jax"),
+        ):
             yield
     except TraceError as error:
         text = str(error)
@@ -59,6 +70,7 @@ def moved(value: Any) -> Any:
 
 
 _CLONES = (torch.Tensor.clone, torch.clone)
+_TO_NUMPY = (torch.Tensor.numpy, torch.Tensor.__array__)
 _GRADIENT: Any = torch.Tensor.grad
 _READ_GRADIENT = _GRADIENT.__get__
 
@@ -68,7 +80,7 @@ class _MovedConstants(TorchFunctionMode):
 
     Writing to such a copy would be lost, and is an error; so would a gradient be that reaches it.
     What a function copies itself stands beside its arguments. An index may be a tensor: see
-    `indexing`.
+    `indexing`. Where autocast is on for the CPU, it is for "jax".
     """
 
     def __init__(self) -> None:
@@ -79,13 +91,25 @@ class _MovedConstants(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = (args, kwargs or {})
+        if torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("jax"):
+            with torch.autocast("jax", dtype=torch.get_autocast_dtype("cpu")):
+                return self._handled(func, args, kwargs or {})
+        return self._handled(func, args, kwargs or {})
+
+    def _handled(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        given = (args, kwargs)
         if func in _CLONES and _on(args[0], "cpu"):
             return func(self._copy(args[0]), *args[1:], **given[1])
         if func == torch.Tensor.__deepcopy__ and _on(args[0], "cpu"):
             return _deepcopy(*args, **given[1])
         if func == _READ_GRADIENT and id(args[0]) in self._reached:
             raise _gradient_of_constant()
+        if func in _TO_NUMPY and _on(args[0], "jax") and active.trace is not None:
+            raise TraceError(
+                f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} goes to NumPy "
+                "in a local function, where it has no value yet.\n"
+                "Compute with PyTorch's functions there, or return it."
+            )
         leaves = jax.tree.leaves(given)
         if not (any(_on(x, "cpu") for x in leaves) and any(_on(x, "jax") for x in leaves)):
             return self._called(func, *given)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from calque.device.memory.cell import Cell, cell_of, current
-from calque.errors import TraceError
+from calque.federated.constants import written_constant
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _MASKS = (torch.bool, torch.uint8)
@@ -70,14 +70,6 @@ class Elements:
             cells = cell_of(tensor), cell_of(copy)
             self._all.append(_Element(tensor, index, copy, cells, _arrays(cells)))
         return copy
-
-
-def written_constant() -> TraceError:
-    """The error for a write to a copy of a tensor on the CPU, which would be lost."""
-    return TraceError(
-        "a tensor on the CPU, which is a constant of a local function, is written to.\n"
-        "Write to a tensor that the function makes itself, and return it."
-    )
 
 
 def assign(tensor: torch.Tensor, index: Any, value: Any) -> None:

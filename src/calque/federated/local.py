@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from jax.extend.core import jaxpr_as_fun
 
+from calque.device.memory.cell import read
 from calque.errors import TraceError
 from calque.federated.building_blocks import CompiledComputation
 from calque.federated.closures import Closure
+from calque.federated.constants import written_constant
 from calque.federated.devices import moved, on_jax
+from calque.federated.effects import refuse
 from calque.federated.errors import type_error
 from calque.federated.ordered_trees import as_records, from_records
 from calque.federated.packing import Packing
@@ -45,6 +48,12 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+_SPOKEN = {
+    "torch": "PyTorch: its arguments are tensors. For one of JAX, say framework='jax'.",
+    "jax": "JAX: its arguments are arrays. For one of PyTorch, leave framework='jax' out.",
+}
+
+
 class LocalFunction:
     """A user's function as one of a single held argument, which JAX can trace.
 
@@ -61,10 +70,12 @@ class LocalFunction:
         self.packing = packing
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._call: Callable[..., Any] = function
+        self._framework = framework
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
+            apply.settle = refuse
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 named = {name: as_records(value) for name, value in kwargs.items()}
@@ -114,6 +125,10 @@ class LocalFunction:
         try:
             with precision(self.packing.type):
                 jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+        except TypeError as error:
+            if "Tracer" in str(error) or "torch.Tensor" in str(error):
+                error.add_note(f"{self.name!r} is a local function of {_SPOKEN[self._framework]}")
+            raise
         except RuntimeError as error:
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
@@ -159,7 +174,9 @@ def _with_own_arguments(function: Any) -> Any:
 
 
 class _OfRecords(torch.nn.Module):
-    """A module of records."""
+    """A module of records, whose parameters are constants."""
+
+    surrounds_the_users_module = True
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -167,7 +184,11 @@ class _OfRecords(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = from_records((args, kwargs))
-        return moved(as_records(self.module(*args, **kwargs)))
+        before = [(parameter, read(parameter)) for parameter in self.parameters()]
+        result = moved(as_records(self.module(*args, **kwargs)))
+        if any(read(parameter) is not array for parameter, array in before):
+            raise written_constant()
+        return result
 
 
 def is_open(kind: Type | None) -> bool:

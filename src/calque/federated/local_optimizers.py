@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from calque.device.memory.cell import active
+from calque.errors import TraceError
 from calque.federated.optimizer_steps import STEPS
 from calque.program.traced_numbers import Watch, number_of
 
@@ -28,8 +29,22 @@ def numbers_traced() -> Iterator[None]:
     before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
     try:
         yield
+    except TraceError as error:
+        raise _explained(error) from None
     finally:
         lifting.lend_number = before
+
+
+def _explained(error: TraceError) -> TraceError:
+    """The error, in words of steps if one of them needs a number as a float of Python."""
+    if "into a Python float" in str(error):
+        said = (
+            "a step of an optimizer, or a hook of it, reads a tensor as a Python number (float(), "
+            "bool(), `if`), which has no value yet.\n"
+            "Compute with the tensor (torch.where, clamp), or use another optimizer."
+        )
+        error.args = (said,)
+    return error
 
 
 def count_on_device(optimizer: torch.optim.Optimizer) -> None:
@@ -49,6 +64,8 @@ def optimizers_traced() -> Iterator[None]:
     ]
     try:
         yield
+    except TraceError as error:
+        raise _explained(error) from None
     finally:
         for handle in handles:
             handle.remove()
@@ -60,25 +77,37 @@ class _Step:
 
     def __init__(self) -> None:
         self._numbers: Any = None
+        self._handle: Any = None
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Before a step; one that branches on values is taken here, and its own finds nothing."""
+        """Before a step and all hooks of the optimizer's own."""
         if active.trace is None:
             return
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise TraceError(
+                "LBFGS decides by values how far it goes, which a local function of PyTorch has "
+                "not.\nUse it as client_optimizer of learning.fed_avg, or another optimizer."
+            )
         count_on_device(optimizer)
         self._numbers = numbers_traced()
         self._numbers.__enter__()
-        own = STEPS.get(type(optimizer))
-        if own is not None and len(args) == 1 and not kwargs:  # no closure: args are (optimizer,)
-            own(optimizer)
-            leaves = [p for group in optimizer.param_groups for p in group["params"]]
-            self._gradients = [(leaf, leaf.grad) for leaf in leaves]
-            for leaf in leaves:
-                leaf.grad = None
+        if type(optimizer) in STEPS and len(args) == 1 and not kwargs:  # args are (optimizer,)
+            self._handle = optimizer.register_step_pre_hook(self._take)
+
+    def _take(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Take the step of an optimizer that branches on values; its own finds no gradients."""
+        STEPS[type(optimizer)](optimizer)
+        leaves = [p for group in optimizer.param_groups for p in group["params"]]
+        self._gradients = [(leaf, leaf.grad) for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
 
     def end(self, *_: Any) -> None:
         """After a step, also if it has failed."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
         self._gradients = []

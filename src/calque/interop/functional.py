@@ -88,6 +88,7 @@ class Functional:
 
     Attributes:
         buffers: the module's buffers as they were, keyed as `state_dict()`.
+        settle: called after a trace with the Python state that it began with.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -96,6 +97,7 @@ class Functional:
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
         self._traces: dict[Any, list[tuple[StateGuard, _Trace]]] = {}
         self.buffers: dict[str, Array] = {}
+        self.settle: Callable[[Snapshot], None] = lambda snapshot: None
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
 
@@ -113,8 +115,7 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> Any:
-        leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
-        leaves = list(map(as_given, leaves))
+        leaves, spec = _flat(params, buffers, args, kwargs)
         arrays = [leaf for leaf in leaves if is_array(leaf)]
         trace = self._trace(leaves, spec)
         inputs = [*arrays, key_data(rng)] if rng is not None else arrays
@@ -126,6 +127,19 @@ class Functional:
         axes = axes_of(given)
         results = trace.run(*(varying(array, axes) for array in given))
         return trace.rebuild(results)
+
+    def reached(
+        self,
+        params: dict[str, Any],
+        *args: Any,
+        buffers: dict[str, Any] | None = None,
+        rng: Any = None,
+        **kwargs: Any,
+    ) -> set[str]:
+        """The names of the parameters that gradients of the result get to, for such a call."""
+        trace = self._trace(*_flat(params, buffers, args, kwargs))
+        names = sorted(params)
+        return {names[place] for place in trace.gradient_of if place < len(names)}
 
     def _trace(self, leaves: list[Any], spec: Any) -> "_Trace":
         key = (
@@ -163,6 +177,7 @@ class Functional:
         snapshot = Snapshot(self._fn)
         try:
             trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
+            self.settle(snapshot)
             return trace, guard_of(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
@@ -261,7 +276,7 @@ class _Trace:
         self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
         count = sum(is_array(leaf) for leaf in leaves) + self.random
         places = [_place(one.source, count) for one in inputs]
-        if self._gradient_of:
+        if self.gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:
             self.run = picking(jaxpr, places, functional._gradient == "torch")
@@ -298,7 +313,7 @@ class _Trace:
         tensors = [t.view_as(t) if t.requires_grad and t.is_leaf else t for t in tensors]
         arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
         self._n_outputs = len(arrays)
-        self._gradient_of: list[int] = []
+        self.gradient_of: list[int] = []
         self._used_up: dict[int, str] = {}
         with self._functional.standing_in(state):  # checkpoints run parts of the module again
             return arrays + self._trace_gradients(tensors, stand_ins)
@@ -316,7 +331,7 @@ class _Trace:
             (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
         ]
         self._carriers = carriers
-        self._gradient_of = [position for position, _ in pairs]
+        self.gradient_of = [position for position, _ in pairs]
         return [read(g) for _, g in pairs]
 
     def _with_gradient(
@@ -328,11 +343,11 @@ class _Trace:
             if isinstance(one.source, IncomingSource)
         }
         slots = list(incoming_at)
-        n_gradients = len(self._gradient_of)
+        n_gradients = len(self.gradient_of)
         forward, (late,), kept = split(jaxpr, [(slots, n_gradients)], self._n_outputs)
         forward_places = [places[i] for i in kept]
         needed = [self._carriers[slot] for slot in incoming_at.values()]
-        n_outputs, gradient_of = self._n_outputs, self._gradient_of
+        n_outputs, gradient_of = self._n_outputs, self.gradient_of
         early, backward = in_64_bits(forward), in_64_bits(late.closed)
 
         @jax.custom_vjp
@@ -358,6 +373,12 @@ class _Trace:
         """The result for the program's output arrays."""
         result, buffers = self._results.of(arrays)
         return (result, buffers) if self._has_buffers else result
+
+
+def _flat(params: Any, buffers: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+    """The leaves of a call, and its structure."""
+    leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
+    return list(map(as_given, leaves)), spec
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:

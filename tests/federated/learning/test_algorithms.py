@@ -239,9 +239,10 @@ def test_dropping_the_remainder_is_asked_for_and_exact() -> None:
     assert int(metrics["examples"]) == 9
 
 
-def test_a_client_without_examples_changes_nothing() -> None:
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_a_client_without_examples_changes_nothing(weighting: Any) -> None:
     module, data = make_model(), make_data((5, 0, 3))
-    process = learning.fed_avg(module, client_optimizer=LR, **COMMON)
+    process = learning.fed_avg(module, client_optimizer=LR, weighting=weighting, **COMMON)
     without = rounds(process, [data[0], data[2]], 2)
     agree(
         rounds(process, data, 2),

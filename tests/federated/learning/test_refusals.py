@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
+from torch.utils.data import DataLoader
 
 from calque.errors import ClientError
 from calque.federated import learning
@@ -48,6 +49,9 @@ def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
             lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
             "learning rate is positive",
         ),
+        (lambda: learning.fed_avg(model().requires_grad_(False)), "there is nothing to train"),
+        (lambda: learning.fed_avg(model()).initialize(-1), "a seed is a whole number"),
+        (lambda: learning.fed_avg(model()).initialize(0.5), "a seed is a whole number"),
     ],
 )
 def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) -> None:
@@ -70,3 +74,53 @@ def test_dropouts_that_leave_no_examples_are_told() -> None:
 
     with pytest.raises(ValueError, match="all clients with examples have dropped out"):
         rounds()
+
+
+def test_seeds_of_more_than_32_bits_are_not_alike() -> None:
+    process = learning.fed_avg(model())
+    keys = [tuple(process.initialize(seed).key.tolist()) for seed in (0, 2**32, 2**40, 2**63 - 1)]
+    assert len(set(keys)) == 4
+
+
+def run(**options: Any) -> Any:
+    return learning.run(learning.fed_avg(model()), [GOOD], **{"rounds": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: run(rounds=-1), "no numbers of rounds"),
+        (lambda: run(every=0), "no numbers of rounds"),
+        (lambda: run(participants=0.5), "cannot take part"),
+        (lambda: run(evaluate=lambda state: {"a": np.ones(2)}, progress=False), "dict of numbers"),
+        (lambda: learning.load(model(), model().state_dict()), "a state of a process, not Ord"),  # type: ignore[arg-type]
+        (lambda: learning.stage([DataLoader([GOOD])]), "Pass its dataset"),  # type: ignore[arg-type]
+    ],
+)
+def test_mistakes_are_told_at_the_users_line(wrong: Any, said: str) -> None:
+    with pytest.raises((ValueError, TypeError, ClientError), match=said) as caught:
+        wrong()
+    assert {entry.path.name for entry in caught.traceback} == {"test_refusals.py"}
+
+
+@pytest.mark.parametrize("loss", [lambda output, y: None, lambda output, y: 1.0])
+def test_a_loss_that_is_no_tensor_is_refused(loss: Any) -> None:
+    process = learning.fed_avg(model(), loss)
+    with pytest.raises(TypeError, match="the loss of 32 examples is a (NoneType|float)"):
+        process.next(process.initialize(), [GOOD])
+
+
+def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
+    class Frozen(nn.BatchNorm1d):
+        def train(self, mode: bool = True) -> Any:
+            return super().train(False)
+
+    module = nn.Sequential(nn.Linear(2, 3), Frozen(3))
+    data = [{"x": np.ones((n, 2), np.float32), "y": np.arange(n) % 3} for n in (4, 7)]
+    for norm, said in ((module, None), (nn.Sequential(nn.BatchNorm1d(2)), "no whole batches")):
+        process = learning.fed_avg(norm, batch_size=4)
+        if said is None:
+            process.next(process.initialize(), data)
+        else:
+            with pytest.raises(ClientError, match=said):
+                process.next(process.initialize(), data)

@@ -1,6 +1,7 @@
 """Many rounds: who takes part, what is noted, and where they begin."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -48,6 +49,43 @@ def test_rounds_go_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     assert [row["round"] for row in history] == [3, 4]
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    _, data, module = parts()
+
+    def made(rate: float = 0.1, size: int = 4, **more: Any) -> learning.IterativeProcess:
+        return learning.fed_avg(module, client_optimizer=rate, batch_size=size, **more)
+
+    def by_adam(rate: float) -> learning.IterativeProcess:
+        return learning.fed_avg(module, client_optimizer=lambda p: torch.optim.Adam(p, lr=rate))
+
+    other = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    norm = learning.aggregators.clipped
+    others: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        ("another seed", made(), data, {"seed": 1}),
+        (r"client_optimizer differ \(client_optimizer was .*0\.1.* is .*0\.2", made(0.2), data, {}),
+        ("client_optimizer differ", by_adam(0.1), data, {}),
+        ("batches differ", made(size=2), data, {}),
+        ("proximal differ", made(proximal=0.5), data, {}),
+        ("aggregator differ", made(aggregator=norm(0.1)), data, {}),
+        ("failing differ", made(failing=0.5), data, {}),
+        ("module differ", learning.fed_avg(other, batch_size=4), data, {}),
+        ("clients of the data, participants differ", made(), data[:3], {}),
+        ("participants differ", made(), data, {"participants": 2}),
+    ]
+    with learning.Checkpoints(tmp_path) as checkpoints:
+        options = {"checkpoints": checkpoints, "progress": False}
+        learning.run(made(), data, 1, **options)
+        for said, process, given, more in others:
+            with pytest.raises(ValueError, match=said):
+                learning.run(process, given, 2, **options, **more)
+        _, history = learning.run(made(chunk=2), data, 2, **options)  # which changes no numbers
+    assert len(history) == 1
+    assert by_adam(0.1).description == by_adam(0.1).description != by_adam(0.2).description
+    clipped = [made(aggregator=norm(bound)).description for bound in (0.1, 0.1, 0.2)]
+    assert clipped[0] == clipped[1] != clipped[2]
 
 
 def test_curves_are_a_picture(tmp_path: Path) -> None:

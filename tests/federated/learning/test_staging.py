@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from calque import federated as fed
+from calque.errors import ClientError
 from calque.federated import learning
 
 
@@ -63,3 +64,10 @@ def test_examples_of_a_dataset_may_be_dicts() -> None:
 def test_a_dataset_that_is_no_table_is_refused(dataset: Any, message: str) -> None:
     with pytest.raises(fed.ClientError, match=message):
         learning.stage([Words(), dataset])
+
+
+def test_fields_that_nothing_uses_are_refused() -> None:
+    data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1]), "weight": np.ones(2)}]
+    process = learning.fed_avg(torch.nn.Linear(2, 2))
+    with pytest.raises(ClientError, match="fields that nothing uses: weight"):
+        process.next(process.initialize(), data)

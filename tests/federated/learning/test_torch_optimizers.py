@@ -13,6 +13,8 @@ import torch
 from torch import nn, optim
 from torch.nn import functional as F
 
+from calque import federated as fed
+from calque.errors import TraceError
 from calque.federated import learning
 from calque.federated.learning.torch_optimizers import TorchOptimizer
 
@@ -276,3 +278,100 @@ def test_an_optimizer_that_searches_along_a_line_asks_for_the_clients_loss() -> 
             wanted[name] += np.asarray(params[name]) * len(y) / 12
     for name, value in wanted.items():
         np.testing.assert_allclose(state.parameters[name], value, rtol=1e-4, atol=1e-4)
+
+
+def limited(kind: Any, **settings: Any) -> Callable[[Any], optim.Optimizer]:
+    """An optimizer that scales gradients down before each step, by a hook."""
+
+    def make(parameters: Any) -> optim.Optimizer:
+        leaves = list(parameters)
+        optimizer = kind(leaves, **settings)
+
+        def limit(*_: Any) -> None:
+            nn.utils.clip_grad_norm_(leaves, 0.01)
+
+        optimizer.register_step_pre_hook(limit)
+        return optimizer
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.RAdam, optim.Adafactor])
+def test_hooks_of_steps_run_before_them(kind: Any) -> None:
+    start, gradient = torch.tensor([1.0, -2.0, 3.0]), np.float32([3.0, 0.2, 1.0])
+    optimizer = TorchOptimizer(limited(kind, lr=0.1))
+    state, params = optimizer.init([start.numpy()]), [jnp.asarray(start.numpy())]
+
+    def stepped(x: torch.Tensor) -> torch.Tensor:
+        own = start.clone().requires_grad_()
+        taken = limited(kind, lr=0.1)([own])
+        for _ in range(2):
+            own.grad = x.clone()
+            taken.step()
+        return own.detach()
+
+    for _ in range(2):
+        params, state = optimizer.step([jnp.asarray(gradient)], state, params)
+    wanted = stepped(torch.tensor(gradient))
+    np.testing.assert_allclose(params[0], wanted, rtol=1e-5)
+    np.testing.assert_allclose(fed.local("float32[3]")(stepped)(gradient), wanted, rtol=1e-5)
+
+
+class Counting(optim.Optimizer):
+    """Counts its steps in Python."""
+
+    def __init__(self, parameters: Any, where: str) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.where = where
+        self.count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        if self.where == "group":
+            self.param_groups[0]["lr"] *= 0.5
+        elif self.where == "state":
+            self.state["count"] = self.state.get("count", 0) + 1  # type: ignore[call-overload]
+        else:
+            self.count += 1
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("group", "'lr' of param group 0"),
+        ("state", "'count' of the state of no parameter"),
+        ("attribute", "the attribute 'count'"),
+    ],
+)
+def test_an_optimizer_that_counts_in_python_is_refused(where: str, said: str) -> None:
+    optimizer = TorchOptimizer(lambda p: Counting(p, where))
+    with pytest.raises(TypeError, match=f"a step of Counting changes {said}"):
+        optimizer.init([jnp.ones(2)])
+
+
+def test_what_reads_numbers_in_a_step_is_told_without_a_word_of_jit() -> None:
+    def limited(parameters: Any) -> optim.Optimizer:
+        optimizer = optim.SGD(parameters, lr=0.1)
+        leaf = optimizer.param_groups[0]["params"][0]
+        optimizer.register_step_pre_hook(lambda *_: leaf.grad.mul_(float(leaf.grad.norm())))
+        return optimizer
+
+    with pytest.raises(TraceError, match="reads a tensor as a Python number") as caught:
+        TorchOptimizer(limited).init([jnp.ones(2)])
+    assert "jit" not in str(caught.value)
+    for kind, said in ((limited, "reads a tensor as a"), (optim.LBFGS, "LBFGS decides")):
+
+        def fitted(x: torch.Tensor, kind: Any = kind) -> torch.Tensor:
+            own = torch.zeros(3, requires_grad=True)
+            optimizer = kind([own])
+
+            def loss() -> torch.Tensor:
+                found = (own - x).square().sum()
+                found.backward()
+                return found
+
+            loss()
+            optimizer.step(loss) if kind is optim.LBFGS else optimizer.step()
+            return own.detach()
+
+        with pytest.raises(TraceError, match=said):
+            fed.local("float32[3]")(fitted)

@@ -18,7 +18,7 @@ from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer,
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup
 from calque.federated.learning.state import Sent, State
-from calque.federated.learning.training import full_gradient
+from calque.federated.learning.training import full_gradient, require_no_writes
 from calque.federated.representation import Sequence
 
 
@@ -78,6 +78,12 @@ def fed_avg(
     return setup.process(
         client,
         _stepping(setup.model, by_server),
+        {
+            "algorithm": "fed_avg",
+            "client_optimizer": by_client,
+            "server_optimizer": by_server,
+            "proximal": proximal,
+        },
         aggregator=aggregator or aggregators.mean(),
         optimizer=by_server.init,
     )
@@ -139,23 +145,29 @@ def fed_sgd(
 
     def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
         start = (state.parameters, state.buffers)
-        gradients, mean = full_gradient(setup.model, *start, data, key, setup.batches.size)
-        return Sent(gradients, (), state.buffers, setup.weight(data.length), mean, data.length)
+        gradients, mean, one = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        require_no_writes(one, "fed_sgd keeps nothing of a client but its gradient")
+        weight = setup.weight(data.length)
+        return Sent(gradients, (), state.buffers, weight, mean, data.length, reached=one.reached)
 
     return setup.process(
         client,
         _stepping(setup.model, by_server),
+        {"algorithm": "fed_sgd", "server_optimizer": by_server},
         aggregator=aggregator or aggregators.mean(),
         optimizer=by_server.init,
     )
 
 
-def _stepping(model: Model, optimizer: Optimizer) -> Callable[[State, Any, Any, Any], State]:
+Names = frozenset[str] | None
+
+
+def _stepping(model: Model, optimizer: Optimizer) -> Callable[..., State]:
     """A server that takes the clients' mean change for a gradient."""
 
-    def server(state: State, change: Any, extra: Any, participants: Any) -> State:
+    def server(state: State, change: Any, extra: Any, participants: Any, reached: Names) -> State:
         free = model.free(state.parameters)
-        new, optimizer_state = step(optimizer, change, state.optimizer, free)
+        new, optimizer_state = step(optimizer, change, state.optimizer, free, reached=reached)
         return replace(state, parameters={**state.parameters, **new}, optimizer=optimizer_state)
 
     return server

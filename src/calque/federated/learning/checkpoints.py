@@ -1,6 +1,8 @@
 """States on disk, by orbax (the extra `orbax`), so that a process that was killed can go on."""
 
 import importlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ import numpy as np
 from calque.errors import with_user_frames
 from calque.federated.learning.state import State, packed, unpacked
 from calque.federated.learning.training import is_positive
+
+_RUN = "run.json"
+"""The file that says what run the states are of, where `learning.run` has saved them."""
+
+_MOST_SHOWN = 100
+"""Letters of a description in an error."""
 
 
 class Checkpoints:
@@ -42,11 +50,12 @@ class Checkpoints:
                 f"keep={keep!r} and every={every!r} are no numbers of states and rounds.\n"
                 "Use whole numbers, at least 1."
             )
+        self._directory = Path(directory).absolute()
         orbax: Any = importlib.import_module("orbax.checkpoint")
         self._orbax = orbax
         self._every = every
         self._manager = orbax.CheckpointManager(
-            Path(directory).absolute(),
+            self._directory,
             options=orbax.CheckpointManagerOptions(
                 max_to_keep=keep, create=True, enable_async_checkpointing=False
             ),
@@ -100,6 +109,33 @@ class Checkpoints:
             )
         return unpacked([jax.numpy.asarray(array) for array in arrays], initial)
 
+    @with_user_frames
+    def require_run(self, description: Mapping[str, str]) -> None:
+        """Take note of what run the states are of, if nothing is known of it.
+
+        Args:
+            description: what decides the numbers of a run, in words.
+
+        Raises:
+            ValueError: the states are of another run.
+        """
+        path = self._directory / _RUN
+        if path.exists():
+            known = json.loads(path.read_text())
+            odd = sorted(n for n in {*known, *description} if known.get(n) != description.get(n))
+            if odd:
+                was, now = (_shortened(one.get(odd[0], "none")) for one in (known, description))
+                raise ValueError(
+                    f"{self._directory} holds the states of another run: {', '.join(odd)} differ "
+                    f"({odd[0]} was {was}, and is {now}).\n"
+                    "Use another directory, or what they were saved with; to go on otherwise, "
+                    "call latest(...) and process.next."
+                )
+        elif jax.process_index() == 0:
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(dict(description), indent=1))
+            part.replace(path)
+
     def _read(self, number: int) -> list[Any]:
         found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
         return [found[name] for name in sorted(found)]
@@ -113,6 +149,11 @@ class Checkpoints:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}…"
 
 
 def _require_state(state: Any) -> None:

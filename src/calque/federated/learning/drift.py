@@ -60,13 +60,24 @@ def scaffold(
         corrected = jax.tree.map(correction, change, state.extra)
         return setup.sent(done, change, corrected, tree_add(control, corrected))
 
-    def server(state: State, change: Any, corrected: Any, participants: Any) -> State:
+    def server(state: State, change: Any, corrected: Any, participants: Any, _: Any) -> State:
         parameters = moved(state, change, -server_learning_rate)
         control = tree_add(state.extra, corrected, participants / clients)
         return replace(state, parameters=parameters, extra=control)
 
     return setup.process(
-        client, server, aggregator=aggregators.mean(), extra=zeros, memory=zeros, clients=clients
+        client,
+        server,
+        {
+            "algorithm": "scaffold",
+            "clients": clients,
+            "client_learning_rate": client_learning_rate,
+            "server_learning_rate": server_learning_rate,
+        },
+        aggregator=aggregators.mean(),
+        extra=zeros,
+        memory=zeros,
+        clients=clients,
     )
 
 
@@ -106,14 +117,24 @@ def mime_lite(
             state, data, key, by_client, lambda g, _: mixed(g, state.extra)
         )
         start = (state.parameters, state.buffers)
-        whole, _ = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        whole, _, _ = full_gradient(setup.model, *start, data, key, setup.batches.size)
         return setup.sent(done, (change, whole))
 
-    def server(state: State, sent: Any, extra: Any, participants: Any) -> State:
+    def server(state: State, sent: Any, extra: Any, participants: Any, _: Any) -> State:
         change, whole = sent
         parameters = moved(state, change, -server_learning_rate)
         return replace(state, parameters=parameters, extra=mixed(whole, state.extra))
 
     return setup.process(
-        client, server, aggregator=aggregators.mean(), extra=zeros, whole_gradient=True
+        client,
+        server,
+        {
+            "algorithm": "mime_lite",
+            "learning_rate": learning_rate,
+            "momentum": momentum,
+            "server_learning_rate": server_learning_rate,
+        },
+        aggregator=aggregators.mean(),
+        extra=zeros,
+        whole_gradient=True,
     )

@@ -14,7 +14,7 @@ from calque.federated.intrinsics import federated_broadcast, federated_map, fede
 from calque.federated.learning.mixing import WholeBatches
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Steps, as_optimizer
-from calque.federated.learning.refusals import explained
+from calque.federated.learning.refusals import explained, require_no_autocast
 from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
 from calque.federated.learning.staging import element_of, labelled
 from calque.federated.learning.state import State, of_client, of_round
@@ -142,6 +142,7 @@ class _Summed:
 
     def __call__(self, state: State, *data: Any) -> dict[str, Any]:
         """Metrics for the clients' sequences; the examples of the first are those that count."""
+        require_no_autocast()
         staged = [labelled(one) for one in data]
         length = staged[0].length
         if not isinstance(length, jax.core.Tracer) and not np.asarray(length).any():

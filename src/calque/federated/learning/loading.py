@@ -17,6 +17,7 @@ def load(module: torch.nn.Module, state: State) -> None:
         state: what a process gave.
 
     Raises:
+        TypeError: it is no state.
         KeyError: the module has other parameters.
         ValueError: they are of other shapes.
 
@@ -25,6 +26,11 @@ def load(module: torch.nn.Module, state: State) -> None:
     >>> module = torch.nn.Linear(2, 2)
     >>> learning.load(module, learning.fed_avg(module).initialize())
     """
+    if not isinstance(state, State):
+        raise TypeError(
+            f"what is loaded is a state of a process, not {type(state).__name__}.\n"
+            "For the state_dict of a module, use module.load_state_dict."
+        )
     module = opened(module)
     found = {**state.parameters, **state.buffers}
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}

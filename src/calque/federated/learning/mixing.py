@@ -100,8 +100,8 @@ def mixes_examples(model: Model, parameters: Any, buffers: Any, examples: Any, s
     run = jax.jit(model.losses)
     for other in (False, True):
         batch = jax.tree.map(lambda leaf, other=other: filled(leaf, other), examples)
-        losses, new = run(parameters, buffers, batch, key)
-        found.append([losses[:count], *jax.tree.leaves(new)])
+        one = run(parameters, buffers, batch, key)
+        found.append([one.each[:count], *jax.tree.leaves((one.buffers, one.written))])
     return not all(
         np.allclose(np.float64(a), np.float64(b), rtol=1e-4, atol=1e-5, equal_nan=True)
         for a, b in zip(*found, strict=True)

@@ -1,7 +1,9 @@
 """A PyTorch module and a loss as pure functions of parameters and examples."""
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -10,12 +12,35 @@ import torch
 from torch.nn import functional as F
 
 from calque.device.backend.interop import to_torch
+from calque.errors import CalqueError, TraceError
 from calque.federated.devices import on_jax
+from calque.federated.effects import put_back
 from calque.federated.errors import type_error
+from calque.federated.learning.module_with_loss import PREFIX, ModuleWithLoss, inside
+from calque.federated.types import to_type
 from calque.interop.functional import functional
 from calque.upstream.torch_internals import BatchNorm
 
 Parameters = dict[str, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Losses:
+    """What a forward pass in training gives.
+
+    Attributes:
+        each: the loss of each example.
+        buffers: the new buffers.
+        written: the new values of parameters that `forward` has written to, by name.
+        reached: the names of the parameters that have a gradient; PyTorch's optimizers leave the
+            others alone.
+    """
+
+    each: Any
+    buffers: Parameters
+    written: Parameters
+    reached: frozenset[str] = field(metadata={"static": True})
 
 
 class Model:
@@ -58,17 +83,20 @@ class Model:
         self._module = module
         self._of_integers = of_integers
         self.parameters: dict[str, jax.Array]
-        self._train, self.parameters = functional(copy.deepcopy(module).train())
-        self._eval, _ = functional(copy.deepcopy(module).eval())
+        trained = ModuleWithLoss(module, of_integers)
+        self._train, _ = functional(trained)
+        self._eval, self.parameters = functional(copy.deepcopy(module).eval())
         self._loss, _ = functional(of_integers)
+        for apply in (self._train, self._eval, self._loss):
+            apply.settle = put_back
         self.buffers: dict[str, Any] = {
-            name: _narrow(buffer) for name, buffer in self._train.buffers.items()
+            name: _narrow(buffer) for name, buffer in self._eval.buffers.items()
         }
         self.frozen: set[str] = {n for n, p in module.named_parameters() if not p.requires_grad}
         self.trained: tuple[str, ...] = tuple(
             name for name in self.parameters if name not in self.frozen
         )
-        self.mixes_examples: bool = any(isinstance(part, BatchNorm) for part in module.modules())
+        self.mixes_examples: bool = any(map(_mixes, trained.modules()))
 
     def free(self, parameters: Parameters) -> Parameters:
         """Returns the parameters that are trained."""
@@ -76,27 +104,43 @@ class Model:
 
     def losses(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
-    ) -> tuple[Any, Parameters]:
-        """The loss of each example in training, and the new buffers.
+    ) -> Losses:
+        """The losses of examples in training, and what else a forward pass does.
 
         Args:
             parameters: arrays keyed as the module's.
             buffers: likewise.
             examples: `x` and `y`, with the examples as leading axis.
             key: raw bits of a key, for dropout and whatever else is random.
+
+        Raises:
+            TraceError: it writes to a parameter that is not trained.
         """
-        args, kwargs = _arguments(examples["x"])
-        with on_jax():
-            output, new = self._train(parameters, *args, buffers=buffers, rng=key, **kwargs)
-        new = {name: new[name].astype(buffer.dtype) for name, buffer in buffers.items()}
-        return self._each(output, examples["y"], key), new
+        given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
+        named = {"buffers": inside(buffers), "rng": key}
+        with on_jax(self._trained()), _examples_shown(examples):
+            (losses, written), new = self._train(*given, **named)
+            reached = self._train.reached(*given, **named)
+        _require_one_each(losses, examples["y"])
+        for name in sorted(written):
+            if name in self.frozen:
+                raise TraceError(
+                    f"forward writes to the parameter {name!r}, which requires no gradient, so "
+                    "that no client sends it.\nMake it a buffer: register_buffer."
+                )
+        return Losses(
+            losses,
+            {name: new[f"{PREFIX}{name}"].astype(old.dtype) for name, old in buffers.items()},
+            {name: array.astype(parameters[name].dtype) for name, array in written.items()},
+            frozenset(name for name in self.trained if f"{PREFIX}{name}" in reached),
+        )
 
     def outputs(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> tuple[Any, Any]:
         """The output and the loss of each example in evaluation; see `losses`."""
         args, kwargs = _arguments(examples["x"])
-        with on_jax():
+        with on_jax(self._trained()), _examples_shown(examples):
             output, _ = self._eval(parameters, *args, buffers=buffers, rng=key, **kwargs)
         return output, self._each(output, examples["y"], key)
 
@@ -119,17 +163,21 @@ class Model:
             return said if "out of bounds" in said or "out of range" in said else None
         return None
 
+    def _trained(self) -> dict[str, torch.Tensor]:
+        """The module's own parameters, which clients train copies of."""
+        return {n: p for n, p in self._module.named_parameters() if p.requires_grad}
+
     def _each(self, output: Any, target: Any, key: Any) -> Any:
         own = jax.random.fold_in(jax.random.wrap_key_data(key), 1)  # not the numbers of the module
-        with on_jax():
+        with on_jax(self._trained()):
             losses = self._loss({}, output, target, rng=own)
-        count = count_of(target)
-        if losses.shape != (count,):
-            raise type_error(
-                f"the loss of {count} examples is of shape {list(losses.shape)}",
-                "Give one number for each example: reduction='none', and a mean over other axes.",
-            )
+        _require_one_each(losses, target)
         return losses
+
+
+def _mixes(part: torch.nn.Module) -> bool:
+    """Returns True for a batch norm that goes by the batch."""
+    return isinstance(part, BatchNorm) and (part.training or part.running_mean is None)
 
 
 def opened(module: torch.nn.Module) -> torch.nn.Module:
@@ -140,6 +188,37 @@ def opened(module: torch.nn.Module) -> torch.nn.Module:
 def count_of(examples: Any) -> int:
     """The number of examples, from a pytree of arrays that have them first."""
     return jax.tree.leaves(examples)[0].shape[0]
+
+
+@contextlib.contextmanager
+def _examples_shown(examples: Mapping[str, Any]) -> Iterator[None]:
+    """Says of an error of PyTorch what the module was given."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if not isinstance(error, CalqueError):
+            shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), examples)
+            parts = (f"{name} is {to_type(shapes[name])}" for name in ("x", "y"))
+            error.add_note(
+                f"Of each client's example, {' and '.join(parts)}; the module gets batches of "
+                f"{count_of(examples)} of them."
+            )
+        raise
+
+
+def _require_one_each(losses: Any, target: Any) -> None:
+    """Raise a `FederatedTypeError` unless there is one loss for each example."""
+    count = count_of(target)
+    if not hasattr(losses, "shape"):
+        raise type_error(
+            f"the loss of {count} examples is a {type(losses).__name__}",
+            "Return a tensor with one number for each example.",
+        )
+    if losses.shape != (count,):
+        raise type_error(
+            f"the loss of {count} examples is of shape {list(losses.shape)}",
+            "Give one number for each example: reduction='none', and a mean over other axes.",
+        )
 
 
 def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:

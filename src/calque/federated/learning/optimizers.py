@@ -1,7 +1,7 @@
 """Optimizers of clients and the server: learning rates, optimizers of optax and of PyTorch."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -99,6 +99,7 @@ def step(
     state: Any,
     params: Any,
     known: Mapping[str, Any] | None = None,
+    reached: Collection[str] | None = None,
 ) -> tuple[Any, Any]:
     """The parameters after a step of an optimizer, and its new state.
 
@@ -106,10 +107,12 @@ def step(
         optimizer: as `as_optimizer` gives it.
         gradients, state, params: what it is given.
         known: what else optimizers may ask for: `value`, `grad` and `value_fn`.
+        reached: names of the parameters that have a gradient, where PyTorch's optimizers leave the
+            others alone; None for all.
     """
     exact: Callable[..., Any] | None = getattr(optimizer, "step", None)
     if exact is not None:
-        return exact(gradients, state, params, known=known)
+        return exact(gradients, state, params, known=known, reached=reached)
     parameters = inspect.signature(optimizer.update).parameters.values()
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     updates, state = optimizer.update(

@@ -76,6 +76,6 @@ def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.nd
     >>> len(set(sample_clients(100, 10, round=3).tolist()))
     10
     """
-    if not 0 < count <= clients:
+    if not (is_positive(count) and count <= clients):
         raise ValueError(f"{count} of {clients} clients cannot take part")
     return np.random.default_rng((seed, round)).choice(clients, count, replace=False)

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.mixing import WholeBatches
-from calque.federated.learning.refusals import explained
+from calque.federated.learning.refusals import explained, require_no_autocast
 from calque.federated.learning.rounds import round_computation
 from calque.federated.learning.staging import Staged, element_of, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
@@ -41,6 +42,10 @@ class IterativeProcess:
         self._rounds: dict[Type, Computation] = {}
         self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
         trained = algorithm.model.free(algorithm.model.parameters)
+        if not trained:
+            raise ValueError(
+                "the module has no parameter that requires a gradient: there is nothing to train."
+            )
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
@@ -48,16 +53,22 @@ class IterativeProcess:
                 "bits.\nCall module.float(), or jax.config.update('jax_enable_x64', True)."
             )
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What decides the numbers of its rounds, in words."""
+        return self._algorithm.description
+
     def __deepcopy__(self, memo: Any) -> "IterativeProcess":
         return self  # as of a function: what changes is the state, which the caller has
 
+    @with_user_frames
     def initialize(self, seed: int = 0) -> State:
         """The state before the first round.
 
         Args:
-            seed: of all randomness to come. The parameters are the module's own.
+            seed: of all randomness to come, a whole number. The parameters are the module's own.
         """
-        one = self._algorithm
+        one, key = self._algorithm, _key_of(seed)
         parameters = one.model.parameters
         free = one.model.free(parameters)
         memory = ()
@@ -72,7 +83,7 @@ class IterativeProcess:
             one.optimizer(free),
             one.extra(free),
             memory,
-            jax.random.key_data(jax.random.key(seed)),
+            key,
             jnp.zeros((), jnp.int32),
             one.aggregator.initial() if is_stateful(one.aggregator) else (),
         )
@@ -119,6 +130,7 @@ class IterativeProcess:
         self, state: State, data: Any, clients: Any
     ) -> tuple[Staged, np.ndarray, Any]:
         """The data, the numbers and the memories of the clients that take part."""
+        require_no_autocast()
         self._require_own(state)
         staged = labelled(data)
         count = staged.length.shape[0]
@@ -180,6 +192,16 @@ class IterativeProcess:
             made = round_computation(self._algorithm, element, state)
             self._rounds[element] = made.configured(**self._options)
         return self._rounds[element]
+
+
+def _key_of(seed: Any) -> Any:
+    """The raw bits of a key, different for all seeds of 64 bits."""
+    if isinstance(seed, jax.core.Tracer):
+        return jax.random.key_data(jax.random.key(seed))
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"a seed is a whole number from 0 on, not {seed!r}")
+    with jax.enable_x64(True):
+        return jax.random.key_data(jax.random.key(int(seed)))
 
 
 def _survivors(

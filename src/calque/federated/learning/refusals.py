@@ -1,7 +1,8 @@
-"""Why a client gives NaN: what PyTorch itself says of its examples."""
+"""What a round is refused for: autocast around it, and examples that PyTorch itself refuses."""
 
 import jax
 import numpy as np
+import torch
 
 from calque.errors import ClientError
 from calque.federated.compiler.layout import is_placed
@@ -9,6 +10,15 @@ from calque.federated.learning.models import Model
 from calque.federated.learning.staging import Staged
 from calque.federated.learning.state import State
 from calque.federated.ragged import Ragged, take
+
+
+def require_no_autocast() -> None:
+    """Raise a `TypeError` if autocast is on, of which a compiled round would know nothing."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("jax"):
+        raise TypeError(
+            "autocast is on around a federated computation, which is compiled once.\n"
+            "Use it in the module's forward: with torch.autocast('cpu', dtype=torch.bfloat16)."
+        )
 
 
 def explained(error: ClientError, model: Model, state: State, *data: Staged) -> ClientError:

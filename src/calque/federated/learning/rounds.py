@@ -152,7 +152,7 @@ def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., A
         buffers = jax.tree.map(_with_mean, sent, state.buffers)
         change = unpacked(jax.tree.leaves(parts["change"]), shapes.change)
         extra = unpacked(parts["extra"], shapes.extra)
-        after = algorithm.server(state, change, extra, parts["participants"])
+        after = algorithm.server(state, change, extra, parts["participants"], shapes.reached)
         kept = unpacked(jax.tree.leaves(parts["aggregator"]), state.aggregator)
         return packed(replace(after, buffers=buffers, aggregator=kept, round=state.round + 1))
 

@@ -15,6 +15,7 @@ from calque.federated.learning.partitioning import sample_clients
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.staging import labelled
 from calque.federated.learning.state import State
+from calque.federated.learning.training import is_positive
 from calque.federated.ragged import take
 
 History = list[dict[str, float]]
@@ -51,6 +52,10 @@ def run(
     Returns:
         The state, and the metrics of each round.
 
+    Raises:
+        ValueError: the checkpoints are of another run: of another seed, number of clients or
+            participants, module, algorithm or setting.
+
     >>> import numpy as np, torch
     >>> from calque.federated import learning
     >>> data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1])}] * 3
@@ -59,12 +64,15 @@ def run(
     >>> len(history), sum(int(row["clients"]) for row in history)
     (4, 8)
     """
+    if not (is_positive(every) and (rounds == 0 or is_positive(rounds))):
+        raise ValueError(f"rounds={rounds!r} and every={every!r} are no numbers of rounds")
     staged = labelled(data)
     clients = staged.length.shape[0]
     count = clients if participants is None else participants
     state = process.initialize(seed)
     if checkpoints is not None:
-        state = checkpoints.latest(state)
+        run = {"seed": seed, "clients of the data": clients, "participants": count}
+        state = _resumed(checkpoints, state, {**_worded(run), **process.description})
     history: History = []
     begun = int(state.round)
     hidden = not progress or jax.process_index() > 0
@@ -114,5 +122,27 @@ def plot_curves(
     figure.savefig(path, dpi=120)
 
 
+def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -> State:
+    """The state of the last round that was saved; `initial` if none was.
+
+    Raises:
+        ValueError: the states there are of another run.
+    """
+    state = checkpoints.latest(initial)
+    if not np.array_equal(state.key, initial.key):
+        raise ValueError(
+            f"the state of round {int(state.round)} is of a run with another seed.\n"
+            "Use another directory, or the seed that it was saved with."
+        )
+    checkpoints.require_run(run)
+    return state
+
+
+def _worded(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items()}
+
+
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    if not isinstance(metrics, Mapping) or any(np.size(value) != 1 for value in metrics.values()):
+        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}")
     return {name: float(value) for name, value in metrics.items()}

@@ -10,9 +10,11 @@ import torch
 from jax.sharding import Mesh
 
 from calque.federated.learning.aggregators import is_stateful
+from calque.federated.learning.describing import described
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.state import Algorithm, Sent, State
+from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.learning.training import Batches, Hook, Penalty, Trained, train
 from calque.federated.representation import Sequence
 
@@ -33,7 +35,8 @@ class Settings(Options, total=False):
     """The keyword arguments that the algorithms share.
 
     Attributes:
-        weighting: whether clients weigh as much as they have examples, or all the same.
+        weighting: whether clients weigh as much as they have examples, or all that have some the
+            same.
         batch_size: how many examples a client computes at once; 32 by default.
         epochs: how often a client goes through its examples; once by default.
         shuffle: whether it does so in a new order each time.
@@ -96,6 +99,13 @@ class Setup:
             settings.get("shuffle", False),
             settings.get("drop_remainder", False),
         )
+        self._choices = {
+            "module": module,
+            "loss": loss,
+            "weighting": self.weighting,
+            "failing": self.failing,
+            "batches": self.batches,
+        }
         self.options: dict[str, Any] = {
             n: v for n, v in settings.items() if n in Options.__annotations__
         }
@@ -122,19 +132,30 @@ class Setup:
     def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
         """Returns what a client sends that has taken steps."""
         weight = self.weight(done.examples)
-        return Sent(change, extra, done.buffers, weight, done.loss, done.examples, memory)
+        return Sent(
+            change, extra, done.buffers, weight, done.loss, done.examples, memory, done.reached
+        )
 
     def weight(self, examples: Any) -> Any:
-        """Returns the weight of a client with so many examples."""
-        return examples if self.weighting == "examples" else jnp.ones((), jnp.float32)
+        """Returns the weight of a client with so many examples; without any it has none."""
+        if self.weighting == "examples":
+            return examples
+        return (jnp.asarray(examples) > 0).astype(jnp.float32)
 
     def process(
-        self, client: Any, server: Any, *, whole_gradient: bool = False, **rest: Any
+        self,
+        client: Any,
+        server: Any,
+        choices: Mapping[str, Any],
+        *,
+        whole_gradient: bool = False,
+        **rest: Any,
     ) -> IterativeProcess:
         """The rounds of an algorithm.
 
         Args:
             client, server, **rest: as of `Algorithm`.
+            choices: the algorithm's name, and what else it was given than settings.
             whole_gradient: whether a client takes the gradient over all of its examples.
         """
         aggregator = rest["aggregator"]
@@ -145,7 +166,21 @@ class Setup:
             )
         filled = self.batches.size if whole_gradient else self.filled
         least = self.batches.size if self.batches.drop_remainder else 1
-        algorithm = Algorithm(self.model, client, server, least=least, filled=filled, **rest)
+        choices = {**self._choices, **choices, "aggregator": aggregator}
+        free = self.model.free(self.model.parameters)
+        description = {
+            name: value.described(free) if isinstance(value, TorchOptimizer) else described(value)
+            for name, value in choices.items()
+        }
+        algorithm = Algorithm(
+            self.model,
+            client,
+            server,
+            least=least,
+            filled=filled,
+            description=description,
+            **rest,
+        )
         return IterativeProcess(algorithm, self.options, self.failing)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
@@ -19,10 +19,21 @@ Staged = Sequence | Ragged
 
 
 def labelled(data: Any) -> Staged:
-    """Returns the clients' data in the form of `stage`; raises `ClientError` without `x` or `y`."""
+    """Returns the clients' data in the form of `stage`.
+
+    Raises:
+        ClientError: there is no `x` or no `y`, or a field that nobody would look at.
+    """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
         raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+    odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
+    if odd:
+        raise ClientError(
+            f"the examples of clients have fields that nothing uses: {', '.join(map(str, odd))}.\n"
+            "Pass dicts with x and y. Several inputs of the module are a dict as x; what the loss "
+            "takes beside the labels, such as weights, belongs in a dict as y."
+        )
     return staged
 
 
@@ -114,6 +125,11 @@ def _examples(data: Any, client: int) -> Any:
     Raises:
         ClientError: a dataset has no length, no examples, or examples that cannot be stacked.
     """
+    if isinstance(data, DataLoader):
+        raise ClientError(
+            f"the data of client {client} are a DataLoader, and batches are made by the process.\n"
+            "Pass its dataset: loader.dataset."
+        )
     if not isinstance(data, Dataset):
         return data
     if not hasattr(data, "__len__") or not len(data):  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The server's state, the clients' messages, and the functions that make an algorithm of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ class Algorithm:
         model: what is trained.
         client: takes the server's state (without `memory`), a client's examples, raw bits of a key,
             and the client's memory; gives what `Sent` has.
-        server: takes the server's state, and the means of what clients sent; gives the new state.
+        server: takes the server's state, the means of the clients' `change` and `extra`, their
+            number and `Sent.reached`; gives the new state.
         aggregator: how the clients' `change` is joined.
         optimizer: takes the parameters that are trained; gives the first state of the server's
             optimizer.
@@ -55,11 +56,12 @@ class Algorithm:
         least: how many examples some client must have, to be trained on.
         filled: how many examples the batches have that are filled up with copies, if any are; an
             example must not depend on others of its batch then.
+        description: what decides the numbers, in words, by which two runs are told apart.
     """
 
     model: Model
     client: Callable[[State, Sequence, Any, Any], "Sent"]
-    server: Callable[[State, Any, Any, Any], State]
+    server: Callable[[State, Any, Any, Any, frozenset[str] | None], State]
     aggregator: Aggregator | StatefulAggregator
     optimizer: Callable[[Any], Any] = lambda parameters: ()
     extra: Callable[[Any], Any] = lambda parameters: ()
@@ -67,6 +69,7 @@ class Algorithm:
     clients: int | None = None
     least: int = 1
     filled: int | None = None
+    description: Mapping[str, str] = field(default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
@@ -82,6 +85,7 @@ class Sent:
         loss: the mean over the client's examples.
         examples: how many there were.
         memory: what is kept for the client.
+        reached: the names of the parameters that have a gradient; None for all.
     """
 
     change: Any
@@ -91,6 +95,7 @@ class Sent:
     loss: Any
     examples: Any
     memory: Any = field(default=())
+    reached: frozenset[str] | None = field(default=None, metadata={"static": True})
 
 
 def packed(tree: Any) -> tuple[Any, ...]:

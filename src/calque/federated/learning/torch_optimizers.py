@@ -1,6 +1,6 @@
 """Optimizers of `torch.optim` as pure functions: of parameters, gradients and a state of arrays."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -52,14 +52,29 @@ class TorchOptimizer:
         shapes = jax.eval_shape(lambda p: self._first({}, p, p)[1], leaves)
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.zeros((), jnp.bool_)
 
+    def described(self, params: Any) -> str:
+        """Its class, and the settings of its groups, for such parameters."""
+        return " ".join(repr(self._example(self._leaves(params))).split())
+
+    def searches(self, params: Any) -> bool:
+        """Whether it computes the loss anew, for such parameters."""
+        return self._searching(self._leaves(params)) is not None
+
     def step(
-        self, gradients: Any, state: Any, params: Any, /, known: Mapping[str, Any] | None = None
+        self,
+        gradients: Any,
+        state: Any,
+        params: Any,
+        /,
+        known: Mapping[str, Any] | None = None,
+        reached: Collection[str] | None = None,
     ) -> tuple[Any, Any]:
         """The parameters after a step, and the new state.
 
         Args:
             gradients, state, params: what it is given.
             known: `value`, the loss at `params`, and `value_fn`, which computes it for others.
+            reached: names of the parameters that have a gradient; None for all.
 
         Raises:
             TypeError: it is LBFGS, and there is no loss to ask for.
@@ -82,14 +97,15 @@ class TorchOptimizer:
             )
             return self._joined(new, params), state
         held, begun = state
-        new, held = jax.lax.cond(
+        new, stepped = jax.lax.cond(
             begun,
             lambda p, g, s: self._next({}, p, g, s),
             lambda p, g, s: self._first({}, p, g),
             leaves,
-            self._leaves(gradients),
+            self._reached(self._leaves(gradients), reached),
             held,
         )
+        held = [old if one is None else one for one, old in zip(stepped, held, strict=True)]
         return self._joined(new, params), (held, jnp.ones((), jnp.bool_))
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
@@ -103,6 +119,13 @@ class TorchOptimizer:
             return jax.tree.leaves(params)
         return [params[name] for name in self._names]
 
+    def _reached(self, gradients: list[Any], names: Collection[str] | None) -> list[Any]:
+        """The gradients of the parameters that have one, and None of the others."""
+        if names is None or self._names is None:
+            return gradients
+        pairs = zip(self._names, gradients, strict=True)
+        return [gradient if name in names else None for name, gradient in pairs]
+
     def _joined(self, leaves: list[Any], params: Any) -> Any:
         """The parameters of which `_leaves` gives these arrays."""
         if self._names is not None:
@@ -111,28 +134,69 @@ class TorchOptimizer:
 
     def _searching(self, leaves: list[Any]) -> Lbfgs | None:
         """Returns the function that replaces the steps of an optimizer that asks for a closure."""
-        shapes = [torch.empty(p.shape, device="meta", requires_grad=True) for p in leaves]
-        made = self._make(shapes)
+        made = self._example(leaves)
         return Lbfgs(made) if isinstance(made, torch.optim.LBFGS) else None
 
+    def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
+        """One for parameters of these shapes, which have no values."""
+        return self._make([torch.empty(p.shape, device="meta", requires_grad=True) for p in leaves])
+
     def _stepped(
-        self, params: list[torch.Tensor], grads: list[torch.Tensor], state: State | None
-    ) -> tuple[list[torch.Tensor], State]:
-        """Parameters and state after a step of a new optimizer that is given a state."""
+        self, params: list[torch.Tensor], grads: list[torch.Tensor | None], state: State | None
+    ) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor] | None]]:
+        """Parameters and state after a step of a new optimizer that is given a state.
+
+        A parameter without a gradient stays as it is, and has None for a state.
+        """
         leaves = [p.detach().clone().requires_grad_() for p in params]
         optimizer = self._make(leaves)
         count_on_device(optimizer)
         for index, (leaf, gradient) in enumerate(zip(leaves, grads, strict=True)):
-            leaf.grad = gradient.detach().to(leaf.dtype)
+            leaf.grad = None if gradient is None else gradient.detach().to(leaf.dtype)
             if state is not None:
                 optimizer.state[leaf] = {n: t.detach().clone() for n, t in state[index].items()}
             for name, part in optimizer.state[leaf].items():
                 if isinstance(part, torch.Tensor):  # a count of steps may be on the CPU
                     optimizer.state[leaf][name] = part.to(leaf.device)
+        before = _counts(optimizer)
         with numbers_traced():
-            STEPS.get(type(optimizer), type(optimizer).step)(optimizer)
-        found = [_tensors(optimizer.state[leaf]) for leaf in leaves]
+            if type(optimizer) in STEPS:
+                torch.optim.Optimizer.profile_hook_step(STEPS[type(optimizer)])(optimizer)
+            else:
+                optimizer.step()
+        _require_same(before, optimizer)
+        found = [None if leaf.grad is None else _tensors(optimizer.state[leaf]) for leaf in leaves]
         return [leaf.detach() for leaf in leaves], found
+
+
+def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer keeps beside the states of parameters, by what to call it."""
+    found: dict[str, Any] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if name != "params":
+                found[f"{name!r} of param group {index}"] = value
+    for name, value in optimizer.state.items():
+        if not isinstance(name, torch.Tensor):
+            found[f"{name!r} of the state of no parameter"] = value
+    for name, value in vars(optimizer).items():
+        if isinstance(value, int | float) and name != "_opt_called":  # which schedulers set
+            found[f"the attribute {name!r}"] = value
+    return found
+
+
+def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raise a `TypeError` if a step has changed what is not given to the next one."""
+    for name, value in _counts(optimizer).items():
+        old = before.get(name)
+        tensors = isinstance(value, torch.Tensor) or isinstance(old, torch.Tensor)
+        if value is not old and (tensors or value != old):
+            raise TypeError(
+                f"a step of {type(optimizer).__name__} changes {name}, which the next step of a "
+                "client or the server would not see.\n"
+                "Keep what counts in the state of a parameter, as tensors; a rate that changes, "
+                "too."
+            )
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -13,9 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from calque.federated.learning.models import Model, Parameters, tree_add
+from calque.errors import TraceError
+from calque.federated.learning.models import Losses, Model, Parameters, tree_add
 from calque.federated.learning.optimizers import Optimizer
 from calque.federated.learning.optimizers import step as stepped
+from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.representation import Sequence
 
 
@@ -52,6 +54,7 @@ class Trained:
     loss: Any
     steps: Any
     examples: Any
+    reached: frozenset[str] | None
 
 
 def is_positive(number: Any) -> bool:
@@ -91,9 +94,11 @@ def train(
 
     Returns:
         What the client has at the end; `loss` is the mean over all examples of all epochs, before
-        the step that each took part in, `steps` how many steps there were, and `examples` how many
-        examples took part in an epoch.
+        the step that each took part in, `steps` how many steps there were, `examples` how many
+        examples took part in an epoch, and `reached` which parameters have a gradient; None if
+        those of no loss have one.
     """
+    found: list[frozenset[str] | None] = []
     per_epoch = -(-data.capacity // batches.size)
 
     def step(carry: Any, index: Any) -> tuple[Any, None]:
@@ -109,12 +114,16 @@ def train(
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
-            (value, (loss, buffers)), gradients = jax.value_and_grad(mean, has_aux=True)(free)
+            (value, (loss, one)), gradients = jax.value_and_grad(mean, has_aux=True)(free)
             known = {"value": value, "grad": gradients, "value_fn": lambda p: mean(p)[0]}
             if hook is not None:  # which gradients of no loss come from
                 gradients, known = hook(gradients, free), {}
-            free, state = stepped(optimizer, gradients, state, free, known)
-            return free, buffers, state, total + loss, steps + 1
+            if isinstance(optimizer, TorchOptimizer) and optimizer.searches(free):
+                require_no_writes(one, "LBFGS computes the loss more than once in a step")
+            found.append(one.reached if hook is None and penalty is None else None)
+            free = {**free, **one.written}
+            free, state = stepped(optimizer, gradients, state, free, known, found[-1])
+            return free, one.buffers, state, total + loss, steps + 1
 
         return data.unless_behind(last, taken, carry), None
 
@@ -125,7 +134,7 @@ def train(
     (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
     examples = _taking_part(data, batches)
     loss = total / jnp.maximum(examples * batches.epochs, 1)
-    return Trained(free, buffers, loss, steps, examples)
+    return Trained(free, buffers, loss, steps, examples, found[-1])
 
 
 def _taking_part(data: Sequence, batches: Batches) -> Any:
@@ -142,8 +151,9 @@ def full_gradient(
     data: Sequence,
     key: Any,
     size: int,
-) -> tuple[Parameters, Any]:
-    """The gradient of the mean loss over all of a client's examples, and that loss.
+) -> tuple[Parameters, Any, Losses]:
+    """The gradient of the mean loss over all of a client's examples, that loss, and what a batch
+    gives beside it.
 
     Args:
         model: whose loss is meant.
@@ -152,6 +162,7 @@ def full_gradient(
         key: raw bits of a key, for dropout.
         size: how many examples are computed at once.
     """
+    batches: list[Losses] = []
     per_epoch = -(-data.capacity // size)
 
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
@@ -160,7 +171,9 @@ def full_gradient(
             examples, mask = _batch(data, batch * size, size, None)
             rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
             mean = _mean_loss(model, parameters, buffers, examples, mask, rng)
-            (_, (loss, _)), found = jax.value_and_grad(mean, has_aux=True)(model.free(parameters))
+            free = model.free(parameters)
+            (_, (loss, one)), found = jax.value_and_grad(mean, has_aux=True)(free)
+            batches.append(one)
             return tree_add(gradients, found, mask.sum()), total + loss
 
         return data.unless_behind(batch * size, taken, carry), None
@@ -168,7 +181,8 @@ def full_gradient(
     start = (jax.tree.map(jnp.zeros_like, model.free(parameters)), jnp.zeros((), jnp.float32))
     (gradients, total), _ = jax.lax.scan(step, start, jnp.arange(per_epoch))
     count = jnp.maximum(data.length, 1)
-    return jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients), total / count
+    mean = jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients)
+    return mean, total / count, batches[-1]
 
 
 def _mean_loss(
@@ -182,18 +196,35 @@ def _mean_loss(
 ) -> Callable[[Any], Any]:
     """The mean of the losses that count, as a function of the parameters that are trained.
 
-    Beside it, it gives the sum of these losses, without the penalty, and the new buffers.
+    Beside it, it gives the sum of these losses, without the penalty, and what `Model.losses` does.
     """
 
     def mean(free: Any) -> Any:
-        losses, new = model.losses({**parameters, **free}, buffers, examples, key)
-        total = jnp.where(mask, losses, 0).sum()
+        one = model.losses({**parameters, **free}, buffers, examples, key)
+        total = jnp.where(mask, one.each, 0).sum()
         # Batches behind a client's examples are skipped, but not their derivative under vmap.
         value = total / jnp.maximum(mask.sum(), 1)
-        value = value if penalty is None else value + penalty(free)
-        return value, (total.astype(jnp.float32), new)
+        if penalty is not None:
+            value = value + penalty({**free, **_as_written(free, one.written)})
+        return value, (total.astype(jnp.float32), one)
 
     return mean
+
+
+def _as_written(free: Parameters, written: Parameters) -> Parameters:
+    """New values of parameters, through which gradients get to the old ones, as in PyTorch."""
+    still = jax.lax.stop_gradient
+    return {name: still(new) + (free[name] - still(free[name])) for name, new in written.items()}
+
+
+def require_no_writes(one: Losses, where: str) -> None:
+    """Raise a `TraceError` if a forward pass writes to parameters."""
+    if one.written:
+        names = ", ".join(map(repr, sorted(one.written)))
+        raise TraceError(
+            f"forward writes to the parameters {names}, which would be lost: {where}.\n"
+            "Take another algorithm or optimizer, or compute with a changed copy of the parameter."
+        )
 
 
 def _batch(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:

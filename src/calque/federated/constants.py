@@ -1,0 +1,114 @@
+"""Tensors from outside of a local function are constants, never written to.
+
+What runs on the CPU runs once, while the function is traced: a write would not be repeated, and
+random numbers would be the same at every call.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calque.device.kernels import foreign
+from calque.device.kernels.fallback import written
+from calque.device.memory.cell import active
+from calque.errors import TraceError
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import (
+    OpOverload,
+    TorchDispatchMode,
+    get_current_dispatch_mode_stack,
+    tree_leaves,
+)
+
+_LIFT = torch.ops.aten.lift_fresh.default
+"""What `torch.tensor` calls with the tensor that it has made."""
+
+
+class Constants(TorchDispatchMode):
+    """Refuses what a local function does with tensors from outside and its program cannot repeat.
+
+    Args:
+        trained: by name, parameters that clients train: others stand in for them, and whoever reads
+            these would get what they were before.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, trained: Mapping[str, torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self._trained = {_memory(tensor): name for name, tensor in (trained or {}).items()}
+        self._made: dict[int, torch.Tensor] = {}
+        self._read: dict[int, torch.Tensor] = {}
+
+    @staticmethod
+    def have_read(tensor: torch.Tensor) -> bool:
+        """Returns True if the function that runs now has computed with a tensor from outside."""
+        modes = (mode for mode in get_current_dispatch_mode_stack() if isinstance(mode, Constants))
+        return any(_memory(tensor) in mode._read for mode in modes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if func is _LIFT:
+            self._note([args[0]])
+        if func._schema.is_mutable:
+            if any(map(self._is_from_outside, written(func, args, kwargs))):
+                raise written_constant()
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        self._see(tensors)
+        result = foreign.run(func, args, kwargs)
+        given = {_memory(x) for x in tensors if _is_on_cpu(x)}
+        made = [x for x in tree_leaves(result) if _is_on_cpu(x) and _memory(x) not in given]
+        if made and torch.Tag.nondeterministic_seeded in func.tags:
+            raise TraceError(
+                "a random operator of PyTorch runs on the CPU in a local function, which would "
+                "give the same numbers at every call.\nDo not say device='cpu' there."
+            )
+        self._note(made)
+        return result
+
+    def _is_from_outside(self, tensor: torch.Tensor) -> bool:
+        if tensor.device.type == "cpu":
+            return _memory(tensor) not in self._made
+        cell = getattr(tensor.untyped_storage(), "cell", None)
+        return active.trace is not None and cell is not None and not active.trace.is_fresh(cell)
+
+    def _see(self, tensors: list[torch.Tensor]) -> None:
+        """Take note of tensors that an operator takes."""
+        for tensor in tensors:
+            memory = _memory(tensor)
+            if memory in self._trained:
+                raise TraceError(
+                    f"the parameter {self._trained[memory]!r} is read from the module that was "
+                    "given to federated.learning, which clients do not change: they train copies."
+                    "\nWhat the loss takes of the parameters is for forward to return; if they "
+                    "are to stay as they are, read them from copy.deepcopy(module)."
+                )
+            if self._is_from_outside(tensor):
+                self._read[memory] = tensor
+
+    def _note(self, made: list[torch.Tensor]) -> None:
+        """Take note of tensors over memory that the function has made itself."""
+        self._made.update((_memory(tensor), tensor) for tensor in made)
+
+
+def written_constant() -> TraceError:
+    """The error for a write to a tensor from outside, or to a copy of it, which would be lost."""
+    return TraceError(
+        "a tensor from outside, which is a constant of a local function, is written to.\n"
+        "Write to a tensor that the function makes itself (tensor.clone()), and return it; what a "
+        "module keeps and federated.learning trains belongs in a buffer (register_buffer)."
+    )
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tensors over the same memory have in common."""
+    if not torch_c.has_storage(tensor):
+        return id(tensor)
+    return tensor.untyped_storage()._cdata

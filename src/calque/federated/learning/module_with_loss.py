@@ -1,0 +1,70 @@
+"""A module and a loss as one module, which does what a forward pass does beside its result."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from calque.device.memory.cell import read
+from calque.federated.learning.cumulative_statistics import count_in_tensors
+
+PREFIX = "module."
+"""What stands before the names of the module's parameters and buffers."""
+
+
+class ModuleWithLoss(torch.nn.Module):
+    """The losses of examples in training, and the parameters that `forward` has written to.
+
+    Parameters that require no gradient have none here either, and the hooks that the user has put
+    on the others (`register_hook`) see their gradients.
+
+    Args:
+        module: a copy is made, in training mode.
+        loss: a function of the module's output and of `y`.
+
+    Raises:
+        TypeError: a parameter has a hook that runs when its gradient has been accumulated.
+    """
+
+    surrounds_the_users_module = True
+
+    def __init__(self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.module: torch.nn.Module = copy.deepcopy(module).train()
+        count_in_tensors(self.module)
+        self._loss = (loss,)  # in a tuple, it is no submodule
+        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
+        self._hooks = {name: _hooks(name, p) for name, p in module.named_parameters()}
+
+    def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], y: Any) -> Any:
+        """Returns the losses, and by name the new values of parameters that were written to."""
+        own = dict(self.module.named_parameters())
+        for name, parameter in own.items():
+            parameter.requires_grad_(name not in self._frozen)
+            for hook in self._hooks[name]:
+                parameter.register_hook(hook)
+        before = {name: read(parameter) for name, parameter in own.items()}
+        losses = self._loss[0](self.module(*args, **kwargs), y)
+        after = dict(self.module.named_parameters())
+        written = {
+            name: parameter.detach()
+            for name, parameter in after.items()
+            if read(parameter) is not before[name]
+        }
+        return losses, written
+
+
+def inside(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters or buffers by their names within `ModuleWithLoss`."""
+    return {f"{PREFIX}{name}": array for name, array in arrays.items()}
+
+
+def _hooks(name: str, parameter: torch.nn.Parameter) -> list[Callable[..., Any]]:
+    """The hooks of a parameter, which copies of it have not."""
+    if parameter._post_accumulate_grad_hooks:
+        raise TypeError(
+            f"the parameter {name!r} has a hook that runs when its gradient has been accumulated, "
+            "which clients do not do.\nUse register_hook, or an optimizer that does the same."
+        )
+    return list((parameter._backward_hooks or {}).values())

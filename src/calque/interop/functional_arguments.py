@@ -40,17 +40,17 @@ def key_data(rng: Any) -> Any:
     Raises:
         TypeError: it is none.
     """
-    if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
-        rng = jax.random.key(int(rng))
-    is_array = isinstance(rng, jax.Array | np.ndarray)
-    if is_array and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) and not rng.shape:
-        rng = jax.random.key_data(rng)
-    if not is_array or rng.dtype != np.uint32 or rng.shape not in ((2,), (4,)):
-        said = f"{rng.dtype}{list(rng.shape)}" if is_array else type(rng).__name__
+    is_seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool)
+    words: Any = jax.random.key(int(rng)) if is_seed else rng
+    has_dtype = isinstance(words, jax.Array | np.ndarray)
+    if has_dtype and jnp.issubdtype(words.dtype, jax.dtypes.prng_key) and not words.shape:
+        words = jax.random.key_data(words)
+    if not has_dtype or words.dtype != np.uint32 or words.shape not in ((2,), (4,)):
+        said = f"{words.dtype}{list(words.shape)}" if has_dtype else type(words).__name__
         raise TypeError(
             f"rng takes one key of JAX, jax.random.key(0), not {said}; for several, jax.vmap"
         )
-    return rng[-2:]
+    return words[-2:]
 
 
 def packed(words: Array) -> Array:

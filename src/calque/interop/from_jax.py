@@ -24,8 +24,11 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     inside `calque.jit`; they cannot be differentiated again.
 
     Args:
-        fn: takes and gives pytrees of JAX arrays and Python values. 64-bit types are on inside
-            it if an argument has one, else as the user's JAX configuration says.
+        fn: takes and returns pytrees of JAX arrays and Python values. Inside it, 64-bit types are
+            on if an argument has one; otherwise the user's JAX configuration decides.
+
+    Returns:
+        A function that takes and returns the same pytrees, with tensors in place of arrays.
 
     Raises:
         RuntimeError: when called with a tensor that is not on "jax".

@@ -82,8 +82,8 @@ def mime_lite(
 ) -> IterativeProcess:
     """MimeLite with momentum (Karimireddy et al. 2021): clients use the server's momentum as it is.
 
-    A client steps by `(1 - momentum) * gradient + momentum * m`. The server's `m` then moves towards
-    the mean of the clients' full gradients at the server's parameters.
+    A client steps by `(1 - momentum) * gradient + momentum * m`. Then the server's `m` moves
+    towards the mean of the clients' full gradients at the server's parameters.
 
     Args:
         module: as for `fed_avg`.

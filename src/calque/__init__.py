@@ -1,9 +1,9 @@
 """calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
 
-Importing calque registers the PyTorch device "jax". What else it changes in PyTorch, JAX and Python
-is listed in docs/import-changes.md: for other devices, and outside of traces, nothing behaves in
-another way. Errors that nobody caught and that came through calque are printed with the user's
-frames only (`CALQUE_TRACEBACK=full` for all).
+Importing calque registers the PyTorch device "jax". docs/import-changes.md lists what else it
+changes in PyTorch, JAX and Python: for other devices, and outside traces, nothing behaves
+differently. Uncaught errors that came through calque are printed with the user's frames only
+(`CALQUE_TRACEBACK=full` shows all).
 """
 
 import importlib as _importlib
@@ -75,7 +75,7 @@ _HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", 
 
 
 def __getattr__(name: str) -> _Any:
-    """Functions that look at programs, and three packages: imported when they are asked for."""
+    """Functions that look at programs, and some packages, are imported when they are first used."""
     if name in _PACKAGES:
         return _importlib.import_module(f"calque.{name}")
     if name in _HOMES:

@@ -32,29 +32,31 @@ def diff(
 ) -> Differences:
     """Finds where two graphs of one program disagree: the first node, and the line of the program.
 
-    Like `torch.testing.assert_close` of their results, but it says where the disagreement began.
-    Each is run by itself, on copies of the arguments and of the state, with the same random
-    numbers. Nodes are compared one by one where both graphs call the same; where one calls layers
-    and the other functions or operators, what leaves each line of each call of a module is.
+    Like `torch.testing.assert_close` on their results, but it says where the disagreement began.
+    Each is run separately, on copies of the arguments and of the state, with the same random
+    numbers. If both graphs make the same calls, nodes are compared one by one. If one calls layers
+    and the other functions or operators, the outputs of each line in each module call are
+    compared.
 
     Args:
-        a: a graph of any tracer, an exported program or a recording; also a module or a function,
-            which is recorded.
+        a: a graph from any tracer, an exported program or a recording; or a module or function,
+            which is then recorded.
         b: another.
-        *args: what both are called with. No arguments at all: only their structure is compared.
-        devices: where each is run, such as `("cpu", "jax")`; by default where they are.
+        *args: the arguments of both. Without any, only the structure is compared.
+        devices: the devices that `a` and `b` run on, such as `("cpu", "jax")`; by default those
+            that they are on.
         rtol: the relative tolerance; by default that of `torch.testing.assert_close`.
-        atol: the absolute tolerance, given where the relative one is.
-        **kwargs: as `args`, by name.
+        atol: the absolute tolerance; to be passed together with `rtol`.
+        **kwargs: the keyword arguments of both.
 
     Returns:
-        What differs, in the order of `a`; true where anything does. Structure is compared where
-        both are graphs of calls, or both of the same kind of operators.
+        The differences, in the order of `a`; true if there is any. Structure is compared if both
+        are graphs of calls, or both are graphs of the same kind of operators.
 
     Raises:
         TraceError: a module or function cannot be recorded.
-        ValueError: `devices` are not two.
-        Exception: what both raise.
+        ValueError: `devices` does not have two entries.
+        Exception: an exception that both programs raise.
 
     >>> import calque, torch
     >>> def program(x):

@@ -18,12 +18,12 @@ class Difference:
     """One place where two graphs disagree.
 
     Attributes:
-        kind: `"structure"`: other calls, or the same with other arguments; `"shape"`, `"dtype"` and
-            `"values"`: of what a node gives; `"error"`: one of the two raises here.
-        what: in words.
-        a, b: the nodes; None where a graph has none for the place, or for a result as a whole.
-        origin: the line of the program; None where neither graph knows of it.
-        max_abs, max_rel: the greatest absolute and relative error, where values differ.
+        kind: `"structure"`: different calls, or the same call with different arguments; `"shape"`,
+            `"dtype"` and `"values"`: of a node's result; `"error"`: one of the two raises here.
+        what: a description.
+        a, b: the nodes; None if a graph has no node here, or for the result as a whole.
+        origin: the line of the program; None if neither graph knows it.
+        max_abs, max_rel: the greatest absolute and relative error, if values differ.
     """
 
     kind: Kind
@@ -36,7 +36,7 @@ class Difference:
 
     @property
     def path(self) -> str:
-        """The module in whose forward it is; "" for the root."""
+        """The path of the module in whose forward it is; "" for the root."""
         return self.origin.module if self.origin is not None else ""
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass
 class Differences(Sequence[Difference]):
-    """Where two graphs disagree, in the order of the first; true when they do anywhere.
+    """Where two graphs disagree, in the order of the first graph; true if they disagree anywhere.
 
     Attributes:
         compared: how many pairs of nodes were compared by their values.
@@ -62,11 +62,11 @@ class Differences(Sequence[Difference]):
 
     @property
     def first(self) -> Difference | None:
-        """The first place where they disagree; None where they agree."""
+        """The first place where they disagree; None if they agree."""
         return self.found[0] if self.found else None
 
     def of(self, *kinds: Kind) -> list[Difference]:
-        """Returns the differences of some kinds.
+        """Returns the differences of the given kinds.
 
         >>> Differences(0, [Difference("shape", "(2,) and (3,)")]).of("values", "dtype")
         []

@@ -1,6 +1,6 @@
-"""Conversion of programs to one's own format.
+"""Conversion of programs to a format of your own.
 
-`Converters` is a registry; a converter gets a plain record of each call. Shipped are a table of
+`Converters` is a registry; a converter gets a plain record of each call. Built in are a table of
 layers (`layer_table`) and a format of JSON and safetensors (`save`, `load`).
 
 >>> import calque, torch

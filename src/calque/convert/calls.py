@@ -1,8 +1,8 @@
-"""Plain records of the calls in a graph: what a converter is given.
+"""Plain records of the calls in a graph, which converters receive.
 
-A record has no node, no proxy and no tensor in it, but names, shapes and numbers; arguments have
-their names and their defaults are filled in, so that a converter need not know how the program
-happened to write the call.
+A record has no nodes, proxies or tensors in it, only names, shapes and numbers. Arguments are named
+and their defaults filled in, so a converter need not know how the program happened to write the
+call.
 """
 
 import inspect
@@ -28,11 +28,11 @@ _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torc
 
 
 class TensorInfo(NamedTuple):
-    """A tensor that a call takes or gives.
+    """A tensor that a call takes or returns.
 
     Attributes:
-        name: which one; `"split.1"` is the second result of the call `split`.
-        shape, dtype: such as `(2, 3)` and `"float32"`; None where nothing is known of it.
+        name: its name; `"split.1"` is the second result of the call `split`.
+        shape, dtype: such as `(2, 3)` and `"float32"`; None if unknown.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Call:
     """One call of a graph.
 
     Attributes:
-        name: its own, which no other call of the graph has.
+        name: its name, which is unique in the graph.
         op: what is called: `"torch.nn.functional.relu"`, `"Tensor.view"`, `"torch.nn.Linear"` or
-            `"aten.relu.default"`; `"Tensor.T"` where a property is read.
+            `"aten.relu.default"`; `"Tensor.T"` for reading a property.
         kind: `"function"`, `"method"`, `"module"` or `"operator"`.
         target: the function, the name of the method, the module, or the operator itself.
         arguments: by name, defaults included; tensors are `TensorInfo` or `WeightInfo`.
         inputs: the tensors among the arguments, weights left out, in order.
-        outputs: the tensors that it gives.
+        outputs: the tensors that it returns.
         weights: the arrays of the weights among the arguments, or of the module, by name.
-        source: the line of the program; None where it is not known.
+        source: the line of the program; None if it is not known.
         path: the module that it is called in, or that is called.
     """
 
@@ -82,14 +82,14 @@ class Calls:
     """The calls of a graph, in order.
 
     Args:
-        graph: of `calque.record`, `calque.trace` or any other tracer; nodes without `val` in their
-            `meta` have tensors of unknown shape.
+        graph: a graph from `calque.record`, `calque.trace` or any other tracer; nodes without `val`
+            in their `meta` have tensors of unknown shape.
         without: nodes that are left out.
 
     Attributes:
-        graph: that the calls are of.
+        graph: the graph.
         inputs: the tensors that the graph takes.
-        outputs: what it gives, in its containers, with `TensorInfo` in the place of tensors.
+        outputs: what it returns, in its containers, with `TensorInfo` in place of tensors.
     """
 
     def __init__(self, graph: GraphModule, without: Collection[Node] = ()) -> None:

@@ -1,7 +1,7 @@
-"""`load`: a program of JSON and safetensors as a function of JAX.
+"""`load`: a program in JSON and safetensors as a JAX function.
 
-Nothing in the files is executed. The name of an operator is looked up in PyTorch's registry, what
-it is given is checked, and the program is run once without data before it is handed out.
+Nothing in the files is executed. The name of an operator is looked up in PyTorch's registry, its
+arguments are checked, and the program is run once without data before it is returned.
 """
 
 import ast
@@ -52,12 +52,13 @@ class Input(NamedTuple):
 
 
 class Loaded:
-    """A program from files; called with arrays, it gives arrays, in the containers of the program.
+    """A program from files; called with arrays, it returns arrays, in the program's containers.
 
-    It can be given to `jax.jit`, `jax.vmap` and `jax.grad`, unless it checks values that were read.
+    It can be passed to `jax.jit`, `jax.vmap` and `jax.grad`, unless it checks values that the
+    program read.
 
     Attributes:
-        inputs: the tensors it takes, in order.
+        inputs: the tensors that it takes, in order.
     """
 
     def __init__(
@@ -106,11 +107,14 @@ class Loaded:
 
 
 def load(directory: str | Path) -> Loaded:
-    """Read what `save` has written.
+    """Read a program that `save` wrote.
+
+    Args:
+        directory: the directory with the two files.
 
     Raises:
-        ConversionError: a file is missing, damaged, or says what no program of this format does;
-            the message says what and where.
+        ConversionError: a file is missing, damaged or not a valid program of this format; the
+            message says what is wrong and where.
         ImportError: safetensors is not installed.
     """
     directory = Path(directory)

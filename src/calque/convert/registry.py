@@ -1,4 +1,4 @@
-"""Converters: who makes what of a call, and what of a program nobody can convert."""
+"""Converters: which one converts a call, and which parts of a program none can convert."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -23,11 +23,11 @@ Converter = Callable[[Call], Any]
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Stands for a call that no converter made anything of.
+    """Stands for a call that was not converted.
 
     Attributes:
-        call: which.
-        reason: why: nobody claims it, or what its converter raised.
+        call: the call.
+        reason: why: no converter claims it, or what its converter raised.
     """
 
     call: Call
@@ -39,9 +39,9 @@ class Converted:
     """A program in another form.
 
     Attributes:
-        inputs: the tensors it takes.
-        nodes: what the converters made, in order; `Placeholder` where they did not.
-        outputs: what it gives, in its containers.
+        inputs: the tensors that it takes.
+        nodes: the results of the converters, in order; a `Placeholder` where there is none.
+        outputs: what it returns, in its containers.
     """
 
     inputs: list[TensorInfo]
@@ -59,10 +59,10 @@ class Coverage:
     """A report, made before converting, of which parts of a program can be converted.
 
     Attributes:
-        claimed: how often each operation occurs that has a converter.
-        missing: the calls that have none, by operation.
-        opened: the calls of modules that have one, and that it is not asked to convert: one call
-            cannot stand for them, so that what they call is converted.
+        claimed: for each operation that has a converter, how often it occurs.
+        missing: the calls that have no converter, by operation.
+        opened: the calls of modules that have one but are opened all the same, because one call
+            cannot stand for them: what they call is converted.
     """
 
     claimed: Counter[str] = field(default_factory=Counter)
@@ -99,14 +99,14 @@ def _places(calls: Iterable[Call | Opened]) -> list[str]:
 class Converters:
     """A registry of converters, each a function from a `Call` to anything.
 
-    A call belongs to the last predicate that claims it, else to the converter of its function,
-    method, module class or operator. A call of a module that a predicate claims, or whose class (or
-    a class that it derives from) has a converter, is one call; any other is opened. So is a call of
-    a function that nobody claims, if there are converters of all the operators that it runs.
+    The last registered predicate that claims a call converts it, or else the converter of its
+    function, method, module class or operator. A module that a predicate claims, or whose class
+    (or a base class) has a converter, is one call; any other module is opened. So is a function
+    call that no converter claims, if there are converters for all the operators that it runs.
 
     Args:
-        level: how deep a recording is opened that nobody claims: `"function"`, or `"aten"` for
-            operators throughout. In the latter, predicates are not asked of modules.
+        level: how deep calls that no converter claims are opened: to `"function"` calls, or to
+            `"aten"` operators throughout. With `"aten"`, predicates are not asked about modules.
 
     >>> import calque, torch
     >>> converters = Converters()
@@ -128,24 +128,24 @@ class Converters:
         self._predicates: list[tuple[Callable[[Call], bool], Converter]] = []
 
     def function(self, *targets: Callable[..., Any] | str) -> Callable[[Converter], Converter]:
-        """For functions of PyTorch, and for methods by their name, such as `"Tensor.view"`.
+        """For PyTorch functions, and for methods by name, such as `"Tensor.view"`.
 
-        An `autograd.Function` is one, by its class or its `apply`; `operator.add` is `x + y`.
+        An `autograd.Function` counts as one, by class or by `apply`; `operator.add` is `x + y`.
 
         Raises:
             ValueError: no function has such a name.
-            TypeError: a module, or what cannot be called.
+            TypeError: a target is a module, or cannot be called.
         """
         return self._named([name for target in targets for name in function_names(target)])
 
     def operator(self, *targets: Any) -> Callable[[Converter], Converter]:
         """For operators, `torch.ops.aten.relu.default` or `"aten.relu.default"`.
 
-        Without an overload, `torch.ops.aten.add` or `"aten.add"`, for all that there are.
+        Without an overload (`torch.ops.aten.add` or `"aten.add"`), it is for all overloads.
 
         Raises:
             ValueError: no operator has such a name.
-            TypeError: a function or a module.
+            TypeError: a target is a function or a module.
         """
         return self._named([name for target in targets for name in operator_names(target)])
 
@@ -162,11 +162,12 @@ class Converters:
         return enter
 
     def when(self, predicate: Callable[[Call], bool]) -> Callable[[Converter], Converter]:
-        """For calls of which `predicate` is true, calls of modules among them.
+        """For calls for which `predicate` is true, including calls of modules.
 
-        Of modules it is asked from outside in, the program itself first: what is claimed whole is
-        not opened. `call.kind` tells modules from what is called in them. With `level="aten"` it
-        is asked of operators, and of what a module's or function's converter claims.
+        It is asked about modules from the outside in, beginning with the program itself: what is
+        claimed as a whole is not opened. `call.kind` distinguishes modules from what is called in
+        them. With `level="aten"`, it is asked about operators, and about calls that the converter
+        of a module or function claims.
         """
 
         def enter(converter: Converter) -> Converter:
@@ -184,7 +185,7 @@ class Converters:
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """The converter of a call; None where nobody claims it, or a predicate has raised."""
+        """The converter of a call; None if no converter claims it, or a predicate has raised."""
         return self._found(call)[0]
 
     def _found(self, call: Call) -> tuple[Converter | None, str]:
@@ -205,7 +206,7 @@ class Converters:
         return next((self._by_class[k] for k in kind.__mro__ if k in self._by_class), None)
 
     def calls(self, program: Recording | GraphModule) -> Calls:
-        """The calls that are to be converted; modules without a converter are opened."""
+        """The calls that are to be converted, with modules opened that have no converter."""
         return self._read(program)[0]
 
     def _read(self, program: Recording | GraphModule) -> tuple[Calls, list[Opened]]:
@@ -274,7 +275,7 @@ class Converters:
         return call.kind == "module" and self.find(call) is None
 
     def coverage(self, program: Recording | GraphModule) -> Coverage:
-        """Reports which nodes can be converted and which cannot, where and how often."""
+        """Reports which nodes can and which cannot be converted, where, and how often."""
         calls, opened = self._read(program)
         found = Coverage(opened=opened)
         for call in calls:
@@ -285,7 +286,7 @@ class Converters:
         return found
 
     def convert(self, program: Recording | GraphModule) -> Converted:
-        """Convert every call; where that is not possible, there is a `Placeholder`.
+        """Converts every call; one that cannot be converted becomes a `Placeholder`.
 
         Raises:
             TraceError: no graph of the recording would be right (`Recording.graph`).

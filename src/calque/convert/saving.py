@@ -1,10 +1,10 @@
 """`save`: a recorded program as a directory of two files, JSON and safetensors.
 
 `program.json` has the inputs, the operators in order, and the outputs; `weights.safetensors` has
-the tensors. What an operator is given is one of
+the tensors. An argument of an operator is one of
 
     3, 2.5, true, null, "text", [...]      the value
-    {"value": "relu"}                      what an input or another operator has given
+    {"value": "relu"}                      an input, or the result of another operator
     {"weight": "head.bias"}                a tensor of the second file
     {"dtype": "float32"}                   and `layout`, `memory_format`, `device`, in the same way
     {"number": "inf"}                      `-inf`, `nan`, and complex numbers, as Python writes them
@@ -49,17 +49,18 @@ ATTRIBUTES: dict[type, str] = {
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """Write a program as JSON and safetensors, to be run by `load` or by anything else.
 
-    Tuples, lists and dicts by text stay what they are. Another object in the result, such as a
-    `ModelOutput` or a dict by numbers, becomes the tuple of its tensors, each of them once.
+    Tuples, lists and dicts with string keys are preserved. Any other object in the result, such as
+    a `ModelOutput` or a dict with numbers as keys, becomes the tuple of its tensors, each of them
+    once.
 
     Args:
         program: a recording, or a graph of ATen operators (`calque.lower`).
-        directory: is made where it does not exist.
+        directory: the directory; it is created if it does not exist.
 
     Raises:
         TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
         ConversionError: the program writes to its inputs, parameters or buffers, or an operator is
-            none of PyTorch's.
+            not one of PyTorch's.
         ImportError: safetensors is not installed.
     """
     from safetensors.torch import save_file  # pyright: ignore[reportMissingImports]

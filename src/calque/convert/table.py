@@ -27,10 +27,11 @@ class Layer:
     Attributes:
         name: the path of the module, or the name of the call.
         kind: the class of the module, or the function.
-        output: the shapes that it gives.
-        parameters: how many elements its parameters have; 0 where a row above has them already.
-        macs: multiplications with an addition each, in products and convolutions.
-        activation_bytes: what its results take.
+        output: the shapes of its results.
+        parameters: the number of elements of its parameters; those that a row above already
+            counts are left out.
+        macs: multiply-accumulate operations, in matrix products and convolutions.
+        activation_bytes: the bytes of its results.
         source: the line of the program.
     """
 
@@ -71,7 +72,7 @@ class LayerTable:
     def to_csv(self) -> str:
         """The rows as CSV, with a header; names that contain commas or quotes are quoted.
 
-        A name that a spreadsheet would take for a formula has an apostrophe before it.
+        A name that a spreadsheet would interpret as a formula gets an apostrophe in front.
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -84,8 +85,8 @@ class LayerTable:
 def layer_table(recording: Recording) -> LayerTable:
     """The layers of a recorded program, in the order in which it calls them.
 
-    A layer of PyTorch's is one row, and so is a call of a function outside of such a layer. MACs
-    are counted in the operators of the program, by the formulas of `torch.utils.flop_counter`.
+    A PyTorch layer is one row, and so is a function call outside such a layer. MACs are counted
+    in the operators of the program, with the formulas of `torch.utils.flop_counter`.
 
     Raises:
         TraceError: no graph of the recording would be right, or it cannot be lowered to operators.

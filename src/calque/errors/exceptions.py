@@ -1,11 +1,11 @@
-"""The tree of calque's exceptions.
+"""The hierarchy of calque's exceptions.
 
     CalqueError
     ├── TraceError          (also a RuntimeError)         a program that cannot be traced faithfully
-    ├── UnsupportedOpError  (also a NotImplementedError)  an operator nothing can serve
+    ├── UnsupportedOpError  (also a NotImplementedError)  an operator that nothing can serve
     ├── FederatedTypeError  (also a TypeError)            federated types or placements do not fit
     ├── ClientError         (also a RuntimeError)         one client's data or result is not usable
-    └── InternalError       (also a RuntimeError)         a mistake in calque, to be reported
+    └── InternalError       (also a RuntimeError)         a bug in calque; please report it
 
 Warnings are `FallbackWarning`, `EagerWarning`, `CacheWarning`, `RetraceWarning` and
 `ShapeWarning` (all `UserWarning`s).
@@ -24,11 +24,11 @@ _noted = threading.local()
 
 
 class CalqueError(Exception):
-    """The base of every exception that calque adds to PyTorch's own."""
+    """The base class of every exception that calque adds to PyTorch's own."""
 
 
 class TraceError(CalqueError, RuntimeError):
-    """A program did something while it was traced that one XLA program cannot reproduce."""
+    """While it was traced, a program did something that a graph or XLA program cannot repeat."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -39,7 +39,7 @@ class TraceError(CalqueError, RuntimeError):
 
 @contextmanager
 def preparing_errors() -> Iterator[None]:
-    """Inside this context, errors are made that may never be raised: they are not noted."""
+    """Inside this context, errors are created that may never be raised: they are not noted."""
     before = getattr(_noted, "refusals", None)
     _noted.refusals = None
     try:
@@ -81,14 +81,14 @@ class ClientError(CalqueError, RuntimeError):
     """A value that one client holds or computes cannot be used; the message names the client.
 
     Attributes:
-        position: the client's place among those of the call, if one was found after the call.
+        position: the client's position among those of the call, if it was found after the call.
     """
 
     position: int | None = None
 
 
 class InternalError(CalqueError, RuntimeError):
-    """Calque failed at a call that PyTorch finds nothing wrong with."""
+    """calque failed at a call in which PyTorch finds no error: a bug in calque."""
 
 
 class FallbackWarning(UserWarning):
@@ -96,7 +96,7 @@ class FallbackWarning(UserWarning):
 
 
 class EagerWarning(UserWarning):
-    """Calls of a jitted function run eagerly from now on, or a call of a compiled one does."""
+    """Calls of a jitted function run eagerly from now on, or a compiled function did so once."""
 
 
 class CacheWarning(UserWarning):
@@ -104,11 +104,11 @@ class CacheWarning(UserWarning):
 
 
 class RetraceWarning(UserWarning):
-    """A jitted function is traced at each call, or again and again for other arguments."""
+    """A jitted function is traced at each call, or again and again for different arguments."""
 
 
 class ShapeWarning(UserWarning):
-    """A line is compiled again and again, because its tensors have another length each time."""
+    """A line is compiled again and again, because its tensors have a different length each time."""
 
 
 for _public in (

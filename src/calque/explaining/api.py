@@ -18,26 +18,26 @@ from calque.upstream.torch_internals import tree_map
 def explain(
     fn: Module | Callable[..., Any], /, *args: Any, compare: bool = True, **kwargs: Any
 ) -> Report:
-    """Explains how a program reaches XLA, and if it does not, why and what to do.
+    """Explains how a program reaches XLA, or if it does not, why not and what to do.
 
-    As `torch._dynamo.explain`, but nothing of the program changes: it is traced, and what has to
-    run runs on a copy of a module, or on a graph.
+    Like `torch._dynamo.explain`, but it leaves the program unchanged: the program is traced, and
+    what has to be run is run on a copy of a module, or on a graph.
 
     Args:
-        fn: a module, a function, or one that `calque.jit` has jitted. Tensors of the CPU among its
-            arguments, and a module on the CPU, are taken to be on the device (as copies).
+        fn: a module or a function, jitted by `calque.jit` or not. CPU tensors among its
+            arguments, and a module on the CPU, are treated as if on the device (as copies).
         *args: an example call.
-        compare: whether the results on the CPU and on the device are compared.
-        **kwargs: as `args`, by name.
+        compare: whether to compare the results on the CPU and on the device.
+        **kwargs: the keyword arguments of the example call.
 
     Returns:
-        Which door takes it (`calque.jit`, `calque.trace`, `torch.compile`) or the error that says
-        why not; its operators, by what serves them; where Python reads values; inputs, guards and
-        traces; the floating-point operations and the memory by XLA's own account; and where the
-        CPU and the device disagree.
+        Which doors (`calque.jit`, `calque.trace`, `torch.compile`) capture the program, or the
+        error that says why not; its operators, by what serves them; where Python reads values;
+        inputs, guards and traces; the floating-point operations and the memory, as reported by
+        XLA; and where the CPU and the device disagree.
 
     Raises:
-        TypeError: it is no module and no function.
+        TypeError: `fn` is neither a module nor a function.
 
     >>> import calque, torch
     >>> report = calque.explain(torch.nn.Linear(3, 2), torch.ones(4, 3))

@@ -14,8 +14,8 @@ class Door:
 
     Attributes:
         name: what a user calls: `"calque.jit"`, `"calque.trace"` or `"torch.compile"`.
-        captured: whether it takes the program; None where that was not tried.
-        reason: why not: the error's message, with the line and the remedy; or how.
+        captured: whether it captures the program; None if that was not tried.
+        reason: why not (the error's message, with the line and the remedy), or how.
     """
 
     name: str
@@ -25,13 +25,14 @@ class Door:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of PyTorch that a program calls.
+    """A PyTorch operator that a program calls.
 
     Attributes:
-        name: as PyTorch has it, "aten::addmm".
+        name: PyTorch's name, such as "aten::addmm".
         count: how often it is called in one run.
-        served: `"rule"`: the device's own; `"decomposition"`: PyTorch's, into others;
-            `"fallback"`: the CPU's kernel, with copies both ways.
+        served: what serves it. `"rule"`: a rule of the device; `"decomposition"`: PyTorch's
+            decomposition into other operators; `"fallback"`: the CPU kernel, with copies in both
+            directions.
     """
 
     name: str
@@ -44,19 +45,20 @@ class Report:
     """How a program reaches XLA; `print` it, show it in a notebook, or take `to_dict()`.
 
     Attributes:
-        name: the program's.
-        doors: which of the ways into XLA take it.
-        operators: what it calls, the most frequent first; up to where the trace was refused.
-        host_reads: where it asks for a value of a tensor; None where that was not looked at.
+        name: the program's name.
+        doors: the ways into XLA, and whether each captures the program.
+        operators: the operators that it calls, the most frequent first; if the trace was refused,
+            only those up to that line.
+        host_reads: where it asks for a tensor's value; None if that was not looked at.
         lifted: what becomes an input of the program, by kind, with names.
         guards: what is compared before each call.
-        written, donated: how many tensors it writes, and of how many the memory is used again.
-        traces: of a jitted function, why each trace was made.
-        flops: floating-point operations of one run, as XLA counts them; None where unknown.
+        written, donated: how many tensors it writes to, and the memory of how many is reused.
+        traces: for a jitted function, the reason for each trace.
+        flops: floating-point operations of one run, as XLA counts them; None if unknown.
         memory: bytes of `"arguments"`, `"outputs"`, `"temporaries"` and `"code"`, as XLA plans
             them.
-        differences: where the CPU and the device disagree, the first first; None where they were
-            not compared.
+        differences: where the CPU and the device disagree, in order; None if they were not
+            compared.
         notes: what could not be looked at, and why.
     """
 
@@ -76,11 +78,11 @@ class Report:
 
     @property
     def captured(self) -> bool:
-        """Returns True if a door takes the program."""
+        """Returns True if a door captures the program."""
         return any(door.captured for door in self.doors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as `json.dumps` takes it."""
+        """The whole report as plain data, which `json.dumps` accepts."""
         return {"captured": self.captured, **asdict(self)}
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ from calque.interop.from_jax import from_jax
 
 
 class Computation:
-    """A typed computation: called with arrays it runs, called with values it is traced.
+    """A typed computation: called with arrays, it runs; called with symbolic values, it is traced.
 
     Attributes:
         type_signature: its type, a `FunctionType`.
@@ -86,8 +86,8 @@ class Computation:
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it.
 
-        Without arguments it is the program for the types of the parameters, for as many clients as
-        `configured(clients=...)` says; all sizes have to be known.
+        Without arguments, it is the program for the types of the parameters and the number of
+        clients in `configured(clients=...)`; all sizes have to be known.
         """
         if not args and not kwargs:
             return self._program.lower_types()
@@ -104,20 +104,20 @@ class Computation:
         check: bool | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> "Computation":
-        """The same computation, compiled otherwise.
+        """The same computation with different settings for compilation.
 
         Args:
             chunk: how many clients are computed at once on a device. More need more memory.
-            mesh: devices that share the clients.
+            mesh: the devices that share the clients.
             axis: the axis of the mesh that the clients are spread over; the first by default.
-            clients: how many clients there are, where no argument says it.
-            check: whether a client that computes NaN is an error. Looking for one waits for the
+            clients: the number of clients, if no argument determines it.
+            check: whether a client that computes NaN is an error. The check waits for the
                 result of every call.
-            data: what `federated.data` stands for, by its URI.
+            data: the data that `federated.data` refers to, by URI.
 
         Raises:
-            ValueError: the chunk or the number of clients cannot be, or the mesh has no such axis.
-            TypeError: the mesh is none.
+            ValueError: the chunk or the number of clients is invalid, or the mesh has no such axis.
+            TypeError: `mesh` is not a mesh.
         """
         if chunk is not None and not (_is_whole(chunk) and chunk >= 1):
             raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
@@ -211,21 +211,25 @@ class PolymorphicComputation:
 
 @with_user_frames
 def computation(*types: Any, **named: Any) -> Any:
-    """Make a typed federated computation of a Python function.
+    """Make a typed federated computation from a Python function.
 
-    As a decorator with the types of the parameters, without any for a function with annotations
-    or without parameters, or without any for one whose types are those of its arguments.
+    Use it as a decorator with the types of the parameters. No types are needed if the function has
+    annotations or no parameters. Any other function without types is polymorphic: it is traced
+    for the types of the arguments of each call.
 
-    The function is called once, with a value that stands for each argument, and what it does to
-    them is recorded; Python's own control flow happens then. Called with arrays, the computation
+    The function is called once, with a symbolic value for each argument, and what it does to
+    them is recorded; Python's own control flow runs then. Called with arrays, the computation
     is compiled to one XLA program, and runs.
 
     Args:
-        *types: what `to_type` takes, for parameters by position; one struct may be for all.
-        **named: for parameters by name.
+        *types: types of parameters by position, as for `to_type`; one struct may be for all.
+        **named: types of parameters by name.
+
+    Returns:
+        A `Computation`, or a `PolymorphicComputation`; with types, a decorator that returns one.
 
     Raises:
-        FederatedTypeError: types or placements do not fit; shows both, and the line.
+        FederatedTypeError: types or placements do not fit; the error shows both, and the line.
 
     >>> from calque import federated
     >>> @federated.computation("{float32}@CLIENTS", "float32@SERVER")
@@ -242,16 +246,16 @@ def computation(*types: Any, **named: Any) -> Any:
 
 @with_user_frames
 def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
-    """Make a typed computation of a function of tensors, written in PyTorch or JAX.
+    """Make a typed computation from a function of tensors, written in PyTorch or JAX.
 
-    It is traced by `calque.functional`, or by JAX. A struct arrives as the container that its type
-    was made from (a dict or a tuple, if none), a sequence as a `federated.Sequence`. Tensors that
-    the function closes over, and parameters of a module, are constants.
+    It is traced by `calque.functional`, or by JAX. A struct is passed as the container that its
+    type was made from (or else a dict or a tuple), a sequence as a `federated.Sequence`. Tensors
+    that the function closes over, and parameters of a module, are constants.
 
     Args:
-        *types: as of `computation`; types of tensors, structs and sequences.
+        *types: as for `computation`; types of tensors, structs and sequences.
         framework: "torch" or "jax".
-        **named: for parameters by name.
+        **named: types of parameters by name.
 
     Raises:
         FederatedTypeError: a type has a placement, or the function returns no value.

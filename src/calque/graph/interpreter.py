@@ -38,9 +38,9 @@ _CAPTURED = (
 class JaxInterpreter:
     """An ATen-level graph as a pure JAX function.
 
-    It takes and gives arrays: what the graph takes and gives, in the same order; for an
-    `ExportedProgram`, the user's inputs and outputs, in their own containers. It can be given to
-    `jax.jit`, `jax.vmap` and the like. Writes to inputs stay inside.
+    It takes and returns arrays: the inputs and outputs of the graph, in the same order, or for an
+    `ExportedProgram`, the user's inputs and outputs, in their own containers. It can be passed to
+    `jax.jit`, `jax.vmap` and similar functions. Writes to inputs have no effect outside.
 
     >>> import torch, jax, calque
     >>> from calque.graph import JaxInterpreter

@@ -33,26 +33,26 @@ def export(
 ) -> "Exported":
     """A module as one StableHLO program that runs without PyTorch.
 
-    As `torch.export.export`, which it calls. Parameters and buffers are arguments of the program,
-    in a dict keyed as `state_dict()`, and not part of it: one program serves every set of weights,
-    and they stay in a format made for weights.
+    Like `torch.export.export`, which it calls. Parameters and buffers are not part of the program
+    but arguments of it, in a dict with the keys of `state_dict()`. So one program serves every
+    set of weights, and weights can be stored in a format made for them.
 
     Args:
         model: a module on any device, as you want to run it: `model.eval()` first for inference.
         args: example inputs. Tensors become inputs of the program; Python values become part of
             it.
-        kwargs: likewise, by name.
-        dynamic_shapes: as for `torch.export.export`: which dimensions may change.
-        platforms: what the program is compiled for, "cpu", "cuda" or "tpu"; by default what JAX
-            runs on here.
+        kwargs: example keyword inputs, likewise.
+        dynamic_shapes: which dimensions may change, as for `torch.export.export`.
+        platforms: the platforms that the program is for: "cpu", "cuda" or "tpu"; by default the
+            one that JAX runs on here.
 
     Returns:
         The program; see `Exported`.
 
     Raises:
-        TypeError: the example inputs are not in a tuple, or the model is no module.
+        TypeError: the example inputs are not in a tuple, or the model is not a module.
         TraceError: the program draws random numbers or writes to its inputs, or an operator needs
-            a size that is dynamic; names your line.
+            a size that is dynamic; the error names your line.
         UnsupportedOpError: an operator has no rule for dynamic sizes.
 
     >>> import torch, calque
@@ -80,14 +80,17 @@ def export(
 
 
 def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = None) -> "Exported":
-    """A program from `Exported.serialize()`, with the weights it is to run with.
+    """A program from `Exported.serialize()`, with the weights that it is to run with.
 
     Args:
-        data: the bytes, all of them and as they were written.
-        state: a `state_dict()`, of tensors or arrays; it may hold more than the program takes.
+        data: the bytes, complete and unchanged.
+        state: a `state_dict()` of tensors or arrays; it may hold more than the program takes.
+
+    Returns:
+        The program; see `Exported`.
 
     Raises:
-        TypeError: it is no bytes (a path, say).
+        TypeError: `data` is not bytes (but a path, say).
         ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
         KeyError: the state lacks an array that the program takes.
 
@@ -102,11 +105,11 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
 
 
 class Exported:
-    """A program of `calque.export`, to be called as the module is (see `call`).
+    """A program made by `calque.export`; call it like the module (see `call`).
 
     Attributes:
-        program: the program as JAX has it, a function of `(state, *args, **kwargs)`.
-        state: the weights it runs with: arrays, keyed as `state_dict()`.
+        program: JAX's exported program, a function of `(state, *args, **kwargs)`.
+        state: the weights that it runs with: arrays, with the keys of `state_dict()`.
         exported_program: what PyTorch exported; None for a program that was loaded.
     """
 
@@ -134,8 +137,8 @@ class Exported:
     def serialize(self) -> bytes:
         """The program as bytes, without its weights; `jax.export.deserialize` reads them too.
 
-        A checksum at their end tells `load_exported` that they are whole, which JAX does not look
-        at.
+        By a checksum at the end, `load_exported` can tell that the bytes are complete. JAX ignores
+        it.
 
         Raises:
             ImportError: the package flatbuffers is missing (`pip install calque[export]`).
@@ -161,18 +164,19 @@ class Exported:
         """Run the program.
 
         Args:
-            *args: as it was exported: tensors, or arrays of NumPy or JAX. Python values are part
-                of the program: it takes the same ones, or None.
+            *args: the inputs, as at export: tensors, or NumPy or JAX arrays. Python values are part
+                of the program: pass the same ones, or None.
             **kwargs: likewise.
 
         Returns:
-            What the module gives, with JAX arrays for tensors, and tuples, lists and dicts for
-            other containers. If the module writes its buffers (BatchNorm in training), a pair: the
-            result, and a dict of the buffers' new values.
+            The module's result, with JAX arrays for tensors, and tuples, lists and dicts for
+            other containers. If the module writes to its buffers (BatchNorm in training), a pair:
+            the result, and a dict of the buffers' new values.
 
         Raises:
-            ValueError: the arguments are not those the program was exported for: a Python value is
-                another, or a tensor is missing or has another shape or dtype; names them all.
+            ValueError: the arguments are not those that the program was exported for: a Python
+                value differs, or a tensor is missing or has a different shape or dtype; the error
+                names them all.
         """
         tree = plain((args, kwargs))
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)

@@ -31,9 +31,12 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     one operator.
 
     Args:
-        fn: takes and gives pytrees of JAX arrays and Python values. 64-bit types are on inside
-            it if an argument has one, else as the user's JAX configuration says. It is given
+        fn: takes and returns pytrees of JAX arrays and Python values. Inside it, 64-bit types are
+            on if an argument has one; otherwise the user's JAX configuration decides. It receives
             arrays for tensors; arrays of JAX and NumPy among the arguments stay arrays.
+
+    Returns:
+        A function that takes and returns the same pytrees, with tensors in place of arrays.
 
     Raises:
         RuntimeError: when called with a tensor that is not on "jax".

@@ -44,27 +44,25 @@ def functional(
     Args:
         module_or_fn: a module on any device, or a function of tensors. Tensors that a function
             closes over are constants.
-        gradient: whose derivative `jax.grad` gives: "torch" follows torch's autograd (`detach`,
+        gradient: which derivative `jax.grad` gives. "torch" follows torch's autograd (`detach`,
             `no_grad`, custom `autograd.Function`s) and is reverse-mode only; "jax"
             differentiates the traced program, in either mode.
 
     Returns:
-        `apply, params`. `apply(params, *args, buffers=None, rng=None, **kwargs)` takes and gives
+        `apply, params`. `apply(params, *args, buffers=None, rng=None, **kwargs)` takes and returns
         pytrees of JAX arrays, and can be transformed by `jax.jit`, `grad`, `vmap` and `scan`.
-        `params` is keyed as `state_dict()`, tied weights once, and those that are frozen
-        (`requires_grad=False`) among them: JAX differentiates what it is asked to. `apply` takes
-        all of them, no more and no fewer. `apply.buffers` holds the buffers.
-        With `buffers=`, `apply` returns `(result, new_buffers)`; without, the module's own are
-        used, and writing one is an error. Random operators (dropout in training) need `rng`, a
-        JAX key.
+        `params` has the keys of `state_dict()`, with tied weights once, and includes frozen
+        parameters (`requires_grad=False`): JAX differentiates whatever it is asked to. `apply`
+        takes exactly these. `apply.buffers` holds the buffers. With `buffers=`, `apply` returns
+        `(result, new_buffers)`. Without it, the module's own buffers are used, and writing to one
+        is an error. Random operators (dropout in training) need `rng`, a JAX key.
 
     Raises:
-        TypeError: it is neither a module nor a function; from `apply`: `rng` is no key, or an
-            argument cannot be hashed and is no array.
-        RuntimeError: from `apply`: parameters or buffers are missing, or the module has no such
-            ones; names them.
-        TraceError: from `apply`: a buffer was written or a random operator ran without the
-            argument for it; or the module cannot be traced.
+        TypeError: it is neither a module nor a function; from `apply`: `rng` is not a key, or an
+            argument is neither an array nor hashable.
+        RuntimeError: from `apply`: parameters or buffers are missing or unexpected; it names them.
+        TraceError: from `apply`: a buffer was written to without `buffers=`, or a random operator
+            ran without `rng=`; or the module cannot be traced.
 
     >>> import jax, torch, calque
     >>> apply, params = calque.functional(torch.nn.Linear(3, 2))
@@ -87,8 +85,8 @@ class Functional:
     """A pure JAX function made from a module or a function; see `functional`.
 
     Attributes:
-        buffers: the module's buffers as they were, keyed as `state_dict()`.
-        settle: called after a trace with the Python state that it began with.
+        buffers: the module's buffers as they were, with the keys of `state_dict()`.
+        settle: is called after a trace with the Python state that it began with.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:

@@ -45,52 +45,57 @@ def jit(
 ) -> Any:
     """Like `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
 
-    The function is run once with traced tensors. Tensors it reads that are not arguments
-    (parameters, buffers, optimizer state) become inputs; those it writes become outputs, updated
-    in place, their memory donated if nothing else holds it. A whole training step, with
-    `loss.backward()` and `optimizer.step()`, is one program.
+    The function is run once with traced tensors. Tensors that it reads but that are not arguments
+    (parameters, buffers, optimizer state) become inputs. Tensors that it writes become outputs,
+    which are updated in place; their old memory is donated if nothing else holds it. A whole
+    training step, with `loss.backward()` and `optimizer.step()`, is one program.
 
     Args:
-        fn: a function, method or module; of a module the result is a module, too, as of
-            `torch.compile`, and of a class of modules it is the class with its `forward` jitted.
-            Its arguments and results are pytrees of tensors (any
-            shape and dtype) and Python values. Python values are compiled in: another value is
-            another program. Without it, `jit` gives a decorator.
+        fn: a function, method or module. For a module, the result is also a module, as with
+            `torch.compile`; for a module class, it is the class with its `forward` jitted. The
+            arguments and results are pytrees of tensors (any shape and dtype) and Python values.
+            Python values are compiled in: a different value is a different program. Without
+            `fn`, `jit` returns a decorator.
         checks: whether the program checks values as PyTorch does eagerly: indices and class labels
-            in bounds, integer divisors that are not zero, matrices that can be factored. The first
-            check that fails raises PyTorch's exception, with the line it stands for, and nothing
-            has changed then. Such a program is waited for at every call, and its memory is not
-            donated. Without the checks a read out of bounds gives NaN (the smallest number, of
-            integers; the largest, of unsigned ones), a write out of bounds is left out, and a
-            matrix that cannot be factored gives NaN.
+            in bounds, nonzero integer divisors, matrices that can be factored. The first check
+            that fails raises PyTorch's exception, with the line that it belongs to, before
+            anything is changed. Each call of such a program waits for its result, and no memory
+            is donated. Without the checks, a read out of bounds gives NaN (for integers the
+            smallest number, for unsigned ones the largest), a write out of bounds is dropped, and
+            a matrix that cannot be factored gives NaN.
         specialize: what happens where a tensor's value is needed while the function is traced
-            (`if`, `.item()`, `x[mask]`). With False a TraceError is raised. With True the call runs
-            eagerly, which shows the value; the next one is compiled for it, and every call of that
-            program compares: with other values the call runs eagerly, or by a program made for
-            those. By default that is so in the code of installed packages, and an error in the
-            user's own.
-        verify: whether the second call traces the function once more, without compiling, to see
-            that it does the same: the clock, files and the like differ from call to call. Such a
+            (`if`, `.item()`, `x[mask]`). With False, a TraceError is raised. With True, the call
+            runs eagerly, which shows the value. The next call is compiled for that value, and
+            every call of the program compares it: if it differs, the call runs eagerly, or by a
+            program made for the other value. The default, None, is True for the code of installed
+            packages and False for the user's own.
+        verify: whether the second call traces the function once more, without compiling, to check
+            that it does the same. If it does not (because it reads the clock or a file, say), the
             function is traced at each call.
         max_programs: for how many kinds of arguments (their shapes, dtypes and Python values)
-            programs are kept. When there are more, one goes that was not called lately.
-        scan_layers: whether equal layers of a model run as one loop over their weights. It takes
-            less memory where the weights are spread over devices, since those of one layer are
-            gathered at a time, and less time to compile; a step may take longer.
+            programs are kept. If there are more, one that was not called recently is dropped.
+        scan_layers: whether equal layers of a model run as one loop over their weights. This
+            saves compilation time, and saves memory if the weights are spread over devices,
+            because only those of one layer are gathered at a time. A step may take longer.
+
+    Returns:
+        A callable like `fn`: a `Jitted`, which has `lower`, `explain` and `history`, or for a
+        module a `JittedModule`.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: `max_programs` is less than 1.
-        TraceError: the function needs a tensor's value while it is traced, or does something else
-            one program cannot repeat; or `scan_layers` is asked for and no layers are equal.
-            Nothing has changed then.
+        TraceError: when called: the function needs a tensor's value while it is traced, or does
+            something else that a compiled program cannot repeat; or `scan_layers` is True and no
+            layers are equal. Nothing has changed then.
 
     Warns:
-        EagerWarning: the values are others at most calls, so that calls with such arguments run
+        EagerWarning: the assumed values differ at most calls, so calls with such arguments run
             eagerly from now on.
-        RetraceWarning: the function is traced at each call: it does something else each time, or
-            what it reads of Python is changed by each call (a counter, a list that grows). Or it
-            was traced 4 times, and 16, for other arguments; or it computes with CPU tensors.
+        RetraceWarning: the function is traced at each call, because it does something different
+            each time, or because each call changes Python state that it reads (a counter, a
+            growing list). Or it was traced for the 4th, or 16th, time for different arguments; or
+            it computes with CPU tensors.
 
     >>> import torch, calque
     >>> w = torch.ones(3, device="jax")

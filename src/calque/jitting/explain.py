@@ -12,8 +12,8 @@ class Explanation:
 
     Attributes:
         name: the function.
-        traces: why each trace was made, in order.
-        compilations: how often XLA compiled.
+        traces: the reason for each trace, in order.
+        compilations: the number of programs that XLA compiled.
         programs: a description of each program in use.
     """
 

@@ -63,7 +63,7 @@ class Jitted(Generic[P, R]):
 
     Attributes:
         programs: the compiled programs, by signature.
-        history: why each trace was made.
+        history: the reason for each trace, in order.
     """
 
     def __init__(
@@ -263,9 +263,9 @@ class Jitted(Generic[P, R]):
         return signature.difference(self._last, key)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Trace for these arguments without running: a `jax.stages.Lowered`.
+        """Traces for these arguments without running, and returns a `jax.stages.Lowered`.
 
-        Optimizers that the function steps are left with their state initialised.
+        Optimizers that the function steps have their state initialized afterwards.
         """
         leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
         with self._lock:

@@ -15,18 +15,18 @@ _OWN = frozenset(("_orig_mod", "_jitted"))
 class JittedModule(Module):
     """A module whose calls run as one XLA program; made by `jit`.
 
-    It has the module itself as its only child, `_orig_mod`: parameters, buffers, `state_dict`,
-    `to` and `train` reach it so, and keys of its `state_dict` begin with `_orig_mod.`, as those of
-    `torch.compile`. Every other attribute is read from the module, set on it and deleted there.
-    Hooks of its own run around the program, those of the module inside it.
+    Its only child, `_orig_mod`, is the module itself, so parameters, buffers, `state_dict`, `to`
+    and `train` work, and the keys of its `state_dict` begin with `_orig_mod.`, as with
+    `torch.compile`. Every other attribute is read, set and deleted on the module. Hooks of the
+    jitted module run around the program; those of the module run inside it.
 
     Args:
         jitted: the module's `Jitted`.
 
     Attributes:
         programs: the compiled programs, by signature.
-        history: why each trace was made.
-        compilations: how often XLA compiled.
+        history: the reason for each trace, in order.
+        compilations: the number of programs that XLA compiled.
     """
 
     _orig_mod: Module
@@ -68,7 +68,7 @@ class JittedModule(Module):
         return self._jitted.compilations
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace for these arguments without running: a `jax.stages.Lowered`."""
+        """Traces for these arguments without running, and returns a `jax.stages.Lowered`."""
         return self._jitted.lower(*args, **kwargs)
 
     def explain(self) -> Explanation:

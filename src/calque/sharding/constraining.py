@@ -1,4 +1,4 @@
-"""Where a value lies on the way."""
+"""Where intermediate values are placed."""
 
 from types import EllipsisType
 from typing import Any
@@ -13,24 +13,24 @@ from calque.sharding.mesh import mesh_or_latest, sharding_of
 def constrain(
     tensor: torch.Tensor, *entries: PartitionSpec | EllipsisType | Any, mesh: Mesh | None = None
 ) -> torch.Tensor:
-    """The tensor, split over a mesh in this way: inside of `calque.jit`, advice that XLA follows.
+    """The tensor, split over a mesh as given; inside `calque.jit`, a constraint for XLA.
 
-    Its gradient is split in the same way. Batches that are pinned at the outputs of blocks keep XLA
-    from gathering activations in the place of weights.
+    Its gradient is split in the same way. Splitting the batch dimension at the outputs of blocks
+    keeps XLA from gathering activations instead of weights.
 
     Args:
-        tensor: of the device "jax", of any shape.
-        entries: a spec, `P("dp")`, whose missing dimensions are whole; or an entry for each
-            dimension: the name of an axis of the mesh, a tuple of names, None for a dimension that
-            is not split, and `...` for as many dimensions as are left, each split as XLA finds
-            best.
-        mesh: the mesh; the one made last without it.
+        tensor: a tensor on the device "jax", of any shape.
+        entries: a spec such as `P("dp")`, in which missing dimensions are whole; or an entry for
+            each dimension: the name of a mesh axis, a tuple of names, or None for a dimension that
+            is not split. `...` stands for all remaining dimensions, which are split as XLA
+            chooses.
+        mesh: the mesh; by default the one made last.
 
     Returns:
         A tensor of the same values and shape.
 
     Raises:
-        ValueError: the entries do not fit the shape or the mesh, or it is a tensor of the CPU.
+        ValueError: the entries do not fit the shape or the mesh, or the tensor is on the CPU.
 
     >>> import torch
     >>> from calque import sharding

@@ -1,4 +1,4 @@
-"""The parts of tensors that this process holds, and batches that the processes share out."""
+"""The parts of tensors that this process holds, and batches that the processes share."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -36,14 +36,14 @@ def local(tensor: torch.Tensor) -> list[Part]:
     """Returns the parts of a tensor that the devices of this process hold.
 
     Args:
-        tensor: of the device "jax", of any shape.
+        tensor: a tensor on the device "jax", of any shape.
 
     Returns:
-        A part for each device, in the order of the devices' numbers. Each has the shape that
-        `placement(tensor).local_shape` says.
+        A part for each device, in the order of the devices' numbers. Each has the shape
+        `placement(tensor).local_shape`.
 
     Raises:
-        TraceError: in a traced function, where it has no value yet.
+        TraceError: in a traced function, where the tensor has no value yet.
 
     >>> import torch
     >>> from calque import sharding
@@ -64,21 +64,21 @@ def loader(
 ) -> Iterator[Any]:
     """Batches of CPU tensors as batches on the mesh.
 
-    With several processes each brings its own rows, and the batch is all of them together: its
-    first dimension is as many times as long.
+    With several processes, each supplies its own rows, and the batch consists of the rows of all:
+    its first dimension is the sum of theirs.
 
     Args:
-        batches: a `DataLoader`, or any other iterable of tensors and containers of them. What is no
-            tensor is passed on, as are tensors of no dimensions.
-        spec: how the tensors are split: `P("dp")`. Without it, their first dimension over the first
-            axis of the mesh.
-        mesh: the mesh; the one made last without it.
+        batches: a `DataLoader`, or any other iterable of tensors and containers of them. Values
+            that are not tensors, and zero-dimensional tensors, are passed on as they are.
+        spec: how the tensors are split, such as `P("dp")`; by default their first dimension is
+            split over the first axis of the mesh.
+        mesh: the mesh; by default the one made last.
 
     Returns:
         An iterator of the same containers.
 
     Raises:
-        ValueError: a batch cannot be split evenly: give the DataLoader `drop_last=True`.
+        ValueError: a batch cannot be split evenly; use a DataLoader with `drop_last=True`.
         RuntimeError: the processes bring different numbers of rows.
 
     >>> import torch

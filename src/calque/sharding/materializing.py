@@ -26,18 +26,19 @@ _RESET = ("reset_parameters", "_reset_parameters")
 def materialize(
     module: M, plan: Plan, mesh: Mesh | None = None, init: Callable[[Module], Any] | None = None
 ) -> M:
-    """Give a module on "meta" its memory and first values, no tensor ever whole on one device.
+    """Give a module on "meta" its memory and initial values; no tensor is ever whole on one device.
 
     The values are drawn from the device's random state, in one program; they are the same on every
     mesh.
 
     Args:
-        module: made under `torch.device("meta")`.
-        plan: where its parameters and buffers go (see `shard_module`). What no pattern fits goes
-            where `parallelize_module` or `fully_shard` have put it, or is whole on each device.
-        mesh: the mesh; the one made last without it.
-        init: sets the values of one module, and is called with each, as by `Module.apply`. Without
-            it each module's own `reset_parameters` is called.
+        module: a module made under `torch.device("meta")`.
+        plan: how its parameters and buffers are placed (see `shard_module`). What matches no
+            pattern is placed as `parallelize_module` or `fully_shard` say, or is whole on each
+            device.
+        mesh: the mesh; by default the one made last.
+        init: a function that sets the values of one module; it is called with each submodule, as
+            by `Module.apply`. By default, each module's own `reset_parameters` is called.
 
     Returns:
         The module, with new parameters and buffers. Those that are not on "meta" are moved.

@@ -1,4 +1,4 @@
-"""How many bytes each device holds, and what of."""
+"""How many bytes each device holds, and of which kind."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,12 @@ KINDS = ("parameters", "buffers", "gradients", "state")
 
 
 class Memory:
-    """Bytes by device and kind; printed, a table.
+    """Bytes by device and kind; prints as a table.
 
     Attributes:
         devices: for each device of this process, the bytes of each kind ("parameters", "buffers",
             "gradients", "state"; "tensors" for others).
-        whole: the bytes of each kind if one device held all, once.
+        whole: the bytes of each kind if one device held everything, once.
     """
 
     def __init__(self, devices: dict[Any, dict[str, int]], whole: dict[str, int]) -> None:
@@ -30,7 +30,7 @@ class Memory:
 
     @property
     def largest(self) -> int:
-        """The bytes of the device that holds most."""
+        """The bytes of the device that holds the most."""
         return max((sum(kinds.values()) for kinds in self.devices.values()), default=0)
 
     @property
@@ -71,12 +71,12 @@ class Memory:
 
 
 def memory(*things: Any) -> Memory:
-    """Returns how many bytes of these each device of this process holds.
+    """Returns how many bytes of the given things each device of this process holds.
 
     Args:
-        things: modules, optimizers, tensors and containers of them. Of a module the parameters,
-            buffers and gradients are counted, of an optimizer also its state; each storage on the
-            device "jax" once.
+        things: modules, optimizers, tensors and containers of them. For a module, parameters,
+            buffers and gradients are counted, for an optimizer also its state. Each storage on
+            the device "jax" is counted once.
 
     >>> import torch
     >>> from calque import sharding

@@ -1,4 +1,4 @@
-"""Meshes, and what of a tensor goes along which of their axes."""
+"""Meshes, and which dimensions of a tensor are split over which of their axes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,11 +22,12 @@ _latest = _Latest()
 
 
 def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
-    """Like `jax.make_mesh`, with the axes as keywords; also the default mesh from now on.
+    """Like `jax.make_mesh`, with the axes as keywords; the mesh becomes the default mesh.
 
     Args:
-        devices: the devices; all of JAX's, of every process, without it.
-        axes: the size of each axis, in order, by name. One may be -1: as many as are left.
+        devices: the devices; by default all JAX devices of all processes.
+        axes: the size of each axis, by name and in order. One size may be -1: all devices that
+            are left.
 
     Returns:
         A `jax.sharding.Mesh` whose axes are of the type `Auto`.
@@ -72,11 +73,14 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
 
 
 def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
-    """A spec for tensors of any shape: the first dimension that can be is split over some axes.
+    """A spec for tensors of any shape: it splits the first dimension that the axes divide evenly.
 
     Args:
-        axes: names of axes of the mesh. A tensor none of whose dimensions they divide stays whole
-            on each device.
+        axes: names of axes of the mesh. If they divide none of a tensor's dimensions, it stays
+            whole on each device.
+
+    Returns:
+        A function of a shape and a mesh that returns the spec; plans and `shard` accept it.
 
     >>> from calque.sharding import P, along, mesh
     >>> everything = mesh(dp=-1)
@@ -117,7 +121,7 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
 
     Raises:
         ValueError: the spec has more entries than the shape has dimensions, names axes that the
-            mesh has not, or does not divide the shape evenly; or it is no spec.
+            mesh does not have, or does not divide the shape evenly; or it is not a spec.
     """
     if isinstance(spec, NamedSharding):
         _check(spec.mesh, spec.spec, shape)

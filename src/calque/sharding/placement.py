@@ -1,4 +1,4 @@
-"""Which device holds what of a tensor."""
+"""Which device holds which part of a tensor."""
 
 from html import escape
 
@@ -17,11 +17,11 @@ Tensor = torch.Tensor
 
 
 class Placement:
-    """The part of a tensor that each device holds; prints, and shows in a notebook, as a picture.
+    """The part of a tensor that each device holds; prints as a picture, also in a notebook.
 
     Attributes:
-        sharding: as JAX has it.
-        shape: of the tensor.
+        sharding: JAX's sharding of the array.
+        shape: the shape of the tensor.
     """
 
     def __init__(self, sharding: Sharding, shape: tuple[int, ...]) -> None:
@@ -30,23 +30,23 @@ class Placement:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh, if it is spread over one."""
+        """The mesh, if the tensor is spread over one."""
         mesh = getattr(self.sharding, "mesh", None)
         return mesh if isinstance(mesh, Mesh) else None
 
     @property
     def spec(self) -> PartitionSpec | None:
-        """Over which of the mesh's axes each dimension is split."""
+        """The axes of the mesh that each dimension is split over."""
         return self.sharding.spec if isinstance(self.sharding, NamedSharding) else None
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape of what one device holds."""
+        """The shape of the part that one device holds."""
         return self.sharding.shard_shape(self.shape)
 
     @property
     def is_split(self) -> bool:
-        """Returns True if no device holds the whole."""
+        """Returns True if no device holds the whole tensor."""
         return self.local_shape != self.shape
 
     def __str__(self) -> str:
@@ -72,9 +72,9 @@ class Placement:
 
 
 def placement(tensor: Tensor) -> Placement | None:
-    """Returns what each device holds of a tensor; None where it was given no placement.
+    """Returns which part of a tensor each device holds; None if it has no placement.
 
-    A view has none of its own: what it shows lies where its base is.
+    A view has no placement of its own: its elements are where those of its base are.
 
     Args:
         tensor: a tensor of the device "jax", of any shape.
@@ -96,21 +96,21 @@ def placement(tensor: Tensor) -> Placement | None:
 
 
 def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
-    """Spread a tensor over a mesh; its storage keeps the placement whatever is written to it.
+    """Spread a tensor over a mesh; its storage keeps the placement, whatever is written to it.
 
     Args:
-        tensor: a tensor of the device "jax" is given the placement in place, with all that share
-            its storage. Of a tensor of the CPU a copy is made on the mesh, each device getting its
-            part from the host.
+        tensor: a tensor on the device "jax" is given the placement in place, together with all
+            tensors that share its storage. A tensor on the CPU is copied to the mesh: each device
+            gets its part from the host.
         spec: over which axes of the mesh each dimension is split: `P("dp")`, `along("dp")`.
-        mesh: the mesh; the one made last without it.
+        mesh: the mesh; by default the one made last.
 
     Returns:
-        The tensor of the device.
+        The tensor on the device.
 
     Raises:
-        ValueError: the spec does not fit the shape or the mesh; the tensor is a part of its
-            storage, or another arrangement of it; or there is no mesh.
+        ValueError: the spec does not fit the shape or the mesh; the tensor is a view of a part of
+            its storage, or in another order; or there is no mesh.
         TraceError: in a traced function.
 
     >>> import torch

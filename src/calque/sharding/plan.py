@@ -1,4 +1,4 @@
-"""A whole module spread by a plan: patterns of names, and what each means."""
+"""A whole module spread by a plan: patterns of names, and the spec for each."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -42,18 +42,18 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
     Gradients and the state of optimizers follow their parameters.
 
     Args:
-        module: on the device "jax".
-        plan: patterns of names, as `state_dict()` has them, and their specs: `{"*.up.weight":
-            P("tp", "dp"), "*": along("dp")}`. What no pattern fits is whole on each device, so that
-            `{}` replicates a module.
-        mesh: the mesh; the one made last without it.
+        module: a module on the device "jax".
+        plan: patterns of names in `state_dict()`, and their specs: `{"*.up.weight": P("tp", "dp"),
+            "*": along("dp")}`. What matches no pattern is whole on each device, so `{}` replicates
+            a module.
+        mesh: the mesh; by default the one made last.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: a pattern fits no name, a spec does not fit its tensor (all of them are named),
-            or a tensor is not on the device. Nothing has changed then.
+        ValueError: a pattern matches no name, a spec does not fit its tensor (the error names all
+            of them), or a tensor is not on the device. Nothing has changed then.
 
     >>> import torch
     >>> from calque import sharding

@@ -1,4 +1,4 @@
-"""Programs of several processes: joining them, and reading what is spread over them."""
+"""Programs in several processes: joining these, and reading what is spread over them."""
 
 from functools import lru_cache
 from typing import Any
@@ -15,32 +15,33 @@ from calque.launching.joining import join
 
 
 def initialize() -> None:
-    """Join the processes of a program, so that a mesh spreads over the devices of all.
+    """Join the processes of a program, so that a mesh has the devices of all of them.
 
-    As `jax.distributed.initialize`, from the environment that `calque launch` and torchrun make, or
-    from the cluster's (Slurm, Open MPI, TPU). To be called before anything is computed; it does
-    nothing in a process that `calque launch` has started, which has joined already.
+    Like `jax.distributed.initialize`, with the environment that `calque launch` or torchrun sets
+    up, or that of a cluster (Slurm, Open MPI, TPU). Call it before anything is computed. It does
+    nothing in a process that `calque launch` has started, because that has joined already.
 
-    On CPUs every call of a program that spans several processes waits for its results from then on.
-    A process that dies ends the others, with its number, within half a minute.
+    From then on, on CPUs, every call of a program that spans several processes waits for its
+    results. If a process dies, the others end within half a minute and report its number.
 
     Raises:
-        RuntimeError: JAX has computed something before.
+        RuntimeError: JAX has already computed something.
         ValueError: neither the environment nor a cluster says which processes there are.
     """
     join()
 
 
 def gather(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor on every device, and so in every process.
+    """The whole tensor on every device, and so in every process.
 
-    Where several processes share it, all of them have to call this, in the same order.
+    If several processes share the tensor, all of them have to call this, in the same order.
 
     Args:
-        tensor: a tensor of the device "jax", of any shape.
+        tensor: a tensor on the device "jax", of any shape.
 
     Returns:
-        A new tensor of the same shape, without a gradient, replicated where the first is spread.
+        A new tensor of the same shape, without a gradient, replicated on the devices that the
+        tensor is spread over.
 
     >>> import torch
     >>> from calque import sharding

@@ -32,29 +32,30 @@ def trace(
 ) -> GraphModule:
     """The graph of what a program does, found by running it on proxies.
 
-    As `torch.fx.symbolic_trace`, but with example inputs what depends on shapes and dtypes is
+    Like `torch.fx.symbolic_trace`, but with example inputs, what depends on shapes and dtypes is
     decided while tracing, and what a graph cannot repeat raises instead of being frozen.
 
     Args:
-        root: a module, a method of a module, or a function or other object that can be called.
-        *args: an example call. Tensors of it become inputs of the graph, of which only the
-            shape, dtype and device are looked at; other values are checked when the graph runs.
-            No arguments at all: nothing is known of the inputs, as in torch.fx.
-        max_paths: how many ways through a program that decides by tensors are followed; 64 if it
-            is not said.
-        tracer: `"symbolic"`: the program runs on proxies. `"record"`: it runs once, on the
-            arguments (`calque.record`); its writes to parameters and buffers are taken back.
-            `"export"`: `torch.export`, which is as faithful as that is. `"auto"`: symbolic, or
-            else recorded.
-        **kwargs: the example call's keywords.
+        root: a module, a method of a module, a function or another callable object.
+        *args: an example call. Its tensors become inputs of the graph, and only their shape,
+            dtype and device are looked at; other values are checked when the graph runs.
+            Without any arguments, nothing is known about the inputs, as in torch.fx.
+        max_paths: how many paths are followed through a program that branches on tensors; by
+            default 64.
+        tracer: with `"symbolic"`, the program runs on proxies. With `"record"`, it runs once on
+            the arguments (`calque.record`), and its writes to arguments, parameters and buffers
+            are undone. `"export"` uses `torch.export`, and is only as faithful as that.
+            `"auto"` tries `"symbolic"`, and `"record"` if that is refused.
+        **kwargs: the keyword arguments of the example call.
 
     Returns:
         A `torch.fx.GraphModule` that shares the parameters of `root`. The nodes have `origin`,
-        `nn_module_stack` and, where it is known, `val` in their `meta`. The `meta` of the graph
-        module has `"calque.tracer"`, who made it, and `"calque.refused"`, why others did not.
+        `nn_module_stack` and, where it is known, `val` in their `meta`. In the `meta` of the
+        graph module, `"calque.tracer"` says which tracer made it, and `"calque.refused"` why
+        others did not.
 
     Raises:
-        TraceError: the program does something that no graph can repeat; names its line.
+        TraceError: the program does something that no graph can repeat; the error names its line.
 
     >>> import calque, torch
     >>> graph = calque.trace(lambda x: x.view(x.shape[0], -1).relu(), torch.ones(2, 3, 4))
@@ -85,8 +86,11 @@ def symbolic_trace(
         concrete_args: values for some parameters; `calque.tracing.fx.PH` stands for a proxy
             inside a container.
 
+    Returns:
+        A `torch.fx.GraphModule` that shares the parameters of `root`.
+
     Raises:
-        TraceError: the program does something that no graph can repeat; names its line.
+        TraceError: the program does something that no graph can repeat; the error names its line.
 
     >>> import calque, torch
     >>> calque.symbolic_trace(lambda x: x + torch.ones(2))(torch.ones(2))

@@ -26,25 +26,25 @@ def show(
     """Look at a graph: a tree in the terminal, a picture, or a page for the browser.
 
     Args:
-        graph: a graph module of any tracer (`calque.trace`, dynamo, torch.fx), a `Recording`, a
-            `torch.export.ExportedProgram`, a federated computation; or a module or function, which
-            is recorded while it runs on `args`.
+        graph: a graph module from any tracer (`calque.trace`, dynamo, torch.fx), a `Recording`, a
+            `torch.export.ExportedProgram` or a federated computation; or a module or function,
+            which is recorded while it runs on `args`.
         *args: an example call, for a module or function.
-        depth: how many levels of modules are shown, at least 1; None for all, but for the page,
-            which then opens what fits.
-        level: of a recording: `"module"`, `"function"` (the default) or `"aten"`.
-        overlays: numbers to colour nodes by: a dict by node, or by the id of the node, or a dict
-            of such dicts by name. `calque.view.overlays` has functions that make some: FLOPs,
-            bytes, times, and errors of the device.
-        levels: find the ATen operators and the StableHLO that each node becomes, for the page.
-        **kwargs: as `args`, by name.
+        depth: how many levels of modules are shown, at least 1. None shows all levels; the page
+            then opens as many as fit.
+        level: for a recording: `"module"`, `"function"` (the default) or `"aten"`.
+        overlays: numbers to colour nodes by: a dict from nodes, or ids of nodes, to numbers, or a
+            dict from names to such dicts. `calque.view.overlays` has functions that compute some:
+            FLOPs, bytes, times, and errors of the device.
+        levels: whether to find the ATen operators and the StableHLO of each node, for the page.
+        **kwargs: the keyword arguments of the example call.
 
     Returns:
         A `View`: `print` it, show it in a notebook, `save("graph.html")`.
 
     Raises:
-        TypeError: it is no graph, and no module or function with arguments.
-        ValueError: the depth is less than 1, or an overlay has numbers for what is no node.
+        TypeError: `graph` is neither a graph nor a module or function with arguments.
+        ValueError: `depth` is less than 1, or an overlay has a key that is not a node.
 
     >>> import calque, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())

@@ -1,6 +1,7 @@
 """Numbers to colour the nodes of a graph by: FLOPs, bytes, times, and errors of the device.
 
-Each function gives a dict by the id of the node, for `calque.show(graph, overlays={"FLOPs": ...})`.
+Each function returns a dict by the id of the node, to be used as in
+`calque.show(graph, overlays={"FLOPs": ...})`.
 """
 
 import math
@@ -30,14 +31,14 @@ _COUNTED_AS = {  # attention as the CPU has it, for which PyTorch 2.13 has no fo
 
 
 def flops(graph: Any) -> dict[str, float]:
-    """The floating-point operations of each node, in products and convolutions.
+    """The floating-point operations of each node, in matrix products and convolutions.
 
-    By the formulas of `torch.utils.flop_counter`, in the ATen operators of the node. Nodes whose
-    operators cannot be found from shapes are left out.
+    They are counted in the ATen operators of the node, with the formulas of
+    `torch.utils.flop_counter`. Nodes whose operators cannot be found from shapes are left out.
 
     Raises:
         TypeError: the graph has no operators.
-        ValueError: nothing is known of the shapes in it.
+        ValueError: nothing is known about the shapes in it.
 
     >>> import calque, torch
     >>> flops(calque.trace(torch.nn.Linear(3, 2), torch.ones(5, 3)))["linear"]
@@ -60,7 +61,7 @@ def _val(node: Node) -> Any:
 
 
 def memory(graph: Any) -> dict[str, float]:
-    """The bytes of the tensors that each node takes and gives, by their shapes.
+    """The bytes of the tensors that each node takes and returns, from their shapes.
 
     Nodes whose shapes are not known are left out.
 
@@ -97,12 +98,12 @@ def _bytes(look: TensorLook) -> float:
 
 
 def times(graph: Any, *args: Any, repeat: int = 3) -> dict[str, float]:
-    """The seconds that each node takes, run by itself: the shortest of some runs of the graph.
+    """The seconds that each node takes when run by itself: the minimum over some runs of the graph.
 
     Args:
         graph: a graph module, a recording or an exported program.
         *args: the inputs of the graph.
-        repeat: how many runs.
+        repeat: the number of runs.
     """
     run = _Times(graph_module_of(graph))
     with torch.no_grad(), left_on_error(run):
@@ -133,10 +134,11 @@ def _await(tensor: torch.Tensor) -> None:
 
 
 def max_errors(graph: Any, *args: Any) -> dict[str, float]:
-    """Returns how far each node on the device is from the CPU, given what the CPU gives it.
+    """Returns how far each node on the device is from the CPU, given the CPU's inputs.
 
-    The largest difference of an element, in parts of the largest element of the CPU's result. Nodes
-    that draw random numbers, write in place or give no floating-point numbers are left out.
+    This is the largest difference of an element, divided by the largest element of the CPU's
+    result. Nodes that draw random numbers, write in place or return no floating-point numbers are
+    left out.
 
     Args:
         graph: a graph module, a recording or an exported program.

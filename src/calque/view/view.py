@@ -16,11 +16,12 @@ Overlays = Mapping[str, Mapping[str, float]]
 class View:
     """A graph that can be printed, drawn and saved.
 
-    In a notebook it shows itself; `print(view)` is a tree, `rich.print(view)` one in colours.
+    In a notebook it displays itself. `print(view)` prints a tree, and `rich.print(view)` a
+    coloured one.
 
     Attributes:
         graph: the graph, a `ViewGraph`.
-        depth: how many levels are shown where no method is told otherwise; None for all.
+        depth: how many levels are shown if a method gets no `depth`; None for all.
         overlays: numbers of nodes, by the name of the overlay and the id of the node.
 
     >>> import calque, torch
@@ -73,35 +74,35 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """A tree of lines; like blocks in a row are one, with their number."""
+        """The graph as a text tree; a run of identical blocks is shown once, with its count."""
         return text.write(folded(self.graph), self._depth(depth))
 
     def dot(self, depth: int | None = None) -> str:
-        """The graph in the language of Graphviz."""
+        """The graph in Graphviz's DOT language."""
         return dot.write(collapsed(self.graph, self._depth(depth)))
 
     def mermaid(self, depth: int | None = None) -> str:
-        """The graph in the language of Mermaid."""
+        """The graph in Mermaid's language."""
         return mermaid.write(collapsed(self.graph, self._depth(depth)))
 
     def model_explorer(self) -> str:
-        """The graph as the JSON of Model Explorer, whole."""
+        """The whole graph as JSON for Model Explorer."""
         return model_explorer.write(self.graph)
 
     def html(self) -> str:
-        """A page that needs nothing else: no network and no other file."""
+        """A self-contained page: it needs no network and no other file."""
         return html.write(folded(self.graph), self.depth, self.overlays)
 
     def svg(self, depth: int | None = None) -> str:
-        """A picture, by Graphviz.
+        """A picture, drawn by Graphviz.
 
         Raises:
-            RuntimeError: its program `dot` is not installed.
+            RuntimeError: Graphviz's program `dot` is not installed.
         """
         return graphviz.picture(self.dot(depth), "svg").decode()
 
     def save(self, path: str | Path) -> Path:
-        """Write a file in the format that its name ends in.
+        """Write a file, in the format that the ending of its name says.
 
         Args:
             path: ends in `.html`, `.dot` (`.gv`), `.mmd` (`.mermaid`), `.json`, `.txt`, `.svg`,

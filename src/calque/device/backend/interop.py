@@ -23,25 +23,26 @@ from calque.device.runtime.dtypes import to_torch as torch_dtype
 def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     """The value of a tensor as a `jax.Array` of the same shape and dtype.
 
-    A tensor of the device gives the array it stands on, without a copy; later writes to the tensor
-    replace that array and do not reach it. The result knows nothing of PyTorch's autograd.
+    For a tensor on the device, this is the array in its storage, without a copy. Later writes to
+    the tensor replace that array, so they do not change the result. The result is detached from
+    PyTorch's autograd.
 
-    Hold the result itself as long as you use arrays that JAX makes of it over the same memory
-    (`addressable_data`, `jax.device_put` to the same device): a jitted step takes the memory of an
-    array that nobody holds.
+    Hold the result itself as long as you use arrays that JAX makes from it over the same memory
+    (`addressable_data`, `jax.device_put` to the same device): a jitted step reuses the memory of
+    an array that nothing holds.
 
     >>> import torch, calque
     >>> calque.to_jax(torch.arange(3, device="jax")).dtype
     dtype('int64')
 
     Args:
-        tensor: a tensor of any device.
-        copy: whether a CPU tensor is copied. With False the array shares its memory: nobody may
-            write to the tensor as long as the array lives.
+        tensor: a tensor on any device.
+        copy: whether a CPU tensor is copied. With False, the array shares its memory, and the
+            tensor must not be written to as long as the array lives.
 
     Raises:
         RuntimeError: `copy=False`, and the memory of the tensor cannot be shared.
-        TypeError: it is no tensor, or JAX has no such dtype.
+        TypeError: `tensor` is not a tensor, or JAX has no such dtype.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -65,10 +66,10 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
 def to_torch(
     array: Array, device: str | torch.device = "jax", *, copy: bool = True
 ) -> torch.Tensor:
-    """A tensor of the value of a `jax.Array`, with the same shape and dtype.
+    """A tensor with the value, shape and dtype of a `jax.Array`.
 
-    On the device the tensor stands on the array itself, without a copy; writes to the tensor
-    replace what it stands on and do not reach the array.
+    On the device, the tensor's storage holds the array itself, without a copy. Writes to the
+    tensor replace what the storage holds, so they do not change the array.
 
     >>> import jax.numpy as jnp, calque
     >>> calque.to_torch(jnp.ones(2)) * 2
@@ -76,12 +77,12 @@ def to_torch(
 
     Args:
         array: an array, or a JAX tracer.
-        device: "jax", "cpu" or any other device of PyTorch.
-        copy: whether a CPU tensor gets memory of its own. With False it shares the array's:
-            nobody may write to it, for JAX takes for granted that arrays never change.
+        device: "jax", "cpu" or any other PyTorch device.
+        copy: whether a CPU tensor gets its own memory. With False, it shares the array's memory
+            and must not be written to, because JAX relies on arrays never changing.
 
     Raises:
-        TypeError: it is not a JAX array, or PyTorch has no such dtype.
+        TypeError: `array` is not a JAX array, or PyTorch has no such dtype.
     """
     if not isinstance(array, Array):
         raise TypeError(

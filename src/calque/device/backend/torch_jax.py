@@ -38,14 +38,14 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The index of the device in use: 0."""
+    """The index of the current device: 0."""
     return 0
 
 
 def set_device(device: Any) -> None:
-    """Accept device 0, and in one of several processes its own rank on the machine.
+    """Accepts device 0 and, if there are several processes, the process's own rank on the machine.
 
-    Scripts for `torchrun` say `set_device(local_rank)`: the device is the process's own then.
+    Scripts for `torchrun` call `set_device(local_rank)`, which means the process's own device.
 
     Raises:
         RuntimeError: any other index.
@@ -82,7 +82,7 @@ class device:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until all work given to JAX's devices so far is done."""
+    """Waits until all work submitted to JAX's devices so far is done."""
     for one in jax.local_devices():
         jax.device_put(0, one).block_until_ready()
     jax.effects_barrier()
@@ -112,7 +112,7 @@ def initial_seed() -> int:
 
 
 def seed() -> int:
-    """Seed from the operating system's entropy; gives the seed."""
+    """Seeds from the operating system's entropy, and returns the seed."""
     value = int.from_bytes(os.urandom(8), "little")
     rng.manual_seed(value)
     return value
@@ -124,7 +124,7 @@ def get_rng_state(device: Any = "jax") -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
-    """Restore what `get_rng_state` gave."""
+    """Restores a state from `get_rng_state`."""
     rng.set_state(new_state)
 
 
@@ -134,7 +134,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Restore what `get_rng_state_all` gave."""
+    """Restores states from `get_rng_state_all`."""
     rng.set_state(new_states[0])
 
 
@@ -147,12 +147,12 @@ def _lazy_init() -> None:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """JAX's memory figures of the device in bytes; empty where JAX has none (CPU)."""
+    """JAX's memory figures for the device, in bytes; empty if JAX has none (CPU)."""
     return dict(jax.local_devices()[0].memory_stats() or {})
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes in use: the backend's figure, or the sum of the live arrays where it has none."""
+    """Bytes in use: the backend's figure, or if it has none, the sum of the live arrays."""
     stats = memory_stats()
     if "bytes_in_use" in stats:
         return stats["bytes_in_use"]
@@ -160,19 +160,19 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The peak of the bytes in use, since `reset_peak_memory_stats` where that can be told.
+    """The peak of the bytes in use; since `reset_peak_memory_stats`, where that can be determined.
 
-    JAX's own figure where its backend has one; on the CPU, which has none, the peak of the
-    process's resident memory.
+    This is JAX's own figure if its backend has one; on the CPU, which has none, it is the peak of
+    the process's resident memory.
     """
     return peak_memory.peak(memory_stats(), memory_allocated())
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Begin a new peak.
+    """Starts measuring a new peak.
 
-    JAX keeps its own for the life of the process: until that one is passed, the peak is taken to
-    be what is in use when it is asked for.
+    JAX keeps its own peak for the life of the process. Until that is exceeded, the new peak is
+    reported as what is in use at the time of the query.
     """
     peak_memory.reset(memory_stats())
 
@@ -191,7 +191,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def empty_cache() -> None:
-    """Nothing to do: XLA manages its own memory."""
+    """Does nothing: XLA manages its own memory."""
 
 
 class Hooks(torch_c.acc.PrivateUse1Hooks):

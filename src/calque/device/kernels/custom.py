@@ -35,12 +35,12 @@ _libraries: dict[str, torch.library.Library] = {}
 
 
 def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callable[[F], F]:
-    """Give an operator of PyTorch a rule on the device "jax": a pure function over JAX arrays.
+    """Give a PyTorch operator a rule on the device "jax": a pure function over JAX arrays.
 
-    The operator is one of your own, made with `torch.library`, or one of ATen whose rule you want
-    to replace. Its rule serves eager calls, `calque.jit` and `torch.compile`; it may call Pallas
-    kernels. Unless the operator has a formula for its gradient, `jax.vjp` of the rule is its
-    gradient, and unless it has a fake kernel, `jax.eval_shape` of the rule gives its shapes.
+    The operator is one of your own, made with `torch.library`, or an ATen operator whose rule you
+    want to replace. The rule serves eager calls, `calque.jit` and `torch.compile`, and may call
+    Pallas kernels. If the operator has no gradient formula, its gradient is `jax.vjp` of the
+    rule; if it has no fake kernel, its shapes come from `jax.eval_shape` of the rule.
 
     >>> import jax.numpy as jnp, torch, calque
     >>> @torch.library.custom_op("mylib::soft_sign", mutates_args=())
@@ -56,19 +56,22 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
 
     Args:
         name: `namespace::name` or `namespace::name.overload`.
-        static: the parameters of type `Scalar` that the rule needs as Python numbers; others arrive
-            as arrays of no dimensions, so that a new number costs no new executable.
+        static: the parameters of type `Scalar` that the rule needs as Python numbers. Others are
+            passed as zero-dimensional arrays, so that a new number needs no new executable.
         random: whether the rule takes a JAX key before the operator's own arguments.
 
-    The rule has the operator's parameters, by name and in order, less `device`, `layout`,
-    `pin_memory` and `generator`; dtypes are numpy's. 64-bit types are on inside it. It gives the
+    The rule has the operator's parameters, by name and in order, except for `device`, `layout`,
+    `pin_memory` and `generator`; dtypes are numpy's. 64-bit types are on inside it. It returns the
     results, as a tuple if there are several, followed by the new values of those parameters that
-    the operator's schema says are written.
+    the operator writes to according to its schema.
+
+    Returns:
+        A decorator for the rule, which returns the rule itself.
 
     Raises:
         LookupError: PyTorch has no operator of that name.
-        TypeError: the rule's parameters are not the operator's; or, where it is called, what it
-            gives are not the operator's results.
+        TypeError: the rule's parameters are not the operator's; or, when it is called, it does not
+            return the operator's results.
     """
 
     def register(function: F) -> F:

@@ -51,21 +51,23 @@ _settings = _Settings()
 def compilation_cache(
     directory: str | os.PathLike[str] | None = _UNCHANGED, *, max_bytes: int = DEFAULT
 ) -> Path | None:
-    """Say where compiled programs are kept for the next process, or that they are not.
+    """Set where compiled programs are kept for the next process, or turn that off.
 
-    It is on by default, in `calque` below the user's folder of caches (`~/.cache` on Linux), or
-    where the environment variable `CALQUE_CACHE_DIR` says ("off" for nowhere), unless JAX is
-    configured to keep programs elsewhere. JAX's own programs in this process are kept there, too.
+    The cache is on by default, in `calque` in the user's cache folder (`~/.cache` on Linux), or
+    where the environment variable `CALQUE_CACHE_DIR` says ("off" turns it off), unless JAX is
+    configured to keep programs elsewhere. JAX's own programs in this process are kept there too.
     Programs that call Python functions are not kept.
 
     Args:
-        directory: a folder, made when it is needed; nobody else may write to it, for what is in it
-            is run. None keeps nothing. Left out, nothing changes.
-        max_bytes: how much the programs may take in the folder; those used least recently go.
+        directory: a folder, created when it is needed. Nobody else should be able to write to it,
+            because the programs in it are executed. None turns the cache off. If it is left out,
+            nothing changes.
+        max_bytes: how many bytes the programs in the folder may take; the least recently used are
+            removed first.
 
     Returns:
-        The folder in which programs are kept now, a part of `directory` for this processor and
-        release of JAX; None if there is none.
+        The folder in which programs are kept now, a subfolder of `directory` for this processor
+        and JAX release; None if there is none.
 
     Raises:
         ValueError: `max_bytes` is negative.

@@ -43,10 +43,10 @@ from calque.federated.types import (
 
 @with_user_frames
 def federated_value(value: Any, placement: PlacementLiteral) -> Value:
-    """A value, placed: `T` becomes `T@CLIENTS`, the same on all, or `T@SERVER`.
+    """A value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
 
     Args:
-        value: a value that lives nowhere: an array, a number, a container of them.
+        value: a value without a placement: an array, a number, or a container of them.
         placement: CLIENTS or SERVER.
     """
     required("federated_value")
@@ -77,7 +77,7 @@ def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_map(function: Any, value: Any) -> Value:
-    """A function applied where a value lives: to every client's, or to the server's.
+    """A function applied where a value is placed: to every client's value, or to the server's.
 
     Args:
         function: `(T -> U)`: a computation, or a Python function of values.
@@ -96,7 +96,7 @@ def federated_map(function: Any, value: Any) -> Value:
 
 @with_user_frames
 def federated_zip(value: Any) -> Value:
-    """A struct of values that live in one place, as one value there.
+    """A struct of values with the same placement, as one value there.
 
     Args:
         value: such as `<{T}@CLIENTS,{U}@CLIENTS>`; structs in structs are zipped too.
@@ -138,9 +138,9 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
 
     Args:
         value: `{T}@CLIENTS`, `T` of floats or complex numbers.
-        weight: `{W}@CLIENTS`, `W` a real number; without it, all clients weigh the same. Weights
-            that add up to zero are an error when it runs; with `check=False`, and where JAX traces
-            the computation, they give NaN.
+        weight: `{W}@CLIENTS`, `W` a real number; by default all clients have the same weight.
+            Weights that add up to zero are an error at run time; with `check=False`, and when JAX
+            traces the computation, they give NaN.
     """
     if weight is None:
         return _aggregated("federated_mean", value, "fcV", "floats")
@@ -180,13 +180,13 @@ def federated_max(value: Any) -> Value:
 
 @with_user_frames
 def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Value:
-    """An aggregation of one's own.
+    """An aggregation of your own.
 
     Args:
         value: `{T}@CLIENTS`.
-        zero: `U`, what accumulation begins with; merging it must change nothing.
+        zero: `U`, the initial value of the accumulation; merging it must change nothing.
         accumulate: `(<U,T> -> U)`.
-        merge: `(<U,U> -> U)`, for what several devices have accumulated.
+        merge: `(<U,U> -> U)`, which joins what several devices have accumulated.
         report: `(U -> R)`.
 
     Returns:
@@ -210,8 +210,8 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
 def federated_reduce(value: Any, zero: Any, op: Any) -> Value:
     """`op(op(zero, first), second), …` over the clients, in their order.
 
-    Where several devices share the clients, all values are kept for it: `federated_aggregate` does
-    not need that.
+    If several devices share the clients, all values have to be kept; `federated_aggregate` avoids
+    that.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -246,7 +246,7 @@ def federated_collect(value: Any) -> Value:
 
 @with_user_frames
 def federated_select(client_keys: Any, max_key: int, server_value: Any, select: Any) -> Value:
-    """Sends each client the parts of the server's value that it asks for by keys.
+    """Sends each client the parts of the server's value that it requests by keys.
 
     Args:
         client_keys: `{int32[n]}@CLIENTS`, each at least 0 and below `max_key`.
@@ -274,15 +274,15 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
 
 @with_user_frames
 def federated_secure_sum(value: Any, bitwidth: int) -> Value:
-    """The sum of integers, of which nobody sees a single client's.
+    """The sum of integers, such that nobody sees a single client's value.
 
-    The protocol is simulated: each value is hidden behind masks that clients share in pairs, and
-    that add up to nothing. A client whose value is negative or has more bits is an error that names
-    it, as is a number of clients whose sum may not fit the dtype.
+    The protocol is simulated: each value is hidden behind masks that pairs of clients share, and
+    that cancel in the sum. If a client's value is negative or has more bits, an error names the
+    client. If there are so many clients that the sum may not fit the dtype, that is an error too.
 
     Args:
         value: `{T}@CLIENTS`, `T` of integers of 8 to 64 bits.
-        bitwidth: how many bits a value has; less than the dtype's.
+        bitwidth: the number of bits of a value; less than the dtype's.
     """
     required("federated_secure_sum")
     argument = placed(value, "federated_secure_sum", CLIENTS)
@@ -303,11 +303,11 @@ def federated_secure_sum(value: Any, bitwidth: int) -> Value:
 
 @with_user_frames
 def data(uri: str, kind: Any) -> Value:
-    """Data that is given when the computation runs: `computation.configured(data={uri: value})`.
+    """Data that is supplied when the computation runs: `computation.configured(data={uri: value})`.
 
     Args:
-        uri: what it is asked for by.
-        kind: its type; what `to_type` takes.
+        uri: the key of the data.
+        kind: its type, as for `to_type`.
     """
     return Value(Data(uri, to_type(kind)), required("data"))
 

@@ -1,4 +1,4 @@
-"""The operators on sequences: those that live nowhere, on the clients, and on the server."""
+"""The operators on sequences: those without a placement, on the clients, and on the server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def sequence_map(function: Any, sequence: Any) -> Value:
         sequence: `T*`, or one on the clients or on the server.
 
     Returns:
-        `U*`, where the sequence lives.
+        `U*`, where the sequence is placed.
     """
 
     def mapped(value: Value) -> Value:
@@ -51,7 +51,7 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
         op: `(<U,T> -> U)`.
 
     Returns:
-        `U`, where the sequence lives.
+        `U`, where the sequence is placed.
     """
 
     def reduced(value: Value) -> Value:
@@ -76,7 +76,7 @@ def sequence_sum(sequence: Any) -> Value:
         sequence: `T*` of numbers, or one on the clients or on the server.
 
     Returns:
-        `T`, where the sequence lives.
+        `T`, where the sequence is placed.
     """
 
     def summed(value: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Algorithms whose server takes the clients' mean change for a gradient.
+"""Algorithms whose server uses the clients' mean change as a gradient.
 
 Clients send changes in the direction of a gradient, `before - after`.
 """
@@ -40,15 +40,19 @@ def fed_avg(
 
     Args:
         module: the model; it is not changed.
-        loss: takes the module's output and `y`, gives one loss for each example; the cross-entropy
-            by default.
-        client_optimizer: a learning rate, an optimizer of optax, or what makes one of torch.optim:
-            `lambda p: torch.optim.Adam(p, lr=1e-3)`; begins anew each round.
-        server_optimizer: likewise; it is given the mean change of the clients as gradient.
-        aggregator: how changes are joined; see `aggregators`. The mean by default.
+        loss: a function of the module's output and `y` that returns one loss for each example; by
+            default the cross-entropy.
+        client_optimizer: a learning rate, an optax optimizer, or a function that creates a
+            torch.optim optimizer: `lambda p: torch.optim.Adam(p, lr=1e-3)`. It starts afresh in
+            each round.
+        server_optimizer: likewise; its gradient is the mean change of the clients.
+        aggregator: how changes are combined; see `aggregators`. The mean by default.
         proximal: how strongly clients are held to the server's model.
         **settings: see `Settings`: weighting, batch_size, epochs, shuffle, drop_remainder, failing,
             and chunk, mesh, axis, check.
+
+    Returns:
+        An `IterativeProcess`.
 
     >>> import numpy as np, torch
     >>> from calque.federated import learning
@@ -96,10 +100,10 @@ def fed_prox(
     """`fed_avg` with a proximal term (Li et al. 2020): clients stay near the server's model.
 
     Args:
-        module: as of `fed_avg`.
-        loss: as of `fed_avg`.
+        module: as for `fed_avg`.
+        loss: as for `fed_avg`.
         proximal: the weight of half the squared distance from the server's parameters.
-        **rest: as of `fed_avg`.
+        **rest: as for `fed_avg`.
     """
     return fed_avg(module, loss, proximal=proximal, **rest)
 
@@ -111,10 +115,10 @@ def fed_opt(
     """`fed_avg` with an optimizer on the server (Reddi et al. 2021), such as FedAdam or FedYogi.
 
     Args:
-        module: as of `fed_avg`.
-        loss: as of `fed_avg`.
-        server_optimizer: is given the mean change of the clients as gradient.
-        **rest: as of `fed_avg`.
+        module: as for `fed_avg`.
+        loss: as for `fed_avg`.
+        server_optimizer: its gradient is the mean change of the clients.
+        **rest: as for `fed_avg`.
     """
     return fed_avg(module, loss, server_optimizer=server_optimizer, **rest)
 
@@ -131,12 +135,12 @@ def fed_sgd(
     """Federated gradient descent: one step with the gradient over all examples of all clients.
 
     Args:
-        module: as of `fed_avg`.
-        loss: as of `fed_avg`.
-        server_optimizer: a learning rate, or an optimizer as of `fed_avg`.
-        aggregator: as of `fed_avg`.
-        **settings: as of `fed_avg`, without epochs, shuffle and drop_remainder; batch_size is how
-            many examples a client computes at once, and no matter for the result, unless the
+        module: as for `fed_avg`.
+        loss: as for `fed_avg`.
+        server_optimizer: a learning rate, or an optimizer as for `fed_avg`.
+        aggregator: as for `fed_avg`.
+        **settings: as for `fed_avg`, without epochs, shuffle and drop_remainder. batch_size is how
+            many examples a client computes at once. It does not affect the result, unless the
             examples of a batch depend on each other (BatchNorm): then the gradient is that of
             each batch's own loss.
     """

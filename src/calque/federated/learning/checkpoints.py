@@ -23,9 +23,9 @@ _MOST_SHOWN = 100
 class Checkpoints:
     """The states of the last rounds, in a directory.
 
-    A state is either there whole or not at all, also when the process is killed while it is saved.
-    A round depends on nothing but the state and the data, so that going on from the last state
-    repeats what was lost exactly, if the clients of a round are drawn by its number.
+    A state is saved completely or not at all, even if the process is killed while it saves.
+    A round depends only on the state and the data. So continuing from the last state repeats
+    exactly what was lost, if the clients of a round are drawn by its number.
 
         with Checkpoints("runs/first") as checkpoints:
             state = checkpoints.latest(process.initialize())
@@ -34,9 +34,9 @@ class Checkpoints:
                 checkpoints.save(state)
 
     Args:
-        directory: made if there is none.
+        directory: the directory; it is created if needed.
         keep: how many states are kept.
-        every: only rounds that it divides are saved.
+        every: only rounds divisible by this number are saved.
 
     Raises:
         ImportError: orbax is not installed.
@@ -68,7 +68,7 @@ class Checkpoints:
         A state that is there already is not written again.
 
         Raises:
-            TypeError: it is no state.
+            TypeError: `state` is not a state.
             ValueError: the directory holds another state of this round, or one of a later round.
         """
         _require_state(state)
@@ -90,11 +90,11 @@ class Checkpoints:
         """The state of the last round that was saved; `initial` if none was.
 
         Args:
-            initial: of the same process; says what is in a state.
+            initial: a state of the same process, which says what a state contains.
 
         Raises:
-            TypeError: `initial` is no state.
-            ValueError: the state on disk is of another model or algorithm.
+            TypeError: `initial` is not a state.
+            ValueError: the state on disk is from a different model or algorithm.
         """
         _require_state(initial)
         number = self._manager.latest_step()
@@ -141,7 +141,7 @@ class Checkpoints:
         return [found[name] for name in sorted(found)]
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         self._manager.close()
 
     def __enter__(self) -> "Checkpoints":

@@ -1,4 +1,4 @@
-"""Algorithms that correct the drift of clients by what the server keeps beside the model."""
+"""Algorithms that correct the drift of clients with what the server keeps beside the model."""
 
 from dataclasses import replace
 from typing import Any, Unpack
@@ -34,12 +34,12 @@ def scaffold(
     paper; `State.memory` has those of all clients.
 
     Args:
-        module: as of `fed_avg`.
-        loss: as of `fed_avg`.
-        clients: how many clients there are; `next` is told which of them take part.
-        client_learning_rate: of the steps of clients.
-        server_learning_rate: of the server's step.
-        **settings: as of `fed_avg`, without weighting: all clients weigh the same.
+        module: as for `fed_avg`.
+        loss: as for `fed_avg`.
+        clients: the number of all clients; `next` takes which of them participate.
+        client_learning_rate: the learning rate of the clients' steps.
+        server_learning_rate: the learning rate of the server's step.
+        **settings: as for `fed_avg`, without weighting: all clients have the same weight.
     """
     if not is_positive(clients):
         raise ValueError(f"there is at least one client, a whole number, not {clients!r}")
@@ -93,16 +93,16 @@ def mime_lite(
 ) -> IterativeProcess:
     """MimeLite with momentum (Karimireddy et al. 2021): clients use the server's momentum as it is.
 
-    A client steps by `(1 - momentum) * gradient + momentum * m`; the server's `m` then goes towards
-    the mean of the clients' full gradients at the server's parameters.
+    A client steps by `(1 - momentum) * gradient + momentum * m`. Then the server's `m` moves
+    towards the mean of the clients' full gradients at the server's parameters.
 
     Args:
-        module: as of `fed_avg`.
-        loss: as of `fed_avg`.
-        learning_rate: of the steps of clients.
-        momentum: from 0 on, below 1.
-        server_learning_rate: how much of the clients' mean change the server makes.
-        **settings: as of `fed_avg`.
+        module: as for `fed_avg`.
+        loss: as for `fed_avg`.
+        learning_rate: the learning rate of the clients' steps.
+        momentum: at least 0 and less than 1.
+        server_learning_rate: how much of the clients' mean change the server applies.
+        **settings: as for `fed_avg`.
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"a momentum is at least 0 and below 1, not {momentum}")

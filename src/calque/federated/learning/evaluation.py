@@ -1,4 +1,4 @@
-"""How good a model is on the clients' examples, as it is or after it was fitted to each client."""
+"""How good a model is on the clients' examples, as it is or after fitting it to each client."""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -29,12 +29,12 @@ examples.
 
 
 class Evaluation:
-    """The loss, and of classifiers the accuracy, over all examples of all clients.
+    """The loss, and for classifiers the accuracy, over all examples of all clients.
 
     Args:
-        module: the model; evaluated in `eval()` mode.
-        loss: as of the algorithms.
-        **options: as of `Computation.configured`: chunk, mesh, axis, check.
+        module: the model; it is evaluated in `eval()` mode.
+        loss: as for the algorithms.
+        **options: as for `Computation.configured`: chunk, mesh, axis, check.
 
     >>> import numpy as np, torch
     >>> from calque.federated import learning
@@ -75,13 +75,13 @@ class Evaluation:
 
 
 class PersonalizedEvaluation:
-    """Like `Evaluation`, but of a model that each client first fits to its own examples.
+    """Like `Evaluation`, but for a model that each client first fits to its own examples.
 
     Args:
-        module: as of `Evaluation`.
-        loss: as of `Evaluation`.
-        client_optimizer: as of `fed_avg`.
-        **settings: as of `fed_avg`: batch_size, epochs, shuffle, drop_remainder, and chunk, mesh,
+        module: as for `Evaluation`.
+        loss: as for `Evaluation`.
+        client_optimizer: as for `fed_avg`.
+        **settings: as for `fed_avg`: batch_size, epochs, shuffle, drop_remainder, and chunk, mesh,
             axis, check.
 
     >>> import numpy as np, torch

@@ -16,25 +16,26 @@ def load_leaf(
     x: Callable[[list[Any]], Any] = np.asarray,
     y: Callable[[list[Any]], Any] = np.asarray,
 ) -> dict[str, dict[str, Any]]:
-    """The examples of each client, from a file of LEAF's or all files of a directory.
+    """The examples of each client, from a LEAF file or all LEAF files of a directory.
 
     A file has `users`, `num_samples`, and `user_data` with lists `x` and `y` for each user.
 
     Args:
         path: a file, or a directory with files `*.json`, such as LEAF's `data/train`.
-        x: makes an array of the list of a client's examples, of text for instance; numbers become
-            float32 and int32 by themselves, float32 for all clients if one has such.
-        y: likewise, of their labels.
+        x: a function that makes an array from the list of a client's examples, which may be text,
+            for instance. By default, numbers become float32 or int32; float32 for all clients if
+            one has floats.
+        y: likewise, for the labels.
 
     Returns:
-        By the client's name, a dict of arrays `x` and `y`; `list(….values())` is what processes
-        take.
+        A dict from the names of clients to dicts of arrays `x` and `y`; pass its
+        `list(….values())` to a learning process.
 
     Raises:
         FileNotFoundError: there is no such file, or none in the directory.
-        ValueError: a file is in another format.
-        ClientError: a client has another number of examples than the file says, is in two files,
-            or its examples make no array of float32 or int32.
+        ValueError: a file has a different format.
+        ClientError: a client has a different number of examples from what the file says, is in two
+            files, or its examples do not make an array of float32 or int32.
     """
     path = Path(path)
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]

@@ -13,13 +13,13 @@ def load(module: torch.nn.Module, state: State) -> None:
     """Give a module the parameters and buffers of a state, in place, on any device.
 
     Args:
-        module: of the same parameters as the one that was trained.
-        state: what a process gave.
+        module: a module with the same parameters as the one that was trained.
+        state: a state that a process returned.
 
     Raises:
-        TypeError: it is no state.
-        KeyError: the module has other parameters.
-        ValueError: they are of other shapes.
+        TypeError: `state` is not a state.
+        KeyError: the module has different parameters.
+        ValueError: its parameters have different shapes.
 
     >>> import torch
     >>> from calque.federated import learning

@@ -1,4 +1,4 @@
-"""Which client has which examples, and which clients take part in a round."""
+"""Which client has which examples, and which clients participate in a round."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from calque.federated.learning.training import is_positive
 def dirichlet(
     labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
 ) -> list[np.ndarray]:
-    """Indices of examples for each client, of labels that differ from client to client.
+    """Indices of examples for each client, such that the mix of labels differs between clients.
 
     For each label, the share of each client is drawn from a Dirichlet distribution (Hsu et al.
     2019). It is drawn again until every client has some examples.
@@ -21,15 +21,15 @@ def dirichlet(
         labels: one integer for each example.
         clients: how many clients there are.
         concentration: small for few labels on each client, large for the same mix on all.
-        seed: of the draw.
-        least: how many examples each client has at least.
+        seed: the seed of the draw.
+        least: the minimum number of examples of a client.
 
     Returns:
-        An array of indices for each client; together every example once.
+        An array of indices for each client; together they have every example once.
 
     Raises:
-        ValueError: no draw out of 1,000 gives every client so many examples, or an argument cannot
-            be.
+        ValueError: no draw out of 1,000 gives every client so many examples, or an argument is
+            invalid.
 
     >>> parts = dirichlet([0, 1] * 50, clients=4, concentration=100.0)
     >>> sorted(int(i) for part in parts for i in part) == list(range(100))
@@ -65,13 +65,13 @@ def dirichlet(
 
 @with_user_frames
 def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
-    """The numbers of the clients that take part in a round, drawn without replacement.
+    """The numbers of the clients that participate in a round, drawn without replacement.
 
     Args:
-        clients: how many there are.
-        count: how many take part.
-        round: the number of the round: the same one gives the same clients.
-        seed: of all draws.
+        clients: the number of all clients.
+        count: how many of them participate.
+        round: the number of the round: the same number gives the same clients.
+        seed: the seed of all draws.
 
     >>> len(set(sample_clients(100, 10, round=3).tolist()))
     10

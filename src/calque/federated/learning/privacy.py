@@ -1,4 +1,4 @@
-"""The guarantees of privacy noise, by the package dp-accounting (the extra `privacy`)."""
+"""The privacy that noise guarantees, with the package dp-accounting (the extra `privacy`)."""
 
 import importlib
 from typing import Any
@@ -12,16 +12,16 @@ def epsilon(
 ) -> float:
     """The ε of (ε, δ)-differential privacy of clients, after rounds with `aggregators.dp_gaussian`.
 
-    Neighbours are federations in which one client has other data. Each round is one Gaussian
+    Neighbours are federations in which one client has different data. Each round is one Gaussian
     mechanism on `participants` clients, drawn without replacement as `sample_clients` does; rounds
     are composed by Rényi differential privacy (Mironov 2017; Wang et al. 2019). A client that is
     replaced moves the sum by up to twice the norm, which is taken into account here.
 
     Args:
-        noise_multiplier: as of `aggregators.dp_gaussian`.
-        rounds: how many there were.
-        clients: how many clients there are.
-        participants: how many of them take part in a round.
+        noise_multiplier: as for `aggregators.dp_gaussian`.
+        rounds: the number of rounds.
+        clients: the number of all clients.
+        participants: how many of them participate in a round.
         delta: the δ, well below `1 / clients`.
 
     Raises:

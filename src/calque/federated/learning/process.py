@@ -25,11 +25,11 @@ _WIDE = ("float64", "complex128")
 
 
 class IterativeProcess:
-    """An algorithm as rounds: `initialize()`, then `next(state, data)` as often as one likes.
+    """An algorithm as rounds: call `initialize()`, then `next(state, data)` as often as you like.
 
     Args:
         algorithm: what clients and server do.
-        options: as of `Computation.configured`: chunk, mesh, axis, check.
+        options: as for `Computation.configured`: chunk, mesh, axis, check.
         failing: the fraction of a round's clients that drop out of it.
     """
 
@@ -66,7 +66,8 @@ class IterativeProcess:
         """The state before the first round.
 
         Args:
-            seed: of all randomness to come, a whole number. The parameters are the module's own.
+            seed: the seed of all randomness to come, an integer. The parameters are the module's
+                own.
         """
         one, key = self._algorithm, _key_of(seed)
         parameters = one.model.parameters
@@ -94,16 +95,16 @@ class IterativeProcess:
 
         Args:
             state: the state before it.
-            data: the examples of the clients that take part: a list with a dict of arrays `x` and
-                `y` for each, examples first; or what `stage` made of one.
-            clients: the numbers of the clients that take part; 0, 1, … by default.
+            data: the examples of the participating clients: a list with a dict of arrays `x` and
+                `y` for each, with the examples as first axis; or the result of `stage`.
+            clients: the numbers of the participating clients; 0, 1, … by default.
 
         Returns:
-            The state after it, and metrics: the clients' mean loss while they trained, how many
-            examples there were, and how many clients.
+            The state after it, and metrics: the clients' mean loss while they trained, and the
+            numbers of examples and clients.
 
         Raises:
-            ClientError: a client's data are of another type, or its result is NaN.
+            ClientError: a client's data have the wrong type, or its result is NaN.
             ValueError: there are no examples, or none that fill a batch.
         """
         staged, numbers, memory = self._participants(state, data, clients)

@@ -35,19 +35,20 @@ def run(
     checkpoints: Checkpoints | None = None,
     progress: bool = True,
 ) -> tuple[State, History]:
-    """Rounds from the beginning, or from the last checkpoint, up to a number.
+    """Runs rounds, from the beginning or from the last checkpoint, up to a given number.
 
     Args:
         process: an algorithm.
-        data: the examples of all clients, as of `IterativeProcess.next`.
-        rounds: how many rounds there are at the end.
-        participants: how many clients take part in a round, drawn by `sample_clients`; all, if
-            nobody says it.
-        seed: of the state, and of who takes part.
-        evaluate: takes the state; gives metrics, added to the round's as `test_…`.
-        every: after how many rounds it is called, and after the last.
-        checkpoints: where states are kept; the history is of the rounds since the last one there.
-        progress: whether a progress bar is shown (of several processes, by the first).
+        data: the examples of all clients, as for `IterativeProcess.next`.
+        rounds: the number of rounds in total, including those before the checkpoint.
+        participants: how many clients participate in a round, drawn by `sample_clients`; by
+            default all.
+        seed: the seed of the state, and of the draw of participants.
+        evaluate: a function of the state that returns metrics, which are added to those of the
+            round as `test_…`.
+        every: `evaluate` is called after every so many rounds, and after the last.
+        checkpoints: where states are kept; the history then has the rounds since the last state.
+        progress: whether a progress bar is shown (with several processes, by the first).
 
     Returns:
         The state, and the metrics of each round.
@@ -100,8 +101,8 @@ def plot_curves(
     """A picture of a metric over the rounds, one curve for each history (needs matplotlib).
 
     Args:
-        histories: by the names of the curves, what `run` gives.
-        path: of the picture; its ending says the format.
+        histories: the histories that `run` returns, by the names of their curves.
+        path: the path of the picture; its ending says the format.
         metric: a key of the histories' rows; rounds without it are left out.
 
     Raises:

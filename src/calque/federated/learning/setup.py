@@ -35,14 +35,14 @@ class Settings(Options, total=False):
     """The keyword arguments that the algorithms share.
 
     Attributes:
-        weighting: whether clients weigh as much as they have examples, or all that have some the
-            same.
+        weighting: whether clients are weighted by their numbers of examples, or all that have
+            some equally.
         batch_size: how many examples a client computes at once; 32 by default.
         epochs: how often a client goes through its examples; once by default.
         shuffle: whether it does so in a new order each time.
-        drop_remainder: whether examples that fill no batch are left out.
-        failing: the fraction of a round's clients that drop out of it, drawn anew each round; what
-            they computed is as if they had not been asked. 0 by default.
+        drop_remainder: whether examples that do not fill a batch are left out.
+        failing: the fraction of a round's clients that drop out of it, drawn anew in each round;
+            they count as if they had not been asked. 0 by default.
     """
 
     weighting: Weighting

@@ -81,17 +81,18 @@ def stage(data: Any, padded: bool = True) -> Any:
 def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
     """Like `stage`, but each process of a mesh passes the examples of its own clients only.
 
-    No process holds the data of all. The clients of the first process come first. To be used with
-    processes and evaluations on the same mesh, all clients in each round.
+    No process holds the data of all clients. The clients of the first process come first. Use it
+    with learning processes and evaluations on the same mesh, and all clients in each round.
 
     Args:
-        data: as of `stage`: as many clients in each process, a multiple of its devices.
-        mesh: of all processes.
+        data: as for `stage`; each process passes the same number of clients, a multiple of the
+            number of its devices.
+        mesh: the mesh of all processes.
         axis: the axis that the clients are spread over; the first by default.
 
     Raises:
-        ClientError: the processes have other numbers of clients, or their devices cannot share
-            them.
+        ClientError: the processes have different numbers of clients, or their devices cannot share
+            them evenly.
     """
     staged = stage(data)
     axis = axis or str(mesh.axis_names[0])

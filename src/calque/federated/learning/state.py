@@ -18,12 +18,12 @@ class State:
     """The state that the server keeps between rounds: a pytree of arrays, to be saved as one.
 
     Attributes:
-        parameters, buffers: the model's, keyed as its `state_dict()`.
+        parameters, buffers: those of the model, with the keys of its `state_dict()`.
         optimizer: the state of the server's optimizer.
         extra: what else the algorithm keeps on the server.
         memory: what the algorithm keeps for each client, with the clients as leading axis.
-        key: raw bits of the key that all randomness comes from.
-        round: how many rounds there were.
+        key: the raw bits of the key that all randomness comes from.
+        round: the number of rounds so far.
         aggregator: what the aggregator keeps, if anything.
     """
 

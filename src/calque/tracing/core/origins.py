@@ -28,7 +28,7 @@ class NodeOrigin(NamedTuple):
     """The line of the program that made a node.
 
     Attributes:
-        file, line, function: the innermost frame of the user's.
+        file, line, function: the user's innermost frame.
         module: the qualified name of the module whose forward ran; "" at the root.
         call: how many times that module had been called before, in this trace.
 

@@ -50,24 +50,25 @@ from calque.upstream.torch_internals import (
 
 
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
-    """The graph with each call replaced by the ATen operators that it runs.
+    """The graph with each call replaced with the ATen operators that it runs.
 
-    As `torch.export`'s, the operators are those below autograd and have no writes among them; but
-    the parameters and buffers stay where they are, the new graph has the signature of the old, and
-    each node has the `origin` of the node that it is part of.
+    As in graphs of `torch.export`, the operators are those below autograd, and none of them
+    writes in place. But the parameters and buffers stay members of the graph, the signature stays
+    the same, and each node has the `origin` of the node that it is part of.
 
     Args:
-        graph: of `calque.trace`, `calque.symbolic_trace` or any other tracer.
-        *args: an example call, of which the shapes, dtypes and devices count. No arguments at all:
-            the abstract values that the graph was traced with are taken.
-        **kwargs: the example call's keywords.
-        functional: leave out operators that write; what was written to inputs, parameters and
-            buffers is copied to them at the end, by `aten.copy_`. Otherwise they stay as they are.
+        graph: a graph made by `calque.trace`, `calque.symbolic_trace` or any other tracer.
+        *args: an example call, of which only the shapes, dtypes and devices matter. Without any
+            arguments, the abstract values that the graph was traced with are used.
+        **kwargs: the keyword arguments of the example call.
+        functional: whether to remove operators that write in place; what the program writes to
+            inputs, parameters and buffers is then copied to them at the end, by `aten.copy_`.
+            With False, in-place operators are kept.
 
     Returns:
         A `torch.fx.GraphModule` that shares the parameters of `graph`. The nodes have `val`,
-        `origin`, `nn_module_stack` and `stack_trace` in their `meta`. It checks that its inputs
-        have the shapes and dtypes, and the module the mode, that it was lowered with.
+        `origin`, `nn_module_stack` and `stack_trace` in their `meta`. The graph checks that its
+        inputs have the shapes and dtypes, and the module the mode, that it was lowered with.
 
     Raises:
         TraceError: a call of the graph depends on values of tensors, or defines a gradient that

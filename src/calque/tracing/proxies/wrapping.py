@@ -28,8 +28,8 @@ def wrap(fn_or_name: F) -> F:
         fn_or_name: the function, or the name of a global (or a builtin) as the module calls it.
 
     Raises:
-        RuntimeError: neither a function nor a name.
-        NotImplementedError: not called at the top level of a module.
+        RuntimeError: `fn_or_name` is neither a function nor a name.
+        NotImplementedError: it is not called at the top level of a module.
 
     >>> wrap(3)
     Traceback (most recent call last):

@@ -44,34 +44,35 @@ def record(
     edits: Mapping[str, Callable[[Any], Any]] | None = None,
     **kwargs: Any,
 ) -> Recording:
-    """Run a program once, on real data, and note what it does as it was written.
+    """Run a program once, on real data, and record what it does, as it is written.
 
-    As `torch.jit.trace`, but at the level of modules and functions, with each line; what a graph
-    could not repeat is checked when the graph runs, or refused.
+    Like `torch.jit.trace`, but at the level of modules and functions, and with the line of each
+    call. What a graph could not repeat is checked when the graph runs, or refused.
 
     Args:
         program: a module, a method of a module, or any other function.
-        *args: what it is called with.
-        strict: raise where the program reads the value of a tensor into Python, instead of checking
-            the value when a graph of the recording runs.
+        *args: the arguments that it is called with.
+        strict: whether to raise where the program reads a tensor's value into Python, instead of
+            checking the value when a graph of the recording runs.
         keep: patterns (as in `fnmatch`) of the paths of modules whose results are kept, in
-            `Recording.kept` and, after `backward()`, `Recording.gradients`. `"*.attn:softmax"` are
-            the results of the function `softmax` in such modules. Nothing else of the run is kept.
-        edits: for such patterns, a function of what was given, which gives what the program goes
-            on with, of the same shape and dtype; None leaves it. What is recorded is the edited
-            program.
-        **kwargs: as `args`, by name.
+            `Recording.kept` and, after `backward()`, in `Recording.gradients`. `"*.attn:softmax"`
+            matches the results of the function `softmax` in such modules. Nothing else of the run
+            is kept.
+        edits: a dict from such patterns to functions. A function takes the result of a call, and
+            returns the value that the program continues with, of the same shape and dtype, or None
+            to leave the result as it is. The edited program is recorded.
+        **kwargs: the keyword arguments that it is called with.
 
     Returns:
         The recording. `recording.result` is what the program returned; `recording.graph()` is a
         graph of what it did.
 
     Raises:
-        TraceError: the program does what no recording can hold, such as drawing a random number of
-            Python's, or, where `strict`, reads a value.
-        ValueError: a pattern matches nothing; names the nearest.
-        Exception: whatever the program raises; the exception has the attribute `recording`, what
-            was recorded until then.
+        TraceError: the program does something that no recording can hold, such as drawing one of
+            Python's random numbers; or, with `strict`, it reads a value.
+        ValueError: a pattern matches nothing; the error names the nearest match.
+        Exception: whatever the program raises. The exception has an attribute `recording`, with
+            what was recorded until then.
 
     >>> import calque, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())

@@ -48,8 +48,8 @@ class Escape(NamedTuple):
 
     Attributes:
         what: the method or function, such as `item`.
-        value: what it gave.
-        origin: the line.
+        value: the value that it returned.
+        origin: the line of the program.
     """
 
     what: str

@@ -72,15 +72,15 @@ class Tape:
 
 
 class Recording:
-    """The run of a program: its calls of modules and of PyTorch, in their order.
+    """The run of a program: its calls of modules and of PyTorch, in order.
 
     Attributes:
-        result: what the program returned; None where it raised.
+        result: what the program returned; None if it raised.
         escapes: the values that it read into Python, each of which is a guard of the graph.
-        problems: why no graph of the recording would be right, each with its line.
+        problems: the reasons why no graph of the recording would be right, each with its line.
         witness: how complete the recording is.
-        kept: what the calls gave that were asked for, by their names, one for each call. The
-            tensors are copies of what was given then, which gradients flow through.
+        kept: the results of the calls that `keep` matched, by name, one for each call. The
+            tensors are copies made at the time of the call, through which gradients flow.
 
     >>> import calque, torch
     >>> recording = calque.record(lambda x: torch.relu(x) + 1, torch.tensor([-1.0, 2.0]))
@@ -102,7 +102,7 @@ class Recording:
 
     @property
     def gradients(self) -> dict[str, list[Any]]:
-        """Like `kept`, with the gradients that `backward()` computed; None where there is none."""
+        """Like `kept`, with the gradients that `backward()` computed; None if there is none."""
         return {
             name: [pytree.tree_map_only(Gradient, lambda part: part.now, each) for each in results]
             for name, results in self._gradients.items()
@@ -132,24 +132,26 @@ class Recording:
         """The program as a graph that can be run on other inputs.
 
         Args:
-            level: `"module"`: calls of PyTorch's own layers are one node each. `"function"`: every
-                node is a call of PyTorch as the program, or a layer, wrote it. `"aten"`: every node
-                is an operator (`calque.lower`).
-            leaf: which modules are one node, given the module and its path, in the place of what
-                the level says. A call that one node cannot stand for is opened all the same.
-            edits: for patterns as those of `calque.record`, a function of what such a call gives,
-                which gives what all that follows uses in its place, of the same shape and dtype.
-            whole: whether the program itself may be one node, where it is such a module; it is
-                opened otherwise.
+            level: with `"module"`, calls of PyTorch's own layers are one node each. With
+                `"function"`, every node is a call of PyTorch as it is written in the program or in
+                a layer. With `"aten"`, every node is an operator (`calque.lower`).
+            leaf: a function of a module and its path that says whether the module is one node,
+                instead of what `level` says. A call that one node cannot represent is opened all
+                the same.
+            edits: a dict from patterns, as for `calque.record`, to functions. A function takes the
+                result of a call, and returns the value that everything later uses instead, of the
+                same shape and dtype.
+            whole: whether the program itself, if it is such a module, may be one node; otherwise
+                it is opened.
 
         Returns:
             A `torch.fx.GraphModule` that shares the parameters of the program. Its nodes have
-            `origin`, `nn_module_stack` and `val` in their `meta`. It checks, when it runs, what the
-            program has read: sizes, modes, and the values that are in `escapes`.
+            `origin`, `nn_module_stack` and `val` in their `meta`. When it runs, it checks what the
+            program read: sizes, modes, and the values in `escapes`.
 
         Raises:
-            TraceError: a graph would not do what the program did; every reason is named. Or what is
-                to be edited is what a module was given, and only gives back.
+            TraceError: a graph would not do what the program did; every reason is named. Or the
+                value to be edited is an argument that a module only returns.
             ValueError: no call matches a pattern.
         """
         if level not in ("module", "function", "aten"):

@@ -58,12 +58,12 @@ _HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_lo
 
 
 class SymbolicTracer(AbstractTracer):
-    """Traces as `Tracer` does, and is right or raises where torch.fx is silently wrong.
+    """Traces as `Tracer` does, but where torch.fx is silently wrong, it is right or raises.
 
     Args:
         examples: the arguments of an example call, `(args, kwargs)`: each proxy then has an
-            abstract value, and what depends on shapes and dtypes is decided while tracing. None:
-            nothing is known of the inputs.
+            abstract value, and what depends on shapes and dtypes is decided while tracing. With
+            None, nothing is known about the inputs.
         options: those of `Tracer`.
     """
 

@@ -1,10 +1,9 @@
-"""How the server joins what clients send: each a function of values, to be used while tracing.
+"""How the server combines what clients send: functions of values, which are used while tracing.
 
-An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and raw
-bits of a key, `uint32[2]@SERVER`; it gives `T@SERVER`. One with a state has `initial()`, the arrays
-that the server keeps for it; it takes them, `S@SERVER`, as a fourth argument, and gives a pair with
-the new ones. See
-`adaptive_clipped`.
+An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and the
+raw bits of a key, `uint32[2]@SERVER`; it returns `T@SERVER`. An aggregator with a state also has
+`initial()`, which returns the arrays that the server keeps for it. It takes these, `S@SERVER`, as a
+fourth argument, and returns a pair of its result and the new arrays. See `adaptive_clipped`.
 """
 
 from calque.federated.learning.aggregators.adaptive import adaptive_clipped, adaptive_dp_gaussian

@@ -1,7 +1,7 @@
 """Clipping to a norm that follows a quantile of the clients' norms (Andrew et al. 2021).
 
-An aggregator with a state: the server keeps the norm from round to round. A client sends whether
-what it sends is within the norm; where more clients are than the quantile says, the norm shrinks.
+An aggregator with a state: the server keeps the norm from round to round. Each client reports
+whether its values are within the norm. If more clients are than the quantile says, it shrinks.
 """
 
 import math
@@ -134,7 +134,7 @@ def adaptive_clipped(
         quantile: the fraction of clients that are to be within the norm.
         norm: the first norm.
         learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
-        inner: how the clipped values are joined; `mean()` by default.
+        inner: how the clipped values are combined; `mean()` by default.
 
     Raises:
         ValueError: a number is out of range.
@@ -153,14 +153,15 @@ def adaptive_dp_gaussian(
 ) -> AdaptiveGaussian:
     """`aggregators.dp_gaussian` with a norm that follows the clients' norms.
 
-    The values and the number of clients within the norm get noise, the two together as much privacy
-    as `dp_gaussian(noise_multiplier, ...)` gives; so `learning.epsilon` takes `noise_multiplier`.
+    Noise is added to the values and to the number of clients within the norm. Together they give
+    the same privacy as `dp_gaussian(noise_multiplier, ...)`, so pass `noise_multiplier` to
+    `learning.epsilon`.
 
     Args:
-        noise_multiplier: of both together.
+        noise_multiplier: the noise multiplier of both together.
         count_deviation: the standard deviation of the noise on the number of clients within the
             norm, more than half of `noise_multiplier`; a twentieth of a round's clients is usual.
-        quantile: as of `adaptive_clipped`.
+        quantile: as for `adaptive_clipped`.
         norm: likewise.
         learning_rate: likewise.
 

@@ -34,7 +34,7 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
 
     Args:
         norm: the largest Euclidean norm.
-        inner: how the clipped values are joined; `mean()` by default.
+        inner: how the clipped values are combined; `mean()` by default.
     """
     joined, clip = inner or mean(), _clip(norm)
     return lambda value, weight, key: joined(_on_each(value, clip), weight, key)
@@ -45,8 +45,8 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
     """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
 
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
-    `noise_multiplier * norm`, and is divided by the number of clients. What privacy that gives for
-    how many rounds is for an accountant to say, such as the package dp-accounting.
+    `noise_multiplier * norm`, and is divided by the number of clients. `learning.epsilon` computes
+    the privacy that this gives over a number of rounds.
 
     Args:
         noise_multiplier: the noise, in units of the norm.
@@ -69,12 +69,12 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
 
 @with_user_frames
 def trimmed_mean(fraction: float) -> Aggregator:
-    """The unweighted mean without the least and the greatest values, number by number.
+    """The unweighted mean without the smallest and largest values, element by element.
 
     Needs memory for what all clients send (Yin et al. 2018).
 
     Args:
-        fraction: of the clients, left out at either end; at least 0 and below 0.5.
+        fraction: the fraction of clients left out at either end; at least 0 and below 0.5.
     """
     if not 0 <= fraction < 0.5:
         raise ValueError(f"a fraction is at least 0 and below 0.5, not {fraction}")
@@ -88,7 +88,7 @@ def trimmed_mean(fraction: float) -> Aggregator:
 
 
 def median() -> Aggregator:
-    """The unweighted median, number by number; needs memory for what all clients send."""
+    """The unweighted median, element by element; needs memory for what all clients send."""
     return lambda value, weight, key: _of_all(value, lambda stacked: jnp.median(stacked, axis=0))
 
 
@@ -98,7 +98,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
     Args:
         bits: from 1 to 16.
-        inner: how the rounded values are joined; `mean()` by default.
+        inner: how the rounded values are combined; `mean()` by default.
     """
     if not 1 <= bits <= 16:
         raise ValueError(f"values are quantized to 1 to 16 bits, not {bits}")
@@ -116,12 +116,12 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
-    """The unweighted mean by `federated_secure_sum`, of values rounded to integers.
+    """The unweighted mean, by `federated_secure_sum` of values that are rounded to integers.
 
     Args:
         bound: numbers are clipped to `[-bound, bound]`.
-        bits: how many bits a rounded number has; more are more precise, and leave room for fewer
-            clients: `clients * 2**bits` must stay below `2**31`.
+        bits: the number of bits of a rounded number. More bits are more precise, but leave room
+            for fewer clients: `clients * 2**bits` must stay below `2**31`.
     """
     if not bound > 0:
         raise ValueError(f"a bound is positive, not {bound}")

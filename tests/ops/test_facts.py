@@ -19,7 +19,7 @@ OTHERS = {
     "__init__.py": "calque's own names",
     "comparing/naming.py": "spellings of Python's operators",
     "tracing/lower/composites.py": "what decomposes where PyTorch's own way is not functional",
-    "tracing/lower/lowering.py": "methods of autograd",
+    "tracing/lower/functional_forms.py": "methods of autograd",
     "view/families.py": "the families by which nodes are coloured",
     "view/palette.py": "colours",
     "view/readers/fx.py": "checks that are no nodes to look at",

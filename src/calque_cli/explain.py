@@ -19,7 +19,7 @@ def command(
     no_compare: bool,
     json_: bool,
 ) -> None:
-    """Tell what becomes of a program on XLA.
+    """Explain how a program runs on XLA.
 
     Which door takes it or why not, what serves its operators, where Python reads values, what is
     compared before each call, memory and operations by XLA, and where CPU and device disagree. The

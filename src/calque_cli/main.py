@@ -12,7 +12,7 @@ import click
 VERBS = {
     "demo": "Train a small network on the CPU, on the device and jitted, side by side.",
     "doctor": "Look at versions and devices, and try every way into XLA once.",
-    "explain": "Tell what becomes of a program: by which door, at what cost, or why not.",
+    "explain": "Explain how a program can be captured, at what cost, or why not.",
     "trace": "Print the graph of a program.",
     "record": "Run a program once, and print what it did.",
     "show": "Draw the graph of a program: in the terminal, or as a page with --html.",

@@ -126,8 +126,8 @@ EXPLAINED = [
     (asks_for_length, "len(x)", "the argument x is asked for its length", "x.shape[0]"),
     (makes_an_int, "* int(", "the result of sum (float32[]), made at line", "Keep it a tensor"),
     (prints, "print(", "the result of sum (float32[]), made at line", "Print its shape"),
-    (calls_numpy, "np.sin", "the argument x (float32[2, 3]) is handed to numpy", "torch function"),
-    (remembers, "SEEN.append", "SEEN gets a value of the traced program", "Return the value"),
+    (calls_numpy, "np.sin", "the argument x (float32[2, 3]) is passed to numpy", "torch function"),
+    (remembers, "SEEN.append", "SEEN is given a value from the traced program", "Return the value"),
 ]
 
 
@@ -214,9 +214,9 @@ class Remembering(torch.nn.Module):
 @pytest.mark.parametrize(
     ("what", "text", "message"),
     [
-        ("list", "history.append", "self.history gets a value of the traced program"),
+        ("list", "history.append", "self.history is given a value from the traced program"),
         ("number", "+= 1", "self.counts['calls'] changes from 0 to 1"),
-        ("dictionary", 'cache["last"]', "cache['last'] gets a value of the traced program"),
+        ("dictionary", 'cache["last"]', "cache['last'] is given a value from the traced program"),
         ("key", "counts.pop", "self.counts['calls'] is deleted"),
     ],
 )

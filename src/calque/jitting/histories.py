@@ -101,7 +101,7 @@ class Histories:
             for tensor in written(func, args, kwargs):
                 if isinstance(tensor, Tensor) and not self._is_free(tensor):
                     raise unrepeatable(
-                        f"a tensor of shape {tuple(tensor.shape)} from outside of calque.jit, "
+                        f"a tensor of shape {tuple(tensor.shape)} from outside calque.jit, "
                         "which is a view or has a graph of its own, is written with gradients",
                         "which the compiled program could not repeat",
                         "Pass it as an argument, or write it under torch.no_grad().",

@@ -165,7 +165,7 @@ class Witness(DispatchMode):
             if not has_same_bits(tensor, value):
                 place = f"{self._origins[key]}: " if self._origins[key] else ""
                 raise TraceError(
-                    f"{place}a CPU tensor {_spoken(tensor)} from outside of calque.jit is read "
+                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read "
                     "here and written to by no operator, through NumPy perhaps, which the compiled "
                     "program could not repeat.\n"
                     "Move the tensor to device 'jax', or return the value and write it outside."

@@ -30,7 +30,7 @@ _REASONS = {
     ),
     "pickle": ("is pickled", "Return it, and pickle the result."),
     "numpy": (
-        "is handed to numpy, which a graph cannot hold",
+        "is passed to numpy, which a graph cannot hold",
         "Use the torch function of that name, or calque.tracing.wrap the function that uses numpy.",
     ),
     "grad": ("is asked for its gradient", _GRADIENT),

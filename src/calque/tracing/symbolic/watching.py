@@ -197,7 +197,7 @@ class Watch:
         values, name = list(now.values()), str(row.path)
         what = f"changes in length from {len(row.before)} to {len(now)}"
         if has_proxy(values):
-            what = "gets a value of the traced program"
+            what = "is given a value from the traced program"
         elif len(now) == len(row.before):
             what = "has its members changed"
         change = self._change(row, None, what, row.before, now, name)
@@ -215,7 +215,7 @@ class Watch:
             if after is MISSING:
                 what = "is deleted"
             elif has_proxy((after,)) and not row.attribute:
-                what = "gets a value of the traced program"
+                what = "is given a value from the traced program"
             elif before is MISSING and not has_proxy((after,)):
                 what = f"becomes {spoken(after)}"
             else:

@@ -24,13 +24,18 @@ import torch
 from jax.extend.backend import get_backend
 
 import calque  # noqa: F401  (registers the device)
+from tests.shared_context import share_contexts
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")
-torch.jax.set_max_programs(100)  # two megabytes each; and JAX keeps some of its own
 
-_MOST_EXECUTABLES = 300
+# Two megabytes a program, and JAX keeps some of its own; a fraction where they share contexts.
+_MOST_PROGRAMS, _MOST_EXECUTABLES = 100, 300
+if os.environ.get("CALQUE_SHARED_CONTEXT"):
+    share_contexts()
+    _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
+torch.jax.set_max_programs(_MOST_PROGRAMS)
 _SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))  # of what `make conformance` runs
 
 _SHARE = float(os.environ.get("CALQUE_SHARE", "1"))

@@ -7,6 +7,7 @@ all that would run is drawn with `CALQUE_SHARE`.
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
 
@@ -73,6 +74,14 @@ def _bounded_memory() -> Iterator[None]:
     if len(get_backend().live_executables()) > _MOST_EXECUTABLES:
         jax.clear_caches()
         _trim()
+
+
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """The garbage collector looks at what the test makes alone: at all there is, it takes a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def _trim() -> None:

@@ -17,6 +17,7 @@ os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 
 import hypothesis
 import jax
@@ -25,7 +26,7 @@ import torch
 from jax.extend.backend import get_backend
 
 import calque  # noqa: F401  (registers the device)
-from tests.shared_context import share_contexts
+from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
@@ -37,6 +38,7 @@ if os.environ.get("CALQUE_SHARED_CONTEXT"):
     share_contexts()
     _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
 torch.jax.set_max_programs(_MOST_PROGRAMS)
+_run = count(1)
 _SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))  # of what `make conformance` runs
 
 _SHARE = float(os.environ.get("CALQUE_SHARE", "1"))
@@ -71,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
     yield
+    if next(_run) % 20 == 0:
+        renew_context()
     if len(get_backend().live_executables()) > _MOST_EXECUTABLES:
         jax.clear_caches()
         _trim()
@@ -78,7 +82,10 @@ def _bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 def few_objects() -> Iterator[None]:
-    """The garbage collector looks at what the test makes alone: at all there is, it takes a second."""
+    """The garbage collector looks at what the test makes alone; all there is takes a second.
+
+    Nor does it know who holds an object, where that is older than the test (`gc.get_referrers`).
+    """
     gc.freeze()
     yield
     gc.unfreeze()

@@ -1,31 +1,33 @@
-"""JAX lowers every program in an MLIR context of its own; here one serves a hundred of them.
+"""JAX lowers every program in an MLIR context of its own; here one serves those of some tests.
 
 A context takes four milliseconds to make, a fifth of what an operator costs at its first call, and
 more than a megabyte as long as JAX remembers the program. Each thread has its own, for a context
 may not be changed by two.
 """
 
+import functools
 import threading
 
 from jax._src.interpreters import mlir
 
-_PROGRAMS = 100  # for a context keeps the types and constants of all
+_make = mlir.make_ir_context
 
 
 class _Shared(threading.local):
-    """A thread's context, and how many programs were made in it."""
+    """A thread's context."""
 
-    context = None
-    count = 0
+    def __init__(self) -> None:
+        self.context = _make()
+
+
+_shared = _Shared()
 
 
 def share_contexts() -> None:
-    make, here = mlir.make_ir_context, _Shared()
+    # No function of Python, which a trace would take for a part of the program.
+    mlir.make_ir_context = functools.partial(getattr, _shared, "context")
 
-    def shared():
-        if here.count % _PROGRAMS == 0:
-            here.context = make()
-        here.count += 1
-        return here.context
 
-    mlir.make_ir_context = shared
+def renew_context() -> None:
+    """A context keeps the types and constants of all its programs."""
+    _shared.context = _make()

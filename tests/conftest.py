@@ -7,6 +7,7 @@ all that would run is drawn with `CALQUE_SHARE`.
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
 
@@ -16,6 +17,7 @@ os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 
 import hypothesis
 import jax
@@ -24,13 +26,19 @@ import torch
 from jax.extend.backend import get_backend
 
 import calque  # noqa: F401  (registers the device)
+from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")
-torch.jax.set_max_programs(100)  # two megabytes each; and JAX keeps some of its own
 
-_MOST_EXECUTABLES = 300
+# Two megabytes a program, and JAX keeps some of its own; a fraction where they share contexts.
+_MOST_PROGRAMS, _MOST_EXECUTABLES = 100, 300
+if os.environ.get("CALQUE_SHARED_CONTEXT"):
+    share_contexts()
+    _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
+torch.jax.set_max_programs(_MOST_PROGRAMS)
+_run = count(1)
 _SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))  # of what `make conformance` runs
 
 _SHARE = float(os.environ.get("CALQUE_SHARE", "1"))
@@ -65,9 +73,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
     yield
+    if next(_run) % 20 == 0:
+        renew_context()
     if len(get_backend().live_executables()) > _MOST_EXECUTABLES:
         jax.clear_caches()
         _trim()
+
+
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """The garbage collector looks at what the test makes alone; all there is takes a second.
+
+    Nor does it know who holds an object, where that is older than the test (`gc.get_referrers`).
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def _trim() -> None:

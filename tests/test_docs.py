@@ -1,14 +1,11 @@
 """What the documentation shows runs."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from tests.devices import devices
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -17,11 +14,11 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-ALONE: dict[str, dict[str, str]] = {
-    "in-200-lines.md": {},  # registers a device of its own, and PyTorch has room for one
-    "sharding.md": devices(8),
-}
-"""Pages that run in a process of their own, with what they need in its environment."""
+ALONE = {"in-200-lines.md"}
+"""Pages that run in a process of their own: it registers a device, and there is room for one."""
+
+ON_DEVICES = {"sharding.md"}
+"""Pages that run on eight devices alone, in `tests/distributed/on_devices/test_page.py`."""
 
 
 def name_of(page: Path) -> str:
@@ -40,12 +37,15 @@ def program(page: Path) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name_of)
+RUN = [p for p in PAGES if BLOCK.search(p.read_text()) and name_of(p) not in ON_DEVICES]
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if (environment := ALONE.get(name_of(page))) is not None:
+    if name_of(page) in ALONE:
         command = [sys.executable, "-W", "error", "-c", program(page)]
-        done = subprocess.run(command, env=os.environ | environment, capture_output=True)
+        done = subprocess.run(command, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
         return
     exec(compile(program(page), str(page), "exec"), {"__name__": "__main__"})

@@ -14,21 +14,26 @@ from tests.conformance.torchvision_stub import torchvision_stubbed
 ROOT = Path(__file__).parent.parent
 
 
-def test_digits(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples/digits.py", "--epochs", "2", "--output", tmp_path]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "calque.jit" in result.stdout
-    assert (tmp_path / "digits.png").stat().st_size > 0
-
-
-def test_federated_digits(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples/federated_digits.py"]
-    command += ["--rounds", "3", "--output", tmp_path]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "SCAFFOLD" in result.stdout
-    assert (tmp_path / "federated_digits.png").stat().st_size > 0
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("digits", ["--epochs", "2"], "calque.jit"),
+        ("federated_digits", ["--rounds", "3"], "SCAFFOLD"),
+    ],
+)
+def test_an_example_draws_its_curves(
+    name: str,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    script = str(ROOT / f"examples/{name}.py")
+    monkeypatch.setattr(sys, "argv", [script, *arguments, "--output", str(tmp_path)])
+    runpy.run_path(script, run_name="__main__")
+    assert said in capsys.readouterr().out
+    assert (tmp_path / f"{name}.png").stat().st_size > 0
 
 
 # These packages import torchvision where it is installed, with or without the operators of its own.

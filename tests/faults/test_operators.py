@@ -18,7 +18,10 @@ import calque
 
 _numbers = itertools.count()
 
-pytestmark = pytest.mark.filterwarnings("ignore:calque_faults..* has no rule")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:calque_faults..* has no rule"),
+    pytest.mark.usefixtures("few_objects"),
+]
 
 
 def operator(kernel: Callable[..., Any], schema: str = "(Tensor x) -> Tensor") -> Any:

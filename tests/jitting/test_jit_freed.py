@@ -21,7 +21,7 @@ class Part:
 
 
 @pytest.fixture
-def no_collector():
+def no_collector(few_objects):
     gc.collect()
     gc.disable()
     yield

@@ -24,13 +24,8 @@ class Cache:
         self.by_name: dict[str, tuple] = {}
 
 
-@pytest.fixture(autouse=True)
-def _few_objects():
-    """Who holds an object is asked of the garbage collector: let it look at this test's only."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
+# Who holds an object is asked of the garbage collector.
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 CONFIG = {"size": 3}
 WEIGHT = nn.Parameter(torch.ones(3, device="jax"))

@@ -262,6 +262,7 @@ def test_prints_happen_once_and_counters_every_time(capsys):
         assert 1 <= capsys.readouterr().out.count("tracing") <= most
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_jitted_functions_and_their_models_are_collected():
     model = nn.Linear(2, 2).to("jax")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -283,6 +284,7 @@ def test_jitted_functions_and_their_models_are_collected():
     assert [w() is None for w in watched] == [True] * 5
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_arguments_are_not_kept_alive():
     run = calque.jit(lambda x, y: (x + y[1:], x))
     x, y = ones(2), ones(4)[:3]
@@ -456,6 +458,7 @@ class Entry:
         self.gain, self.parts = gain, [1.0]
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("make", [Entry, lambda gain: entry_module(gain)])
 def test_objects_that_are_held_weakly_are_not_kept_alive(make):
     registry = weakref.WeakValueDictionary()

@@ -17,6 +17,8 @@ from tests.laws.programs import PROGRAMS
 from tests.laws.test_generated_programs import Step, program_of, steps
 from tests.tracing.record.traps import TRAPS
 
+pytestmark = pytest.mark.usefixtures("few_objects")  # for programs that collect garbage
+
 GRAPHS: dict[str, Callable[..., GraphModule]] = {
     "functions": lambda program, *args: calque.record(program, *args).graph(),
     "layers": lambda program, *args: calque.record(program, *args).graph("module"),

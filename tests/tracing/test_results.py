@@ -112,6 +112,7 @@ def test_a_change_that_was_there_before_is_refused_and_taken_back(name: str) -> 
     assert s.number == 0
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_nothing_of_the_program_is_kept_when_the_trace_has_ended() -> None:
     class Config:
         scale = 2

@@ -1,15 +1,17 @@
-"""What `docs/distributed.md` shows runs on eight devices as well."""
+"""What the documentation shows of sharded models runs on eight devices."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.test_docs import ROOT, program
+from tests.test_docs import DOCS, ON_DEVICES, program
 
 
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = ROOT / "docs" / "distributed.md"
+@pytest.mark.parametrize("name", ["distributed.md", *ON_DEVICES])
+def test_the_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = DOCS / name
     monkeypatch.chdir(tmp_path)
     found: dict[str, object] = {"__name__": "__main__"}
     exec(compile(program(page), str(page), "exec"), found)
-    assert found["sharding"].memory(found["model"], found["optimizer"]).share < 0.2
+    if name == "distributed.md":
+        assert found["sharding"].memory(found["model"], found["optimizer"]).share < 0.2

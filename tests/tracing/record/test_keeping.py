@@ -122,6 +122,7 @@ def test_gradients_flow_through_what_is_kept() -> None:
     assert model.layers[0].get_parameter("attn.qkv.weight").grad is not None
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_nothing_else_is_kept() -> None:
     model, x = Model(3), inputs()
     alive: list[weakref.ref[Tensor]] = []

@@ -11,6 +11,8 @@ from torch import nn
 import calque
 from tests.tracing.record.traps import TRAPS
 
+pytestmark = pytest.mark.usefixtures("few_objects")  # for programs that collect garbage
+
 
 def plain(value: Any) -> Any:
     """A result in containers that can be compared."""

@@ -49,8 +49,10 @@ def values_on_the_host() -> None:
     for call in (x.cpu, x.tolist, x.nonzero, lambda: x[x > 3], lambda: torch.save(x, os.devnull)):
         refused(call, "calque.sharding.gather", f"process {RANK} of 2")
     replicated = sharding.shard(torch.arange(3.0), P())
-    assert replicated.tolist() == [0, 1, 2]
-    assert "tensor([0., 1., 2.]" in repr(replicated)
+    if RANK == 0:  # what is whole here is read and shown by one process alone
+        assert replicated.tolist() == [0, 1, 2]
+        assert repr(replicated) == "tensor([0., 1., 2.], device='jax:0')"
+        torch.save({"weight": replicated}, os.devnull)
 
 
 def disagreement() -> None:

@@ -118,6 +118,19 @@ def training() -> None:
         np.testing.assert_allclose(trained("jax", jit), expected, rtol=0, atol=5e-7)
 
 
+def batches() -> None:
+    def brought(rows: int, **axes: int) -> torch.Tensor:
+        mine = torch.arange(rows * 4.0).reshape(rows, 4) + 100 * RANK
+        (found,) = sharding.loader([mine], P("dp"), sharding.mesh(**axes))
+        return sharding.gather(found).cpu()
+
+    here = torch.arange(32.0).reshape(8, 4)
+    for axes in ({"dp": 8}, {"dp": 2, "tp": 4}, {"tp": 2, "dp": 4}):  # the last needs others' rows
+        assert torch.equal(brought(8, **axes), torch.cat([here, here + 100]))
+    refused(lambda: brought(8 + 4 * RANK, dp=8), "different shapes", "(12, 4)")
+    sharding.mesh(dp=8)
+
+
 def bad_labels() -> None:
     logits = sharding.shard(torch.zeros(8, 4), P("dp"))
     labels = sharding.shard(torch.tensor([0, 1, 2, 9, 0, 1, 2, 9]), P("dp"))
@@ -251,6 +264,7 @@ def main() -> None:
         bad_labels,
         state_that_joins,
         flood,
+        batches,
         training,
         collectives,
         checkpoints,

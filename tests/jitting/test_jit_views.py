@@ -344,3 +344,23 @@ def test_a_write_into_a_result_is_counted_by_others_over_its_memory(fn):
 def test_a_view_that_is_a_result_has_the_base_that_is_a_result():
     first, second = calque.jit(_two_of_one)(torch.ones(2, 3, device="jax"), None)
     assert second._base is first
+
+
+def test_a_view_made_under_no_grad_may_be_followed_by_writes_to_its_base():
+    def steps(device):
+        weight = torch.nn.Parameter(torch.arange(8.0).reshape(4, 2).to(device))
+
+        def step():
+            with torch.no_grad():
+                row = weight[0]
+                row.fill_(1)
+                row.add_(1)
+                weight.mul_(2)
+            weight.square().sum().backward()
+
+        run = calque.jit(step) if device == "jax" else step
+        for _ in range(2):
+            run()
+        return [weight.tolist(), weight.grad.tolist()]
+
+    assert steps("jax") == steps("cpu")

@@ -13,6 +13,7 @@ CHECKS = (
     "bad_labels",
     "state_that_joins",
     "flood",
+    "batches",
     "training",
     "collectives",
     "checkpoints",

@@ -14,7 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.host_tensors import written
-from calque.program.gradients.border import Border, has_graph, node_of
+from calque.program.gradients.border import Border, has_graph, is_leaf, node_of
 from calque.program.gradients.segments import segments
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_leaves
@@ -77,7 +77,7 @@ class Histories:
         """Take note of a tensor from outside."""
         if has_graph(tensor):
             self.border.add(tensor)
-        elif tensor.is_leaf:
+        elif is_leaf(tensor):
             self._leaves[id(tensor)] = tensor
 
     def know_arguments(self, stand_ins: Iterable[Any]) -> None:

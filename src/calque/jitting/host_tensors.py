@@ -17,6 +17,7 @@ from calque.device.memory.cell import Cell, view_of
 from calque.device.memory.wrapping import set_geometry
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
+from calque.program.gradients.border import is_leaf
 from calque.program.lifting import Lifting
 from calque.state import unwatched
 from calque.upstream import torch_c
@@ -105,7 +106,7 @@ class Witness(DispatchMode):
             if cell is not None and not self.lifting.is_fresh(cell):
                 self._on_tensor(tensor)
                 if cell not in self.handles:
-                    self.handles[cell] = tensor if tensor.is_leaf else tensor.detach()
+                    self.handles[cell] = tensor if is_leaf(tensor) else tensor.detach()
             return True
         if kind == "cpu" and id(tensor) not in self.lifting.host_born:
             if _memory(tensor) in self.lifting.host_memory:  # such as a parameter over it

@@ -8,6 +8,7 @@ import torch
 from calque.device.memory.cell import Cell, cell_of, read, write
 from calque.errors import TraceError
 from calque.jitting.histories import Histories
+from calque.program.gradients.border import is_leaf
 from calque.program.signature import is_tensor
 
 Tensor = torch.Tensor
@@ -52,7 +53,7 @@ class KnownTensors:
         if id(tensor) in self.tensors or tensor.device.type != "jax":
             return
         self._histories.know(tensor)
-        if not tensor.is_leaf:
+        if not is_leaf(tensor):
             return
         self.tensors[id(tensor)] = tensor
         before = Before(tensor.grad, tensor.requires_grad, tensor.detach(), cell_of(tensor))
@@ -100,7 +101,7 @@ class KnownTensors:
         flags = []
         for key, tensor in self.tensors.items():
             before = self.before[key]
-            if tensor.requires_grad != before.requires_grad and tensor.is_leaf:
+            if tensor.requires_grad != before.requires_grad and is_leaf(tensor):
                 flags.append((tensor, tensor.requires_grad))
                 tensor.requires_grad_(before.requires_grad)
         return flags

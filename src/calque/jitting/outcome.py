@@ -19,7 +19,7 @@ from calque.jitting.recording import Target
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import apart_of
 from calque.program import signature
-from calque.program.gradients.border import Edge, has_graph
+from calque.program.gradients.border import Edge, has_graph, is_leaf
 from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
@@ -226,7 +226,7 @@ class Outcome:
     def _describe_gradients(self, describer: Describer) -> list[tuple[Target, Description | None]]:
         effects: list[tuple[Target, Description | None]] = []
         for key, tensor in self._trace.known.tensors.items():
-            if not (tensor.is_leaf or tensor.retains_grad):
+            if not (is_leaf(tensor) or tensor.retains_grad):
                 continue  # it was written in place: PyTorch warns of who asks for its gradient
             before, after = self._trace.known.before[key].gradient, tensor.grad
             if after is not before:
@@ -235,8 +235,8 @@ class Outcome:
                 tensor.grad = before
         for index, leaf in enumerate(self._trace.leaves):
             stand_in = self._trace.stand_ins[index]
-            is_leaf = isinstance(leaf, torch.Tensor) and leaf.is_leaf
-            if is_leaf and stand_in is not leaf and stand_in.grad is not None:
+            was_leaf = isinstance(leaf, torch.Tensor) and is_leaf(leaf)
+            if was_leaf and stand_in is not leaf and stand_in.grad is not None:
                 effects.append((Argument(index), describer.describe(stand_in.grad)))
                 stand_in.grad = None
         passed = self._trace.histories.passed(

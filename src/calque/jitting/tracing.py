@@ -35,6 +35,7 @@ from calque.jitting.recording import Recording
 from calque.jitting.state_arguments import Apart, Overlap, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
 from calque.program import signature
+from calque.program.gradients.border import is_leaf
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.saved_values import watch
 from calque.program.lifted import lift
@@ -230,7 +231,7 @@ class Trace:
         return self.layers.enter(module)
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:
-        if tensor.is_leaf or self.histories.is_older(tensor):
+        if is_leaf(tensor) or self.histories.is_older(tensor):
             self.known.know(tensor)
 
     def _on_operator(self, func: Any, args: Any, kwargs: Any) -> None:

@@ -86,6 +86,14 @@ def test_a_module_made_on_the_mesh_has_the_same_numbers_on_every_mesh() -> None:
         assert all(map(torch.equal, found[0], other))
 
 
+def test_a_row_of_padding_made_on_the_mesh_is_zero() -> None:
+    sh.mesh(dp=8)
+    with torch.device("meta"):
+        words = nn.Embedding(16, 8, padding_idx=1)
+    sh.materialize(words, {"weight": P("dp")})
+    assert words.weight.count_nonzero(1).eq(8).tolist() == [i != 1 for i in range(16)]
+
+
 def test_a_module_that_does_not_say_its_first_values_needs_a_function_that_does() -> None:
     class Scale(nn.Module):
         def __init__(self) -> None:

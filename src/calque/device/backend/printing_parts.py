@@ -1,6 +1,8 @@
 """Tensors that several processes share are shown as the parts that this process holds.
 
-To show them whole, all processes would have to print them.
+To show them whole, all processes would have to print them. Those that each has whole are formatted
+on the host: PyTorch computes with what it formats, and a program on such a tensor is one of all
+processes, where `if rank == 0: print(loss)` is in one.
 """
 
 import functools
@@ -26,20 +28,22 @@ def install() -> None:
     @functools.wraps(shown)
     def show(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
         if tensor_contents is None and self.device.type == "jax" and active.trace is None:
-            tensor_contents = _parts(self)
+            tensor_contents = _contents(self)
         return shown(self, tensor_contents=tensor_contents)
 
     show.shows_parts = True  # type: ignore[attr-defined]
     torch_internals.tensor_str._str = show
 
 
-def _parts(tensor: torch.Tensor) -> str | None:
-    """Returns this process's parts of a tensor; None if that is all of it, or a wrapper."""
+def _contents(tensor: torch.Tensor) -> str | None:
+    """Returns what this process holds of a tensor; None if no other has a part, or of a wrapper."""
     if torch_c.functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read(tensor.detach())
-    if is_here(array):
+    if array.is_fully_addressable:
         return None
+    if is_here(array):
+        return torch_internals.tensor_str._tensor_str(host_tensor(array), _INDENT)
     shards = own_shards(array)
     rank, count = jax.process_index(), jax.process_count()
     lines = [f"..., shape={tuple(array.shape)}{where(array)}; process {rank} of {count} holds"]

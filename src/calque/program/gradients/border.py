@@ -27,6 +27,14 @@ def node_of(tensor: Tensor) -> Any:
         return None
 
 
+def is_leaf(tensor: Tensor) -> bool:
+    """Returns True of a tensor that nothing computed; False where PyTorch forbids to ask."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def has_graph(value: Any) -> bool:
     """Returns True if a value is a tensor with a graph behind it."""
     return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None

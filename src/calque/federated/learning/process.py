@@ -42,10 +42,6 @@ class IterativeProcess:
         self._rounds: dict[Type, Computation] = {}
         self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
         trained = algorithm.model.free(algorithm.model.parameters)
-        if not trained:
-            raise ValueError(
-                "the module has no parameter that requires a gradient: there is nothing to train."
-            )
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
@@ -175,6 +171,10 @@ class IterativeProcess:
         last = (2**31 if limit is None else limit) - 1
         if count and not 0 <= numbers.min() <= numbers.max() <= last:
             raise ValueError(f"numbers of clients are from 0 to {last}, not {numbers.tolist()}")
+        if not self._algorithm.model.trained:
+            raise ValueError(
+                "the module has no parameter that requires a gradient: there is nothing to train."
+            )
         self._require_examples(staged, "no client has examples to train on")
         self._whole_batches.require(staged, numbers, state)
 

@@ -198,7 +198,7 @@ def _key_of(seed: Any) -> Any:
     """The raw bits of a key, different for all seeds of 64 bits."""
     if isinstance(seed, jax.core.Tracer):
         return jax.random.key_data(jax.random.key(seed))
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
         raise ValueError(f"a seed is a whole number from 0 on, not {seed!r}")
     with jax.enable_x64(True):
         return jax.random.key_data(jax.random.key(int(seed)))

@@ -227,6 +227,11 @@ def test_a_loss_may_take_what_hooks_have_seen() -> None:
     weight = module[0].weight
     wanted = weight.detach() - 0.1 * weight.grad  # type: ignore[operator]
     np.testing.assert_allclose(state.parameters["0.weight"], wanted, rtol=1e-5, atol=1e-6)
+    found = learning.Evaluation(module, loss)(process.initialize(), data)
+    output = module(torch.tensor(data[0]["x"]))
+    np.testing.assert_allclose(
+        found["loss"], loss(output, torch.tensor(data[0]["y"])).mean().item(), rtol=1e-5
+    )
 
 
 def test_an_error_of_the_module_shows_what_it_was_given() -> None:

@@ -19,6 +19,11 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3))
 
 
+def run(module: nn.Module | None = None, **options: Any) -> Any:
+    process = learning.fed_avg(model() if module is None else module)
+    return learning.run(process, [GOOD], **{"rounds": 1, "progress": False, **options})
+
+
 @pytest.mark.parametrize(("bad", "said"), [(LABEL, "Target 7 is out of"), (INDEX, "index out of")])
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_the_label_or_index_out_of_range_is_told(bad: Any, said: str, evaluated: bool) -> None:
@@ -49,7 +54,7 @@ def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
             lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
             "learning rate is positive",
         ),
-        (lambda: learning.fed_avg(model().requires_grad_(False)), "there is nothing to train"),
+        (lambda: run(model().requires_grad_(False)), "there is nothing to train"),
         (lambda: learning.fed_avg(model()).initialize(-1), "a seed is a whole number"),
         (lambda: learning.fed_avg(model()).initialize(0.5), "a seed is a whole number"),
     ],
@@ -82,17 +87,13 @@ def test_seeds_of_more_than_32_bits_are_not_alike() -> None:
     assert len(set(keys)) == 4
 
 
-def run(**options: Any) -> Any:
-    return learning.run(learning.fed_avg(model()), [GOOD], **{"rounds": 1, **options})
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (lambda: run(rounds=-1), "no numbers of rounds"),
         (lambda: run(every=0), "no numbers of rounds"),
         (lambda: run(participants=0.5), "cannot take part"),
-        (lambda: run(evaluate=lambda state: {"a": np.ones(2)}, progress=False), "dict of numbers"),
+        (lambda: run(evaluate=lambda state: {"a": np.ones(2)}), "dict of numbers"),
         (lambda: learning.load(model(), model().state_dict()), "a state of a process, not Ord"),  # type: ignore[arg-type]
         (lambda: learning.stage([DataLoader([GOOD])]), "Pass its dataset"),  # type: ignore[arg-type]
     ],

@@ -12,6 +12,9 @@ import torch
 _DEPTH = 6
 """How far functions are followed to what they close over."""
 
+_MOST = 32
+"""How many parts of a container are described."""
+
 
 def described(value: Any, depth: int = _DEPTH) -> str:
     """A setting in words: numbers, modules, optimizers, functions and what they close over.
@@ -31,7 +34,8 @@ def described(value: Any, depth: int = _DEPTH) -> str:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _named(name, value._asdict(), depth)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(described(one, depth - 1) for one in value)}]"
+        parts = [described(one, depth - 1) for one in value[:_MOST]]
+        return f"[{', '.join(parts)}] of {len(value)}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
         return _named(name, fields, depth)
@@ -43,7 +47,8 @@ def described(value: Any, depth: int = _DEPTH) -> str:
 
 
 def _named(name: str, parts: Mapping[Any, Any], depth: int, brackets: str = "()") -> str:
-    texts = [f"{part}: {described(value, depth - 1)}" for part, value in parts.items()]
+    some = list(parts.items())[:_MOST]
+    texts = [f"{part}: {described(value, depth - 1)}" for part, value in some]
     return f"{name}{brackets[0]}{', '.join(texts)}{brackets[1]}"
 
 

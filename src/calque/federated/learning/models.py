@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import torch
 from torch.nn import functional as F
 
-from calque.device.backend.interop import to_torch
+from calque.device.backend.interop import to_jax, to_torch
 from calque.errors import CalqueError, TraceError
 from calque.federated.devices import on_jax
 from calque.federated.effects import put_back
@@ -82,15 +82,14 @@ class Model:
 
         self._module = module
         self._of_integers = of_integers
-        self.parameters: dict[str, jax.Array]
+        self.parameters: dict[str, jax.Array] = functional(module)[1]
         trained = ModuleWithLoss(module, of_integers)
         self._train, _ = functional(trained)
-        self._eval, self.parameters = functional(copy.deepcopy(module).eval())
-        self._loss, _ = functional(of_integers)
-        for apply in (self._train, self._eval, self._loss):
+        self._eval, _ = functional(ModuleWithLoss(module, of_integers, training=False))
+        for apply in (self._train, self._eval):
             apply.settle = put_back
         self.buffers: dict[str, Any] = {
-            name: _narrow(buffer) for name, buffer in self._eval.buffers.items()
+            name: _narrow(to_jax(buffer)) for name, buffer in module.named_buffers()
         }
         self.frozen: set[str] = {n for n, p in module.named_parameters() if not p.requires_grad}
         self.trained: tuple[str, ...] = tuple(
@@ -139,10 +138,11 @@ class Model:
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> tuple[Any, Any]:
         """The output and the loss of each example in evaluation; see `losses`."""
-        args, kwargs = _arguments(examples["x"])
+        given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         with on_jax(self._trained()), _examples_shown(examples):
-            output, _ = self._eval(parameters, *args, buffers=buffers, rng=key, **kwargs)
-        return output, self._each(output, examples["y"], key)
+            (losses, output), _ = self._eval(*given, buffers=inside(buffers), rng=key)
+        _require_one_each(losses, examples["y"])
+        return output, losses
 
     def refusal(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
@@ -166,13 +166,6 @@ class Model:
     def _trained(self) -> dict[str, torch.Tensor]:
         """The module's own parameters, which clients train copies of."""
         return {n: p for n, p in self._module.named_parameters() if p.requires_grad}
-
-    def _each(self, output: Any, target: Any, key: Any) -> Any:
-        own = jax.random.fold_in(jax.random.wrap_key_data(key), 1)  # not the numbers of the module
-        with on_jax(self._trained()):
-            losses = self._loss({}, output, target, rng=own)
-        _require_one_each(losses, target)
-        return losses
 
 
 def _mixes(part: torch.nn.Module) -> bool:

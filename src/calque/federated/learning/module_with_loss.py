@@ -14,14 +14,15 @@ PREFIX = "module."
 
 
 class ModuleWithLoss(torch.nn.Module):
-    """The losses of examples in training, and the parameters that `forward` has written to.
+    """The losses of examples, and in training the parameters that `forward` has written to.
 
     Parameters that require no gradient have none here either, and the hooks that the user has put
     on the others (`register_hook`) see their gradients.
 
     Args:
-        module: a copy is made, in training mode.
+        module: a copy is made.
         loss: a function of the module's output and of `y`.
+        training: whether the copy is in training mode. If not, the output is given, too.
 
     Raises:
         TypeError: a parameter has a hook that runs when its gradient has been accumulated.
@@ -29,16 +30,28 @@ class ModuleWithLoss(torch.nn.Module):
 
     surrounds_the_users_module = True
 
-    def __init__(self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor]) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Callable[[Any, Any], torch.Tensor],
+        training: bool = True,
+    ) -> None:
         super().__init__()
-        self.module: torch.nn.Module = copy.deepcopy(module).train()
+        self.module: torch.nn.Module = copy.deepcopy(module).train(training)
         count_in_tensors(self.module)
+        self._trains = training
         self._loss = (loss,)  # in a tuple, it is no submodule
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self._hooks = {name: _hooks(name, p) for name, p in module.named_parameters()}
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], y: Any) -> Any:
-        """Returns the losses, and by name the new values of parameters that were written to."""
+        """Returns the losses, and by name the new values of parameters that were written to.
+
+        Out of training: the losses, and the output.
+        """
+        if not self._trains:
+            output = self.module(*args, **kwargs)
+            return self._loss[0](output, y), output
         own = dict(self.module.named_parameters())
         for name, parameter in own.items():
             parameter.requires_grad_(name not in self._frozen)

@@ -42,10 +42,6 @@ class IterativeProcess:
         self._rounds: dict[Type, Computation] = {}
         self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
         trained = algorithm.model.free(algorithm.model.parameters)
-        if not trained:
-            raise ValueError(
-                "the module has no parameter that requires a gradient: there is nothing to train."
-            )
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
@@ -176,6 +172,10 @@ class IterativeProcess:
         last = (2**31 if limit is None else limit) - 1
         if count and not 0 <= numbers.min() <= numbers.max() <= last:
             raise ValueError(f"numbers of clients are from 0 to {last}, not {numbers.tolist()}")
+        if not self._algorithm.model.trained:
+            raise ValueError(
+                "the module has no parameter that requires a gradient: there is nothing to train."
+            )
         self._require_examples(staged, "no client has examples to train on")
         self._whole_batches.require(staged, numbers, state)
 
@@ -199,7 +199,7 @@ def _key_of(seed: Any) -> Any:
     """The raw bits of a key, different for all seeds of 64 bits."""
     if isinstance(seed, jax.core.Tracer):
         return jax.random.key_data(jax.random.key(seed))
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
         raise ValueError(f"a seed is a whole number from 0 on, not {seed!r}")
     with jax.enable_x64(True):
         return jax.random.key_data(jax.random.key(int(seed)))

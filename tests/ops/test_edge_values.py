@@ -62,6 +62,12 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
             (0, True, 3.0, torch.float32),
         )
     ],
+    "a weight of its own dtype": lambda d: [
+        torch.lerp(
+            torch.ones(2, device=d), torch.zeros(2, device=d), torch.tensor(0.25, dtype=w, device=d)
+        )
+        for w in (torch.float64, torch.float16, torch.complex64)
+    ],
     "no windows": lambda d: [
         F.adaptive_avg_pool2d(torch.ones(2, 3, 4, 4, device=d), size) for size in (0, (0, 2))
     ],

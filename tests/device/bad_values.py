@@ -269,7 +269,7 @@ INDICES: dict[str, Case] = {
     "index_select dim": lambda m: m(3).index_select(1, m.of([0])),
     "index_add": lambda m: m(3).index_add(0, m.of([3]), m(1)),
     "index_add row": lambda m: m(3, 2).index_add(0, m.of([3]), m(1, 2)),
-    "scatter index dtype": lambda m: m(3).scatter(0, m.i(1).short(), 1.0),
+    "scatter index short": lambda m: m(3).scatter(0, m.i(1).short(), 1.0),
     "gather 0d index dtype": lambda m: m().gather(0, m.of(0).short()),
     "index_fill index dtype": lambda m: m(3).index_fill(0, m.i(1).int(), 1.0),
     "cumsum out bool": lambda m: torch.cumsum(m(3), 0, out=m.b(3)),

@@ -253,7 +253,7 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
 def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
     _check_lerp(self.dtype, end=end, **({"weight": weight} if weight.ndim else {}))
     dtype = result_type(self, weight)  # which a weight without dimensions may change
-    return lerp(self.astype(dtype), end.astype(dtype), weight)
+    return lerp(*(x.astype(dtype) for x in (self, end, weight)))
 
 
 def _check_lerp(dtype: Any, **others: Array) -> None:

@@ -103,6 +103,18 @@ LAYERS: dict[str, Case] = {
     "elu_ alpha": lambda m: torch.celu(m(2), 0.0),
     "gelu name": lambda m: F.gelu(m(2), approximate="fast"),
     "threshold_": lambda m: F.threshold(m.b(2), 1, 1),
+    "interpolate integers": lambda m: F.interpolate(m.i(1, 1, 2, 2), size=3),
+    "interpolate complex": lambda m: F.interpolate(m.c(1, 1, 2, 2), size=3, mode="bilinear"),
+    "grid_sample integers": lambda m: F.grid_sample(
+        m.i(1, 1, 2, 2), m.i(1, 1, 1, 2), align_corners=False
+    ),
+    "reflect bools": lambda m: F.pad(m.b(1, 3), (1, 1), mode="reflect"),
+    "softmax complex": lambda m: m.c(3).softmax(0),
+    "round integers": lambda m: torch.round(m.i(3), decimals=1),
+    "round complex": lambda m: torch.round(m.c(3), decimals=1),
+    "igamma integers": lambda m: torch.igamma(m.i(3), m.i(3)),
+    "logaddexp integers": lambda m: torch.logaddexp(m.i(3), m.i(3)),
+    "bce integers": lambda m: F.binary_cross_entropy_with_logits(m.i(3), m(3)),
     "interpolate none": lambda m: F.interpolate(m(1, 1, 2)),
     "interpolate size": lambda m: F.interpolate(m(1, 1, 2), size=0),
     "interpolate both": lambda m: F.interpolate(m(1, 1, 2), size=2, scale_factor=2),

@@ -68,6 +68,7 @@ MATRICES: dict[str, Case] = {
     "matrix_exp": lambda m: torch.linalg.matrix_exp(m(2, 3)),
     "triangular rows": lambda m: torch.linalg.solve_triangular(m(3, 3), m(4, 2), upper=True),
     "lstsq rows": lambda m: torch.linalg.lstsq(m(3, 2), m(4, 2)),
+    "cross dtypes": lambda m: torch.linalg.cross(m(3), m.d(3)),
     "cross size": lambda m: torch.linalg.cross(m(4), m(4)),
     "cross shapes": lambda m: torch.linalg.cross(m(2, 3), m(3, 3, 3, 4)),
     "vander": lambda m: torch.linalg.matrix_norm(m(3)),

@@ -31,7 +31,7 @@ def _at_the_corner(d: Device) -> list[torch.Tensor]:
     unit = torch.nn.RNN(2, 2, nonlinearity="relu", bias=False)
     torch.nn.utils.vector_to_parameters(torch.linspace(-1, 1, 8), unit.parameters())
     unit.to(d)(x.new_zeros(2, 1, 2).requires_grad_())[0].sum().backward()
-    return [*grads, *(p.grad for p in unit.parameters())]
+    return [*grads, *(p.grad for p in unit.parameters() if p.grad is not None)]
 
 
 def _greatest_divisors(d: Device) -> list[torch.Tensor]:
@@ -61,6 +61,12 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
             (1, True, 3.0, torch.float32),
             (0, True, 3.0, torch.float32),
         )
+    ],
+    "a weight of its own dtype": lambda d: [
+        torch.lerp(
+            torch.ones(2, device=d), torch.zeros(2, device=d), torch.tensor(0.25, dtype=w, device=d)
+        )
+        for w in (torch.float64, torch.float16, torch.complex64)
     ],
     "no windows": lambda d: [
         F.adaptive_avg_pool2d(torch.ones(2, 3, 4, 4, device=d), size) for size in (0, (0, 2))
@@ -99,8 +105,8 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
 def test_an_empty_batch_has_empty_gradients() -> None:
     images, volumes = torch.ones(0, 3, 6, 6), torch.ones(0, 3, 6, 6, 6)
     calls: list[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = [
-        (images, lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)),
-        (volumes, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
+        (images, lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), (2, 2))),
+        (volumes, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), (2, 2, 2))),
         (images, lambda x: F.adaptive_max_pool2d(x, 4)),
         (images, lambda x: F.fractional_max_pool2d(x, 2, output_size=2)),
         (images[0:0, 0], lambda x: F.scaled_dot_product_attention(x, x, x)),

@@ -122,6 +122,8 @@ def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
 )
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
+    if index.dtype != jnp.int64:
+        raise IndexError("index_fill_(): Expected dtype int64 for index.")
     if getattr(value, "ndim", 0):
         raise RuntimeError(
             "index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
@@ -218,7 +220,7 @@ def _scatter(
         raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     if index.size == 0:
         return self
-    if not jnp.issubdtype(index.dtype, jnp.integer):
+    if index.dtype not in (jnp.int32, jnp.int64):
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index")
     source = _matching_source(name, target, dim, index, source)
     key = along(index, dim, target.ndim, target.shape)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.table.facts import facts
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.promotion import spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, spoken
 from calque.ops.table.registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
@@ -174,4 +174,8 @@ def _grid_condition(input: Any, grid: Any, *_: Any, **__: Any) -> None:
         )
 
 
-facts("grid_sampler_2d grid_sampler_3d", condition=_grid_condition)
+facts(
+    "grid_sampler_2d grid_sampler_3d",
+    condition=_grid_condition,
+    refuses=no_kernel("grid_sampler_cpu", BOOL, INT, COMPLEX),
+)

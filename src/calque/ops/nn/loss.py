@@ -168,6 +168,7 @@ def _bce_with_logits_condition(self: Any, target: Any, *_: Any, **__: Any) -> No
     layout="meta_if_strided",
     autocast="float32",
     condition=_bce_with_logits_condition,
+    refuses=no_kernel("log_sigmoid_cpu", BOOL, INT, COMPLEX),
 )
 def binary_cross_entropy_with_logits(
     self: Array,

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.table.facts import facts
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.number_range import Holds
+from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
 
 
@@ -87,4 +88,9 @@ def constant_pad_nd(self: Array, pad: Any, value: Any = 0) -> Array:
 
 
 facts("reflection_pad2d replication_pad2d", layout="images")
+facts(
+    "reflection_pad1d reflection_pad2d reflection_pad3d",
+    "replication_pad1d replication_pad2d replication_pad3d",
+    refuses=no_kernel("pad", BOOL),
+)
 facts("reflection_pad2d_backward replication_pad2d_backward", layout="convolution")

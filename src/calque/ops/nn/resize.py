@@ -14,7 +14,7 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import Taps, apply_taps
-from calque.ops.table.promotion import BOOL, COMPLEX, INT
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, refuse
 from calque.ops.table.registry import op
 
 Maker = Callable[[int, int, bool, float | None, Any], Taps]
@@ -183,6 +183,8 @@ def _register(name: str, ndim: int, make: Maker, aligned: bool) -> None:
 
     def forward(self: Array, output_size: Any, *rest: Any, **named: Any) -> Array:
         _check_rank(self, ndim)
+        if self.dtype != jnp.uint8:
+            refuse("compute_indices_weights", self.dtype, BOOL, INT, COMPLEX)
         align, scales = parse(rest, named)
         fixed = self.dtype == jnp.uint8 and ndim == 2 and aligned
         real = jnp.float64 if fixed else self.dtype

@@ -8,14 +8,13 @@ from jax import Array
 
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import BOOL, INT, is_integral, refuse
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, refuse
 from calque.ops.table.registry import op
 
 
 def _softmax_rule(function: Any) -> Any:
     def rule(self: Array, dim: int, half_to_float: bool) -> Array:
-        if is_integral(self.dtype):
-            refuse("softmax_lastdim_kernel_impl", self.dtype, BOOL, INT)
+        refuse("softmax_lastdim_kernel_impl", self.dtype, BOOL, INT, COMPLEX)
         wide = self.astype(jnp.float32) if self.dtype.itemsize == 2 else self
         result = function(wide, wrap_dim(dim, self.ndim)) if self.ndim else function(wide[None], 0)
         return result.reshape(self.shape).astype(wide.dtype if half_to_float else self.dtype)

@@ -251,8 +251,9 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
 
 @op("lerp.Tensor")
 def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
-    _check_lerp(self.dtype, end=end, weight=weight)
-    return lerp(self, end, weight)
+    _check_lerp(self.dtype, end=end, **({"weight": weight} if weight.ndim else {}))
+    dtype = result_type(self, weight)  # which a weight without dimensions may change
+    return lerp(*(x.astype(dtype) for x in (self, end, weight)))
 
 
 def _check_lerp(dtype: Any, **others: Array) -> None:
@@ -386,6 +387,7 @@ facts("hypot", refuses=no_kernel("hypot_cpu", BOOL, INT, COMPLEX, pair=True))
 facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 facts("lcm", refuses=no_kernel("lcm_cpu", FLOAT, COMPLEX, pair=True))
 facts("lgamma", refuses=no_kernel("lgamma_vml_cpu", COMPLEX))
+facts("logaddexp logaddexp2", refuses=no_kernel("logaddexp_cpu", BOOL, INT, pair=True))
 facts("maximum", refuses=senseless("maximum not implemented for complex tensors.", COMPLEX))
 facts("minimum", refuses=senseless("minimum not implemented for complex tensors.", COMPLEX))
 facts("nextafter", refuses=no_kernel("nextafter_cpu", BOOL, INT, COMPLEX, pair=True))

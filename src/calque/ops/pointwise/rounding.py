@@ -43,13 +43,13 @@ for _name, _function in ROUND.items():
     op(_name)(_rounding(_name, _function))
 
 
-@op("round.decimals", writes=("exact_dtype",))
+@op(
+    "round.decimals",
+    writes=("exact_dtype",),
+    refuses=no_kernel("round_cpu", BOOL, INT, COMPLEX),
+)
 @opmath
 def round_decimals(self: Array, decimals: int) -> Array:
-    if is_integral(self.dtype):
-        if decimals < 0:
-            raise RuntimeError("round_cpu: negative decimals are not supported for integers")
-        return self
     if decimals >= 0:
         return jnp.round(self * 10.0**decimals) / 10.0**decimals
     return jnp.round(self / 10.0**-decimals) * 10.0**-decimals

@@ -9,7 +9,8 @@ from jax import Array, lax
 from jax.scipy import special
 
 from calque.ops.pointwise.arithmetic import binary, unary_float
-from calque.ops.table.promotion import opmath, promote, to_float
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, promote, to_float
 from calque.ops.table.registry import op
 
 
@@ -96,8 +97,9 @@ def _zeta(x: Array, q: Array) -> Array:
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, value))
 
 
-op("igamma")(binary(opmath(special.gammainc)))
-op("igammac")(binary(opmath(special.gammaincc)))
+for _name, _function in (("igamma", special.gammainc), ("igammac", special.gammaincc)):
+    _refusal = no_kernel(f"{_name}_cpu", BOOL, INT, COMPLEX, pair=True)
+    op(_name, refuses=_refusal)(binary(opmath(_function)))
 op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")(
     binary(opmath(_zeta), floating=True)
 )

@@ -20,6 +20,8 @@ def explained(error: Exception) -> Exception:
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
         return overlapping("a call")  # of a layer, which no node of the graph shows
+    if isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error):
+        return depends_on_values("a call")  # of `torch.tensor`, for tensors among its numbers
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):

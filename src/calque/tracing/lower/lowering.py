@@ -148,6 +148,12 @@ def _new(value: Any) -> Any:
     return tuple(map(_new, value)) if type(value) is tuple else value
 
 
+_GEOMETRY = (
+    "the program changes the shape of what it is given, in place, which operators cannot.\n"
+    "Take a view instead (x.t()), or use the graph as it is, without lowering."
+)
+
+
 class _Replay(torch.fx.Interpreter):
     """Runs the graph for `make_fx`, and knows which node is running.
 
@@ -206,7 +212,10 @@ class _Replay(torch.fx.Interpreter):
         ):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
+            shapes = [leaf.shape for leaf in leaves]
             self.result = self.run(enable_io_processing=False)
+            if any(leaf.shape != shape for leaf, shape in zip(leaves, shapes)):
+                raise SymbolicTraceError(_GEOMETRY)
         kept = [each.value for each in self.layers.assigned]
         values = (self.result, *self.assigned.values(), *kept)
         given = [t for each in values for t in tensors_in(each)]

@@ -44,3 +44,11 @@ def depends_on_values(what: str) -> SymbolicTraceError:
         f"what {what} gives depends on values of tensors, which are not known while operators are "
         "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
     )
+
+
+def changed_geometry() -> SymbolicTraceError:
+    """The error for `x.t_()` of what the program is given."""
+    return SymbolicTraceError(
+        "the program changes the shape of what it is given, in place, which operators cannot.\n"
+        "Take a view instead (x.t()), or use the graph as it is, without lowering."
+    )

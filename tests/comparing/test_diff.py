@@ -79,6 +79,57 @@ def test_graphs_of_any_program_agree(name: str, first: str, second: str) -> None
     assert not found, found
 
 
+def writes_on_its_way(x: Tensor) -> Any:
+    y, *_ = (e := x.exp()), e.t().sigmoid_(), e.diagonal().zero_()
+    y.clamp_(max=0.9).add_(1)
+    v = y.view(-1)[::2]
+    v += 1
+    return y, 1 - v, 2 / (v + 1), 2**v
+
+
+class Layers(nn.Module):
+    """Layers that give more than one tensor, or call nothing, on one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.cell = nn.LSTM(4, 3, batch_first=True), nn.LSTMCell(3, 3)
+        self.last = nn.Sequential(nn.Identity(), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Any:
+        memory = torch.empty(2)
+        (y, (_, c)), (a, b) = self.rnn(x[None]), self.cell(x[:, 1:])
+        return self.last(y), c, a, b, memory[:0]
+
+
+@pytest.mark.parametrize("second", ["recorded", "layers", "operators", "symbolic"])
+@pytest.mark.parametrize("first", ["recorded", "layers"])
+@pytest.mark.parametrize("make", [lambda: writes_on_its_way, Layers])
+def test_writes_and_layers_of_one_line_are_no_difference(
+    make: Any, first: str, second: str
+) -> None:
+    torch.manual_seed(0)
+    program = make()
+    a, b = GRAPHS[first](program, inputs()), GRAPHS[second](program, inputs())
+    found = calque.diff(a, b, inputs())
+    assert not found, found
+
+
+def test_a_constant_of_another_tracer_and_a_tensor_without_data() -> None:
+    def program(x: Tensor) -> Tensor:
+        sizes = torch.ones(2, device="meta").view(-1).shape[0]
+        return x + torch.tensor([1.0, 2.0, 3.0, 4.0]) * sizes
+
+    def other(x: Tensor) -> Tensor:
+        return x * torch.tensor([1.0, 1.0, 3.0, 4.0]) * 2
+
+    assert not calque.diff(
+        calque.record(program, inputs()), calque.trace(program, inputs()), inputs()
+    )
+    found = calque.diff(calque.trace(program, inputs()), calque.trace(other, inputs()), inputs())
+    assert found.first is not None and found.first.origin is not None
+    assert all("buffer" not in each.what for each in found)
+
+
 @pytest.mark.parametrize("second", [*GRAPHS, "exported"])
 def test_another_weight_is_named_by_its_layer_and_line(second: str) -> None:
     model, x = Model().eval(), inputs()

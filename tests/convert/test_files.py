@@ -125,6 +125,19 @@ def test_programs_that_write_are_not_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@torch.library.custom_op("calque_tests::thrice", mutates_args=())
+def thrice(x: Tensor) -> Tensor:
+    return x * 3
+
+
+thrice.register_fake(torch.empty_like)
+
+
+def test_operators_of_other_libraries_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"calls calque_tests.thrice.default, which is no op"):
+        save(calque.record(lambda x: thrice(x) + 1, torch.ones(2)), tmp_path)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("saved")

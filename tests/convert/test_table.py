@@ -80,3 +80,18 @@ def test_names_in_a_table_are_no_formulas_and_no_commands_of_terminals() -> None
     for text in (str(table), table.to_csv(), str(recording)):
         assert all(line.isprintable() for line in text.splitlines())
         assert "[2J" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (lambda x: torch.tensor([x[0, 0], x[1, 1]]) * 2, "depends on values of tensors"),
+        (lambda x: x.t_() * 2, r"changes the shape of what it is given.*x.t\(\)"),
+    ],
+)
+def test_what_has_no_operators_is_refused_in_words(program: Any, why: str) -> None:
+    recording = calque.record(program, torch.ones(2, 3))
+    with pytest.raises(calque.TraceError, match=f"(?s){why}"):
+        layer_table(recording)
+    with pytest.raises(calque.TraceError, match=f"(?s){why}"):
+        recording.graph("aten")

@@ -243,6 +243,22 @@ def test_a_while_loop_is_in_the_graph(known: bool) -> None:
         torch.testing.assert_close(graph(x, y), turned(x, y))
 
 
+def test_a_choice_may_follow_a_while_loop() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        (y,) = torch.while_loop(lambda t: t.sum() < 100, lambda t: (t * 2,), (x,))
+        if y.sum() > 150:
+            return y * 2 if x.mean() > 1 else y + 1
+        return -y
+
+    graph = calque.trace(program, torch.ones(3))
+    with torch.no_grad():
+        lowered = calque.lower(graph)
+    for value in (1.0, 2.0, 7.0, 30.0, 60.0):
+        x = torch.full((3,), value)
+        torch.testing.assert_close(graph(x), program(x))
+        torch.testing.assert_close(lowered(x), program(x))
+
+
 def test_a_while_loop_runs_on_the_device_jitted_and_compiled() -> None:
     graph = calque.trace(doubles, UP, UP)
     torch._dynamo.reset()

@@ -192,6 +192,20 @@ def test_gradients_of_what_is_written_among_operators(program: Any) -> None:
     assert [part.stride() for part in found[0]] == [part.stride() for part in expected[0]]
 
 
+def test_gradients_of_what_is_read_and_written_in_a_list_are_refused() -> None:
+    def program(x: Tensor) -> Any:
+        parts = [x * 1, x + 1]
+        torch._foreach_add_(parts, parts[::-1])
+        return parts
+
+    with pytest.raises(
+        calque.TraceError, match="_foreach_add_ reads for one tensor what it writes"
+    ):
+        calque.record(program, torch.ones(2, requires_grad=True)).graph("aten")
+    found = calque.record(program, torch.ones(2)).graph("aten")(torch.arange(2.0))
+    torch.testing.assert_close(found, program(torch.arange(2.0)))
+
+
 def program_and_gradient(program: Any, leaf: Tensor) -> Any:
     found = program(leaf * 1)
     return found, torch.autograd.grad([part.sum() for part in found], leaf)

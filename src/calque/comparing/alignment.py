@@ -12,10 +12,11 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import NamedTuple
 
+import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.comparing.naming import called, counts, is_part, nodes_of
+from calque.comparing.naming import called, counts, is_part, nodes_of, writes
 from calque.tracing.core.origins import NodeOrigin, origin_of
 
 _QUOTED = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
@@ -47,6 +48,16 @@ class Stretch(NamedTuple):
     def calls(self) -> list[str]:
         """The names of what its nodes call."""
         return [called(node) for node in self.nodes if not is_part(node)]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Returns True if it only calls layers that call nothing themselves."""
+        return set(self.calls) <= {"Identity"}
+
+    @property
+    def writes(self) -> bool:
+        """Returns True if a node in it writes to a tensor that may be older."""
+        return any(map(writes, self.nodes))
 
     @property
     def is_layer(self) -> bool:
@@ -89,8 +100,8 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
                 yield from _within(row, column)
             continue
         if has_places:
-            yield from (Odd(row, None) for row in rows[i:j])
-            yield from (Odd(None, column) for column in columns[k:m])
+            yield from (Odd(row, None) for row in rows[i:j] if not row.is_nothing)
+            yield from (Odd(None, column) for column in columns[k:m] if not column.is_nothing)
 
 
 def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
@@ -100,9 +111,29 @@ def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
         return
     if a.calls != b.calls and not (a.is_layer or b.is_layer):
         yield Odd(a, b)
-    left, right = a.leaving, b.leaving
-    if len(left) == len(right):
-        yield from map(Pair, left, right)
+    if not (a.writes or b.writes):
+        yield from _like(a.leaving, b.leaving)
+
+
+def _like(left: list[Node], right: list[Node]) -> Iterator[Pair]:
+    """What leaves both, in pairs: one with one, and of several those that look as no other does,
+    for they may be made in another order.
+    """
+    if len(left) == len(right) == 1:
+        yield Pair(left[0], right[0])
+        return
+    first, second = ([_looks(node) for node in side] for side in (left, right))
+    if sorted(first) == sorted(second):
+        for node, looks in zip(left, first):
+            if first.count(looks) == 1:
+                yield Pair(node, right[second.index(looks)])
+
+
+def _looks(node: Node) -> str:
+    value = node.meta.get("val")
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    tensors = (part for part in parts if isinstance(part, torch.Tensor))
+    return str([(str(tensor.dtype), *map(str, tensor.shape)) for tensor in tensors])
 
 
 def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:

@@ -1,6 +1,7 @@
 """Names for what a node calls and with what, independent of the tracer that wrote the graph."""
 
 import inspect
+import operator
 from typing import Any
 
 import torch
@@ -8,7 +9,9 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
-from calque.tracing.graph.checks import CHECKS, in_place
+from calque.tracing.graph.checks import CHECKS, assign, in_place
+from calque.tracing.graph.purity import name_mutates
+from calque.tracing.graph.templates import rebuilt
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OperatorBase, OpOverload
 
@@ -64,8 +67,18 @@ def called(node: Node) -> str:
     name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
     is_dunder = name.startswith("__") and name.endswith("__")
     is_operator = is_dunder or getattr(target, "__module__", "") == "_operator"
-    return _spelled(name.strip("_") if is_operator else name, is_operator)
+    name = name.strip("_") if is_operator else name
+    return _spelled(_REVERSED.get(name, name) if is_dunder else name, is_operator)
 
+
+_REVERSED = {
+    f"r{name}": name
+    for name in (
+        *("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+}
+"""`1 - x` by the method of `x`, as by the function of Python's."""
 
 _SPELLINGS = {
     "truediv": "div",
@@ -108,6 +121,22 @@ def is_part(node: Node) -> bool:
     return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
 
 
+def writes(node: Node) -> bool:
+    """Returns True if a node writes to a tensor that it is given, so that what an earlier node has
+    given is no longer what it was.
+    """
+    into = "out" in node.kwargs or called(node) in ("setitem", "delitem")
+    return node.op != "call_module" and (into or name_mutates(called(node)))
+
+
+def has_values(node: Node) -> bool:
+    """Returns False if a node gives memory as it is, with values from nowhere."""
+    return not called(node).startswith(_MEMORY)
+
+
+_MEMORY = ("empty", "new_empty", "resize_")
+
+
 def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
     """Returns True if two graphs give values that may be the same, in containers that are."""
     (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
@@ -146,13 +175,24 @@ def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
     >>> same_values(x, y, {}), same_values(x, second.placeholder("x"), {})
     (True, True)
     """
+    a, b = _itself(a), _itself(b)
     if a in twins:
-        return twins[a] is b
+        return _itself(twins[a]) is b
     if a.op == b.op == "placeholder":
         return _same_inputs(a, b)
     if a.op == b.op == "get_attr":
         return str(a.target) == str(b.target) or _alike(_member(a), _member(b))
     return a.op.startswith("call") or not any(twin is b for twin in twins.values())
+
+
+def _itself(node: Node) -> Node:
+    """The node that has made the tensor which a node has written to, and gives back."""
+    while writes(node) and called(node) not in ("setitem", "delitem"):
+        source = node.kwargs.get("out", node.args[0] if node.args else None)
+        if not isinstance(source, Node):
+            break
+        node = source
+    return node
 
 
 def _same_inputs(a: Node, b: Node) -> bool:
@@ -202,11 +242,14 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
 
 def vocabulary(graph: GraphModule) -> str:
     """Returns the kind of a graph's nodes: `"calls"`, `"operators"`, or composite operators."""
-    nodes = [node for node in nodes_of(graph) if called(node) != "getitem"]
+    nodes = [node for node in nodes_of(graph) if node.target not in _OF_ANY_GRAPH]
     if not all(isinstance(node.target, OperatorBase) for node in nodes):
         return "calls"
     targets = {node.target for node in nodes}
     return "composite operators" if any(map(_is_composite, targets)) else "operators"
+
+
+_OF_ANY_GRAPH = frozenset((operator.getitem, assign, rebuilt))
 
 
 def _is_composite(target: Any) -> bool:

@@ -8,7 +8,7 @@ from torch.fx.node import Node
 
 from calque.comparing.alignment import Odd, Pair, Stretch, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import called, same_arguments, same_results
+from calque.comparing.naming import called, is_part, same_arguments, same_results
 from calque.tracing.core.origins import origin_of
 
 
@@ -44,9 +44,18 @@ def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Diffe
     for row in rows:
         if isinstance(row, Odd):
             yield _odd(row)
+        elif _takes_other_part(row, twins):
+            continue
         elif called(row.a) == called(row.b) and not same_arguments(row.a, row.b, twins):
             what = f"{row.a.format_node()} against {row.b.format_node()}"
             yield Difference("structure", what, *row, origin_of_pair(row))
+
+
+def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
+    """Returns True for parts of two results that are no counterparts: of a layer, and of the
+    function in it.
+    """
+    return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _odd(row: Odd) -> Difference:

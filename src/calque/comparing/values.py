@@ -24,7 +24,9 @@ def kept(value: Any) -> list[Any]:
 
 
 def _is_compared(leaf: Any) -> bool:
-    return isinstance(leaf, (torch.Tensor, bool, int, float, complex))
+    if isinstance(leaf, torch.Tensor):
+        return not leaf.is_meta
+    return isinstance(leaf, (bool, int, float, complex))
 
 
 def _copied(leaf: Any) -> Any:

@@ -143,9 +143,9 @@ class _Writer:
 
     def _name(self, node: Node) -> str:
         target: Any = node.target
-        if not isinstance(target, OpOverload):
+        if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
             place = f"{origin_of(node)}: " if origin_of(node) else ""
-            name = getattr(target, "__name__", target)
+            name = target if isinstance(target, OpOverload) else getattr(target, "__name__", target)
             raise ConversionError(
                 f"{place}{node.name} calls {name}, which is no operator of PyTorch's.\n"
                 "Nothing in this format assigns attributes or runs code of the program's."

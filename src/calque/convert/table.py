@@ -16,8 +16,8 @@ from calque.convert.calls import Call, Calls, TensorInfo
 from calque.errors.printable import printable
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.purity import TracedGraph
-from calque.tracing.lower.lowering import lower
 from calque.tracing.record import Recording
+from calque.tracing.record.recording import lowered
 
 
 @dataclass
@@ -143,9 +143,9 @@ _COUNTED_AS = {
 def _macs(graph: GraphModule) -> dict[str, int]:
     """The MACs of each call of a graph, by the name of its node."""
     with torch.no_grad():  # what is counted has no gradient
-        lowered = lower(_marked(graph))
+        operators = lowered(_marked(graph))
     found: dict[str, int] = {}
-    for node in lowered.graph.nodes:
+    for node in operators.graph.nodes:
         if node.op != "call_function":
             continue
         packet: Any = getattr(node.target, "overloadpacket", None)

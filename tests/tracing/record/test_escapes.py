@@ -270,3 +270,24 @@ def test_operators_refuse_to_write_to_a_parameter_that_is_given_as_an_input() ->
     with pytest.raises(calque.TraceError, match="share it"):
         graph(graph.scale)
     assert graph.scale.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        (lambda x: x * len(x.nonzero()), "__len__"),
+        (lambda x: x if x[x > 0].shape[0] > 1 else -x, "shape"),
+        (lambda x: x * (x > 0).nonzero().numel(), "numel"),
+        (lambda x: sum(x.nonzero()), "the number of parts of unbind"),
+    ],
+)
+def test_a_size_that_depends_on_values_is_an_escape(program: Any, what: str) -> None:
+    x = torch.tensor([1.0, 2.0, 0.0])
+    recording = calque.record(program, x)
+    assert [escape.what for escape in recording.escapes] == [what]
+    torch.testing.assert_close(recording.graph()(x), program(x))
+    with pytest.raises(calque.TraceError, match=what):
+        recording.graph()(torch.tensor([1.0, 0.0, 0.0]))
+    with pytest.raises(calque.TraceError, match=f"test_escapes.py.*{what} reads the value"):
+        calque.record(program, x, strict=True)
+    assert calque.record(lambda x: x[x > 0] * 2, x, strict=True).escapes == []

@@ -9,7 +9,12 @@ import torch
 
 from calque.tracing.core.active import has_trace
 from calque.tracing.core.patching import Patches
-from calque.upstream.torch_internals import FakeTensorMode, HigherOrderOperator, fake_tensor
+from calque.upstream.torch_internals import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    fake_tensor,
+    while_loop_op,
+)
 
 
 def _grouped_mm(
@@ -66,6 +71,10 @@ class AbstractMode(FakeTensorMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is while_loop_op:  # what it carries looks the same after each turn
+            _, body, carried, captured = args
+            with self:
+                return tuple(body(*carried, *captured))
         if isinstance(func, HigherOrderOperator):
             return func.python_key_table[FakeTensorMode](self, *args, **(kwargs or {}))
         wider = _WIDER.get(func)

@@ -106,9 +106,17 @@ METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_}
 # Lists of tensors
 
 
-def in_turn(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor] | None:
+def in_turn(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_graded: bool
+) -> list[Tensor] | None:
     """Calls a function that writes to a list of tensors, for one after the other, where what it
     reads for one is what it has written to another; returns None where that is not so.
+
+    Args:
+        is_graded: whether autograd sees it.
+
+    Raises:
+        TraceError: it does, and PyTorch's gradient is not that of the values.
 
     Its form that does not write reads everything before.
     """
@@ -121,6 +129,12 @@ def in_turn(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     is_shared = len(set(written)) < len(written)
     if not (is_shared or any(m in written[:i] + written[i + 1 :] for i, m in read)):
         return None
+    if is_graded:
+        raise SymbolicTraceError(
+            f"{name} reads for one tensor what it writes to another, and PyTorch's gradient of "
+            "that is the one of what was there before.\nWrite a loop over the tensors, or use the "
+            "graph as it is, without lowering."
+        )
     for i in range(len(written)):
         one = [[part[i]] if _is_list(part) else part for part in args]
         function(*one, **{key: [p[i]] if _is_list(p) else p for key, p in kwargs.items()})

@@ -20,6 +20,8 @@ def explained(error: Exception) -> Exception:
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
         return overlapping("a call")  # of a layer, which no node of the graph shows
+    if isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error):
+        return depends_on_values("a call")  # of `torch.tensor`, for tensors among its numbers
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
@@ -41,4 +43,12 @@ def depends_on_values(what: str) -> SymbolicTraceError:
     return SymbolicTraceError(
         f"what {what} gives depends on values of tensors, which are not known while operators are "
         "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
+    )
+
+
+def changed_geometry() -> SymbolicTraceError:
+    """The error for `x.t_()` of what the program is given."""
+    return SymbolicTraceError(
+        "the program changes the shape of what it is given, in place, which operators cannot.\n"
+        "Take a view instead (x.t()), or use the graph as it is, without lowering."
     )

@@ -30,14 +30,18 @@ from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices
-from calque.tracing.lower.explained import depends_on_values, explained
+from calque.tracing.lower.explained import changed_geometry, depends_on_values, explained
 from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
-from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes
+from calque.tracing.lower.unseen_writes import (
+    OF_AUTOGRAD,
+    refuse_unseen_writes,
+    takes_gradient,
+)
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
@@ -207,7 +211,10 @@ class _Replay(torch.fx.Interpreter):
         ):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
+            shapes = [leaf.shape for leaf in leaves]
             self.result = self.run(enable_io_processing=False)
+            if any(leaf.shape != shape for leaf, shape in zip(leaves, shapes)):
+                raise changed_geometry()
         kept = [each.value for each in self.layers.assigned]
         values = (self.result, *self.assigned.values(), *kept)
         given = [t for each in values for t in tensors_in(each)]
@@ -353,9 +360,11 @@ class _Replay(torch.fx.Interpreter):
         name = _IN_PLACE.get(_name_of(target), "")
         if name and args and isinstance(args[0], torch.Tensor):
             return getattr(args[0], name)(*args[1:])
-        done = composites.in_turn(target, args, kwargs) if self._overlaps is not None else None
-        if done is not None:
-            return done
+        if self._overlaps is not None:
+            is_graded = torch_c.is_grad_enabled() and takes_gradient(self._running)
+            done = composites.in_turn(target, args, kwargs, is_graded)
+            if done is not None:
+                return done
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
 

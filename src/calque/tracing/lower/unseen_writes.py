@@ -82,6 +82,11 @@ OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_
 _NO_WRITES = CHECKS | {expect_answer, expect_one}
 
 
+def takes_gradient(node: Node | None) -> bool:
+    """Returns True if a node is given a tensor that has a gradient, as far as is known."""
+    return node is not None and any(map(_has_gradient, node.all_input_nodes))
+
+
 def is_view(node: Node) -> bool:
     """Returns True if what a node gives may share memory with its first argument."""
     if node.op == "call_method":

@@ -157,7 +157,7 @@ class Recording:
         if level not in ("module", "function", "aten"):
             raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
         if level == "aten":
-            return self._lowered(self.graph("function", leaf=leaf, edits=edits))
+            return lowered(self.graph("function", leaf=leaf, edits=edits))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
         graph = self._built(lambda call: is_leaf(call.module, call.path), keeper, whole).build()
@@ -185,24 +185,30 @@ class Recording:
             raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
         return Builder(self._tape, is_leaf, keeper, whole)
 
-    def _lowered(self, graph: GraphModule) -> GraphModule:
-        try:
-            return lower(graph)
-        except SymbolicTraceError:
-            raise
-        except Exception as error:  # what ran for real does not fail because of the program
-            notes = "\n".join(getattr(error, "__notes__", ()))
-            raise SymbolicTraceError(
-                f"{type(error).__name__}: {error}\n{notes}\n"
-                "Tensors without data cannot do what the program does; use the graph of functions."
-            ) from error
-
     def __str__(self) -> str:
         return "\n".join(_lines(self._tape.events))
 
     def __repr__(self) -> str:
         calls, modules = len(self.calls), sum(isinstance(e, Begin) for e in self._tape.events)
         return f"<recording of {calls} calls of PyTorch and {modules} of modules>"
+
+
+def lowered(graph: GraphModule) -> GraphModule:
+    """Like `lower`, for a graph of which the program has run.
+
+    Raises:
+        TraceError: it cannot be lowered.
+    """
+    try:
+        return lower(graph)
+    except SymbolicTraceError:
+        raise
+    except Exception as error:  # what ran for real does not fail because of the program
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        raise SymbolicTraceError(
+            f"{type(error).__name__}: {error}\n{notes}\n"
+            "Tensors without data cannot do what the program does; use the graph of functions."
+        ) from error
 
 
 def _lines(events: Sequence[Event]) -> Iterator[str]:

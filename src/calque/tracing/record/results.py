@@ -84,6 +84,8 @@ class Results:
             if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
                 recorder.asked.add("shape")
                 call.is_counted = dynamic
+                if dynamic:
+                    self._note(call, f"the number of parts of {call.name}", len(result))
             return
         self._answered(call, question, args, result, is_dynamic)
 
@@ -106,7 +108,9 @@ class Results:
             self._recorder.events.append(call)
             return
         aspect = ASPECTS.get(question)
-        if aspect is None or question in AUTOGRAD or is_dynamic:
+        if is_dynamic and (aspect == "shape" or question == "__len__"):
+            self._escaped(call, question, args, answer)
+        elif aspect is None or question in AUTOGRAD or is_dynamic:
             self._guard(call, answer)
         else:
             self._recorder.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
@@ -114,6 +118,17 @@ class Results:
     def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: Any) -> None:
         if escapes.is_lost(question, sys._getframe(1)):
             return
+        self._note(call, question, answer)
+        if question in escapes.SHARING:
+            self._recorder.arguments.shared_with_python(args[0], call)
+        self._guard(call, answer)
+
+    def _note(self, call: Call, question: str, answer: Any) -> None:
+        """Note that a value is read into Python.
+
+        Raises:
+            TraceError: the recording is strict.
+        """
         self._recorder.escapes.append(Escape(question, answer, call.origin()))
         if self._strict:
             self._recorder.refusal = SymbolicTraceError(
@@ -121,9 +136,6 @@ class Results:
                 "Keep it a tensor, or record without strict=True, which makes a guard of it."
             )
             raise self._recorder.refusal
-        if question in escapes.SHARING:
-            self._recorder.arguments.shared_with_python(args[0], call)
-        self._guard(call, answer)
 
     def _guard(self, call: Call, answer: Any) -> None:
         name = str(call.args[1]) if call.target is getattr else call.name

@@ -120,13 +120,14 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
     @functools.wraps(function)
     def rule(*args: Any, **kwargs: Any) -> Any:
         given = function(*args, **kwargs)
-        results = given if len(wanted) != 1 and isinstance(given, tuple) else (given,)
+        is_alone = len(wanted) == 1 and (wanted[0] or not isinstance(given, tuple))
+        results = given if isinstance(given, tuple) and not is_alone else (given,)
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
                 f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
             )
-        return given
+        return results if n_written or len(results) > 1 else results[0]
 
     return rule
 
@@ -241,7 +242,8 @@ def _renew_gradients(name: str) -> None:
 
 
 def _tensors_only(schema: Schema) -> bool:
-    return all(str(r.type) in ("Tensor", "List[Tensor]") for r in schema.returns)
+    kinds = [str(r.type) for r in schema.returns]
+    return bool(kinds) and all(kind in ("Tensor", "List[Tensor]") for kind in kinds)
 
 
 def _register_formula(name: str) -> None:

@@ -42,15 +42,17 @@ def key_data(rng: Any) -> Any:
     """
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         rng = jax.random.key(int(rng))
-    is_array = isinstance(rng, jax.Array | np.ndarray)
-    if is_array and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) and not rng.shape:
-        rng = jax.random.key_data(rng)
-    if not is_array or rng.dtype != np.uint32 or rng.shape not in ((2,), (4,)):
-        said = f"{rng.dtype}{list(rng.shape)}" if is_array else type(rng).__name__
-        raise TypeError(
-            f"rng takes one key of JAX, jax.random.key(0), not {said}; for several, jax.vmap"
-        )
-    return rng[-2:]
+    if not isinstance(rng, jax.Array | np.ndarray):
+        raise TypeError(_NO_KEY.format(type(rng).__name__))
+    words: Any = rng
+    if jnp.issubdtype(words.dtype, jax.dtypes.prng_key) and not words.shape:
+        words = jax.random.key_data(words)
+    if words.dtype != np.uint32 or words.shape not in ((2,), (4,)):
+        raise TypeError(_NO_KEY.format(f"{words.dtype}{list(words.shape)}"))
+    return words[-2:]
+
+
+_NO_KEY = "rng takes one key of JAX, jax.random.key(0), not {}; for several, jax.vmap"
 
 
 def packed(words: Array) -> Array:

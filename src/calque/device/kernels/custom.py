@@ -121,7 +121,7 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
     def rule(*args: Any, **kwargs: Any) -> Any:
         given = function(*args, **kwargs)
         is_alone = len(wanted) == 1 and (wanted[0] or not isinstance(given, tuple))
-        results = given if isinstance(given, tuple) and not is_alone else (given,)
+        results: tuple[Any, ...] = (given,) if is_alone else _in_tuple(given)
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
@@ -130,6 +130,10 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
         return results if n_written or len(results) > 1 else results[0]
 
     return rule
+
+
+def _in_tuple(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else (given,)
 
 
 def _fits(given: Any, is_list: bool) -> bool:

@@ -127,7 +127,7 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
             raise TypeError(
                 f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
             )
-        return results if n_written or len(results) > 1 else results[0]
+        return results if n_written or len(wanted) > 1 else next(iter(results))
 
     return rule
 

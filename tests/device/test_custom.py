@@ -175,6 +175,29 @@ def test_an_operator_that_writes_to_its_argument():
     assert view.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (1,), ()])
+@pytest.mark.parametrize(
+    "wrap", [lambda value: value, lambda value: (value,)], ids=["one", "tuple"]
+)
+def test_an_operator_that_only_writes(shape, wrap):
+    name = f"only_writes_{len(shape)}_{wrap(0) == 0}".lower()
+    LIBRARY.define(f"{name}(Tensor(a!) buffer, Tensor x) -> ()")
+    calque.op(f"calquetest::{name}")(lambda buffer, x: wrap(buffer + x))
+    operator, x = getattr(torch.ops.calquetest, name), torch.full(shape, 3.0, device="jax")
+    buffer = torch.ones(shape, device="jax")
+    operator(buffer, x)
+    assert (buffer == 4).all()
+    assert buffer.shape == shape
+    calque.jit(lambda: operator(buffer, x))()
+    assert (buffer == 7).all()
+
+
+def test_an_operator_without_results_has_no_gradient():
+    LIBRARY.define("looks(Tensor x) -> ()")
+    calque.op("calquetest::looks")(lambda x: None)
+    assert torch.ops.calquetest.looks(leaf(1.0)) is None
+
+
 def test_a_formula_of_the_users_is_kept():
     x = leaf(0.4)
     straight_through(x).backward()

@@ -214,6 +214,13 @@ def numbers_of_other_kinds(wrap, device):
     )
 
 
+def parts_of_a_conjugated_argument(wrap, device):
+    x = torch.complex(tensor(device, 3), tensor(device, 3)).conj()
+    imag, real = wrap(lambda x: (x.imag[1:], x.real))(x)
+    imag.mul_(2)
+    return imag, real, x, *wrap(lambda x: (x.imag * 1, torch.view_as_real(x.conj()) + 0))(x)
+
+
 def nothing_at_all(wrap, device):
     f = wrap(lambda x: (x + 1, x.sum(), torch.cat([x, x]), F.relu(x).mean()))
     return f(torch.zeros(0, 4, device=device))
@@ -296,6 +303,7 @@ PROGRAMS = [
     a_model_that_moves,
     python_values,
     numbers_of_other_kinds,
+    parts_of_a_conjugated_argument,
     nothing_at_all,
     memory_written_afterwards,
     hooks_and_two_backwards,

@@ -152,3 +152,26 @@ def test_compiled_modules_are_part_of_the_function():
     gradients = jax.grad(lambda p: (inner(p, X, buffers=buffers)[0] ** 3).sum())(own)
     for name, gradient in wanted.items():
         np.testing.assert_allclose(gradients[f"_orig_mod.{name}"], gradient, rtol=1e-3, atol=1e-3)
+
+
+class Caches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.cache = nn.Linear(3, 3), None
+
+    def forward(self, x):
+        if self.cache is None:
+            self.cache = torch.arange(3.0, device=x.device)
+        self.last = [self.linear(x)]
+        return self.last[0] * self.cache
+
+
+def test_tensors_that_a_module_keeps_of_a_trace_are_taken_back():
+    module = Caches()
+    apply, params = calque.functional(module)
+    first = apply(params, X)
+    assert module.cache is None
+    assert not hasattr(module, "last")
+    np.testing.assert_allclose(apply(params, X[:2]), first[:2], rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(apply)(params, X), first, rtol=1e-6)
+    assert module(torch.ones(1, 3)).shape == (1, 3)

@@ -194,6 +194,9 @@ class Nodes(fx.Interpreter):
             # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
             # what could be viewed when the graph was made may have to be copied.
             target = torch.ops.aten.reshape.default
+        if target is torch.ops.aten.view_as_real.default:
+            # An argument that was conjugated when the graph was made comes as its own values.
+            args = (args[0].resolve_conj(),)
         return foreign.run(target, args, kwargs)
 
     @staticmethod

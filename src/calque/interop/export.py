@@ -21,6 +21,7 @@ from calque.interop import exported_inputs
 from calque.interop.sealed import seal, unseal
 from calque.interop.stateless import Stateless
 from calque.program.plain_containers import plain
+from calque.program.signature import value_key
 
 
 def export(
@@ -51,6 +52,7 @@ def export(
 
     Raises:
         TypeError: the example inputs are not in a tuple, or the model is not a module.
+        ValueError: JAX has no such platform.
         TraceError: the program draws random numbers or writes to its inputs, or an operator needs
             a size that is dynamic; the error names your line.
         UnsupportedOpError: an operator has no rule for dynamic sizes.
@@ -63,6 +65,7 @@ def export(
     (7, 2)
     """
     _check_examples(model, args)
+    _check_platforms(platforms)
     program = torch.export.export(
         model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
     )
@@ -93,6 +96,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
         TypeError: `data` is not bytes (but a path, say).
         ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
         KeyError: the state lacks an array that the program takes.
+        ValueError: an array of the state has another shape or dtype.
 
     >>> import torch, calque
     >>> model = torch.nn.Linear(3, 2)
@@ -100,8 +104,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
     >>> program = calque.load_exported(data, model.state_dict())  # doctest: +SKIP
     """
     exported = jax.export.deserialize(bytearray(unseal(data)))
-    (names, *_), _ = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals))
-    return Exported(exported, _chosen(names, state or {}), {}, None)
+    return Exported(exported, _chosen(exported, state or {}), {}, None)
 
 
 class Exported:
@@ -157,7 +160,7 @@ class Exported:
         Raises:
             KeyError: the state lacks an array that the program takes.
         """
-        chosen = _chosen(self.state, state)
+        chosen = _chosen(self.program, state)
         return Exported(self.program, chosen, self._values, self.exported_program)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -179,21 +182,26 @@ class Exported:
                 names them all.
         """
         tree = plain((args, kwargs))
-        leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+        leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)
         with x64():
-            given = [self._taken(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
-            arrays = {p: a for (p, _), a in zip(leaves, given, strict=True) if a is not None}
-            exported_inputs.check(self._inputs, arrays, self._names)
-            args, kwargs = jax.tree.unflatten(spec, given)
-            return self._run(self.state, *args, **kwargs)
+            given = {path: self._taken(path, leaf) for path, leaf in leaves}
+            exported_inputs.check(self._inputs, given, self._names)
+            args, kwargs = jax.tree.unflatten(spec, given.values())
+            try:
+                return self._run(self.state, *args, **kwargs)
+            except ValueError as error:
+                raise exported_inputs.told(error, self._inputs, given, self._names) from None
 
     __call__ = call
 
     @cached_property
     def _inputs(self) -> dict[tuple[Any, ...], Any]:
-        """The abstract value of each input but the state, by its path in (args, kwargs)."""
+        """The abstract value of each input but the state, by its path in (args, kwargs).
+
+        None for those that are part of the program.
+        """
         (_, *args), kwargs = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
-        found, _ = jax.tree_util.tree_flatten_with_path((tuple(args), kwargs))
+        found, _ = jax.tree_util.tree_flatten_with_path((tuple(args), kwargs), is_leaf=_is_none)
         return dict(found)
 
     @cached_property
@@ -204,17 +212,19 @@ class Exported:
         call = self.exported_program.module_call_graph[0].signature
         return list(call.forward_arg_names or ()) if call is not None else []
 
-    def _taken(self, path: str, value: Any) -> Array | None:
-        if value is None or (value is self._values.get(path, _ABSENT)):
+    def _taken(self, path: Any, value: Any) -> Array | None:
+        key = jax.tree_util.keystr(path)
+        if value is None or (value is self._values.get(key, _ABSENT)):
             return None
         if isinstance(value, torch.Tensor | np.ndarray | Array):
             return _array(value)
-        if path in self._values and value == self._values[path]:
+        if key in self._values and value_key(value) == value_key(self._values[key]):
             return None
-        known = f" as {self._values[path]!r}" if path in self._values else ""
+        known = f" as {self._values[key]!r}" if key in self._values else ""
         raise ValueError(
-            f"a Python value is part of the program{known}, and {value!r} is given for {path}: "
-            "export again for another one, or pass None for the one it has"
+            f"a Python value is part of the program{known}, and {value!r} is given for "
+            f"{exported_inputs.named(path, self._names)}: export again for another one, or pass "
+            "None for the one it has"
         )
 
 
@@ -235,17 +245,38 @@ def _check_examples(model: Any, args: Any) -> None:
         )
 
 
+def _check_platforms(platforms: Any) -> None:
+    known = ("cpu", "cuda", "rocm", "tpu")
+    if platforms is not None and (
+        isinstance(platforms, str) or not all(one in known for one in platforms)
+    ):
+        raise ValueError(f"platforms is a list of some of {', '.join(known)}, not {platforms!r}")
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
 def _array(value: Any) -> Array:
     return to_jax(value) if isinstance(value, torch.Tensor) else jnp.asarray(value)
 
 
-def _chosen(names: Any, state: Mapping[str, Any]) -> dict[str, Array]:
+def _chosen(program: jax.export.Exported, state: Mapping[str, Any]) -> dict[str, Array]:
     """The arrays of a state that a program takes."""
-    missing = [name for name in names if name not in state]
+    (taken, *_), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
+    missing = [name for name in taken if name not in state]
     if missing:
         raise KeyError(f"the program takes {', '.join(missing)}, which the state does not have")
     with x64():
-        return {name: _array(state[name]) for name in names}
+        found = {name: _array(state[name]) for name in taken}
+    wrong = [
+        f"{name} is {_spoken(found[name])}, and the program takes {_spoken(aval)}"
+        for name, aval in taken.items()
+        if (found[name].shape, found[name].dtype) != (aval.shape, aval.dtype)
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return found
 
 
 def _spoken(aval: Any) -> str:

@@ -1,5 +1,6 @@
 """Checks that the arguments of a call are those that a program was exported for."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,36 +10,75 @@ Path = tuple[Any, ...]
 
 
 def check(
-    expected: Mapping[Path, Any], given: Mapping[Path, Array], names: Sequence[str] = ()
+    expected: Mapping[Path, Any], given: Mapping[Path, Array | None], names: Sequence[str] = ()
 ) -> None:
-    """Compare the arrays of a call with the inputs of a program.
+    """Compare the arguments of a call with the inputs of a program.
 
     Args:
-        expected: the abstract value of each input, by its path in (args, kwargs).
-        given: the array of each tensor of the call, likewise.
+        expected: the abstract value of each input, by its path in (args, kwargs); None for Python
+            values, which are part of the program.
+        given: the array of each tensor of the call, likewise, and None for Python values.
         names: those of the positional arguments, as far as they are known.
 
     Raises:
         ValueError: one is missing, or too many, or has another shape or dtype; names all of them.
     """
     wrong = [
-        f"{_argument(path, names)} is missing: {_spoken(aval)}"
+        f"{named(path, names)} is missing: {_spoken(aval)}"
         for path, aval in expected.items()
         if path not in given
     ]
     wrong += [
-        f"{_argument(path, names)} is not an input of the program"
+        f"{named(path, names)} is not an input of the program"
         for path in given
         if path not in expected
     ]
+    wrong += [
+        f"{named(path, names)} is not an input of the program, but a part of it: pass None"
+        for path, array in given.items()
+        if array is not None and expected.get(path, array) is None
+    ]
     sizes: dict[str, tuple[int, str]] = {}
     for path, array in given.items():
-        if path in expected:
-            what = _difference(expected[path], array, _argument(path, names), sizes)
+        if array is None and expected.get(path) is not None:
+            wrong.append(f"{named(path, names)} is missing: {_spoken(expected[path])}")
+        elif array is not None and expected.get(path) is not None:
+            what = _difference(expected[path], array, named(path, names), sizes)
             wrong += [what] if what else []
     if wrong:
-        inputs = ", ".join(f"{_short(path, names)}: {_spoken(a)}" for path, a in expected.items())
-        raise ValueError("; ".join(wrong) + f".\nThe program was exported for ({inputs}).")
+        raise ValueError("; ".join(wrong) + f".\n{_said(expected, names)}.")
+
+
+def told(
+    error: ValueError,
+    expected: Mapping[Path, Any],
+    given: Mapping[Path, Array | None],
+    names: Sequence[str] = (),
+) -> ValueError:
+    """What JAX says of sizes that do not fit, by the arguments that have them.
+
+    Args:
+        error: JAX's.
+        expected, given, names: as for `check`, which has found nothing.
+    """
+    if not str(error).startswith("Input shapes do not match"):
+        return error
+    constraint = re.search("symbolic shape constraint (.+?)\\. Expected", str(error))
+    what = constraint[1] if constraint else "every symbol at least 1"
+    dynamic = [
+        f"dimension {dimension} of {named(path, names)} is {array.shape[dimension]}"
+        for path, array in given.items()
+        if array is not None
+        for dimension, size in enumerate(expected[path].shape)
+        if not isinstance(size, int)
+    ]
+    return ValueError(f"{', '.join(dynamic)}.\n{_said(expected, names)}, with {what}.")
+
+
+def _said(expected: Mapping[Path, Any], names: Sequence[str]) -> str:
+    found = expected.items()
+    inputs = ", ".join(f"{_short(path, names)}: {_spoken(a)}" for path, a in found if a is not None)
+    return f"The program was exported for ({inputs})"
 
 
 def _difference(aval: Any, array: Array, argument: str, sizes: dict[str, Any]) -> str | None:
@@ -59,6 +99,8 @@ def _difference(aval: Any, array: Array, argument: str, sizes: dict[str, Any]) -
 
 
 def _spoken(aval: Any) -> str:
+    if aval is None:
+        return "the Python value that it was exported with, or None"
     return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"
 
 
@@ -76,7 +118,8 @@ def _short(path: Path, names: Sequence[str]) -> str:
     return f"{names[first] if first < len(names) else first}{within}"
 
 
-def _argument(path: Path, names: Sequence[str]) -> str:
+def named(path: Path, names: Sequence[str]) -> str:
+    """An argument in words."""
     kind, first, *_ = _keys(path)
     within = tree_util.keystr(path[2:])
     if kind == 1:

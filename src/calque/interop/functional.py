@@ -21,6 +21,7 @@ from calque.interop import state_names
 from calque.interop.array_functions import in_64_bits, picking, refusing
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of, packed
 from calque.interop.functional_results import Results
+from calque.interop.kept_tensors import taken_back
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.jaxprs import split
@@ -174,7 +175,8 @@ class Functional:
         """One trace, and the guard of what it has read of Python's state."""
         snapshot = Snapshot(self._fn)
         try:
-            trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
+            with taken_back(self._module):
+                trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
             self.settle(snapshot)
             return trace, guard_of(snapshot)
         except RuntimeError as error:

@@ -40,17 +40,19 @@ def key_data(rng: Any) -> Any:
     Raises:
         TypeError: it is none.
     """
-    is_seed = isinstance(rng, int | np.integer) and not isinstance(rng, bool)
-    words: Any = jax.random.key(int(rng)) if is_seed else rng
-    has_dtype = isinstance(words, jax.Array | np.ndarray)
-    if has_dtype and jnp.issubdtype(words.dtype, jax.dtypes.prng_key) and not words.shape:
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
+        rng = jax.random.key(int(rng))
+    if not isinstance(rng, jax.Array | np.ndarray):
+        raise TypeError(_NO_KEY.format(type(rng).__name__))
+    words: Any = rng
+    if jnp.issubdtype(words.dtype, jax.dtypes.prng_key) and not words.shape:
         words = jax.random.key_data(words)
-    if not has_dtype or words.dtype != np.uint32 or words.shape not in ((2,), (4,)):
-        said = f"{words.dtype}{list(words.shape)}" if has_dtype else type(words).__name__
-        raise TypeError(
-            f"rng takes one key of JAX, jax.random.key(0), not {said}; for several, jax.vmap"
-        )
+    if words.dtype != np.uint32 or words.shape not in ((2,), (4,)):
+        raise TypeError(_NO_KEY.format(f"{words.dtype}{list(words.shape)}"))
     return words[-2:]
+
+
+_NO_KEY = "rng takes one key of JAX, jax.random.key(0), not {}; for several, jax.vmap"
 
 
 def packed(words: Array) -> Array:

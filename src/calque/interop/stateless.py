@@ -137,6 +137,11 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
     (output,) = (node for node in graph.nodes if node.op == "output")
     for spec, node in zip(specs, output.args[0], strict=True):
         if spec.kind is OutputKind.USER_OUTPUT or spec.kind in _WRITES:
+            if isinstance(node, str | bytes):
+                raise TraceError(
+                    f"the program gives {node!r}: return tensors and numbers only, and add such "
+                    "values to what a call gives"
+                )
             continue
         place = line_of(node) if isinstance(node, fx.Node) else ""
         what = f"has an effect beside its results: {_effects(graph)}"

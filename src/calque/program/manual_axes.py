@@ -41,6 +41,7 @@ def run_varying(jaxpr: ClosedJaxpr, axes: frozenset[str], arrays: Sequence[Any])
 class _Run:
     def __init__(self, axes: frozenset[str]) -> None:
         self._axes = axes
+        self._mesh = jax.sharding.get_abstract_mesh()  # the trace may have been outside of it
 
     def closed(self, closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:
         """The results of a program for these inputs."""
@@ -53,7 +54,7 @@ class _Run:
         write(jaxpr.invars, arrays)
         for eqn in jaxpr.eqns:
             inputs = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
-            with eqn.ctx.manager:
+            with eqn.ctx.manager, jax.sharding.use_abstract_mesh(self._mesh):
                 write(eqn.outvars, self._equation(eqn, inputs))
         found = [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
         return self._all(found)

@@ -123,15 +123,20 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
     @functools.wraps(function)
     def rule(*args: Any, **kwargs: Any) -> Any:
         given = function(*args, **kwargs)
-        results = given if len(wanted) != 1 and isinstance(given, tuple) else (given,)
+        is_alone = len(wanted) == 1 and (wanted[0] or not isinstance(given, tuple))
+        results: tuple[Any, ...] = (given,) if is_alone else _in_tuple(given)
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
                 f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
             )
-        return given
+        return results if n_written or len(wanted) > 1 else next(iter(results))
 
     return rule
+
+
+def _in_tuple(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else (given,)
 
 
 def _fits(given: Any, is_list: bool) -> bool:
@@ -244,7 +249,8 @@ def _renew_gradients(name: str) -> None:
 
 
 def _tensors_only(schema: Schema) -> bool:
-    return all(str(r.type) in ("Tensor", "List[Tensor]") for r in schema.returns)
+    kinds = [str(r.type) for r in schema.returns]
+    return bool(kinds) and all(kind in ("Tensor", "List[Tensor]") for kind in kinds)
 
 
 def _register_formula(name: str) -> None:

@@ -192,6 +192,10 @@ class StateGuard:
             return f"{row.name(key)} was {spoken(before)} and is {spoken(now)}"
         return f"{row.name(key)} now refers to a different object"
 
+    def first_difference(self) -> tuple[Row, Any] | None:
+        """The first row that does not hold what it held, and the key; None if there is none."""
+        return self._differing()
+
     def _differing(self) -> tuple[Row, Any] | None:
         for row in self._rows:
             key = self._difference(row)

@@ -33,7 +33,8 @@ class Exchanged:
         if found is None or isinstance(found[0], WeakRow) or len(self.places) == _MOST:
             return
         row, key = found
-        before, now = row.before.get(key), row.get(key)
+        before: Any = row.before.get(key)
+        now: Any = row.get(key)
         known = any(owner is row.owner and key == other for owner, other in self.places)
         if known or not (_is_plain(before) and _is_plain(now)):
             return

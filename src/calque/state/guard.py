@@ -217,7 +217,9 @@ class StateGuard:
                 if not same_value(current, value):
                     return (key,)
         ordered = row.ordered or row.read_in_order
-        if ordered and not free and not row.ignored and not same_keys(now, row.before):
+        if free and now.keys() != row.before.keys():
+            ordered = False
+        if ordered and not row.ignored and not same_keys(now, row.before):
             return (next(a for a, b in zip(now, row.before) if not same_value(a, b)),)
         return None
 

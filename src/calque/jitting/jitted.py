@@ -19,6 +19,7 @@ from calque.device.memory.host_reads import Unforeseen
 from calque.device.runtime import threads
 from calque.errors import tidy
 from calque.jitting.assumed_values import Assumptions
+from calque.jitting.exchanged import Exchanged, Place
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import FastCall
@@ -86,6 +87,7 @@ class Jitted(Generic[P, R]):
         self._given: Any = None
         self._last: Any = None
         self._objects = Objects()
+        self._exchanged = Exchanged()
         self._fast: FastCall | None = None  # for calls like the last one
         functools.update_wrapper(self, fn, updated=())
 
@@ -177,9 +179,10 @@ class Jitted(Generic[P, R]):
     def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
         """The program, if a second trace gives the same one; else the second one."""
         with described_otherwise() as texts:
-            again, lowered = self._trace(leaves, key[0])
+            exchanged = program.recording.exchanged
+            again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
         if texts and self._repeating.differs(program, again, lowered):
-            again, lowered = self._trace(leaves, key[0])
+            again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
             if not self._repeating.differs(program, again, lowered):
                 refuse_read(texts)
         if self._repeating.compare(key, program, again, lowered):
@@ -200,7 +203,7 @@ class Jitted(Generic[P, R]):
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
     ) -> JittedProgram:
         self._fast = None
-        program, lowered = self._trace(leaves, spec, assumptions)
+        program, lowered = self._trace(leaves, spec, assumptions, self._exchanged.places)
         program.compile_with(self._executables.of, lowered)
         self.history.append(reason)
         if program.single_use:
@@ -218,19 +221,28 @@ class Jitted(Generic[P, R]):
         return program
 
     def _trace(
-        self, leaves: list[Any], spec: Any, assumptions: Assuming = lambda: None
+        self,
+        leaves: list[Any],
+        spec: Any,
+        assumptions: Assuming = lambda: None,
+        exchanged: tuple[Place, ...] = (),
     ) -> tuple[JittedProgram, Any]:
         started = time.perf_counter()
         checks = self._settings.checks
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
             with tracing():
-                return record(self._fn, leaves, spec, checks, assumptions, path)
+                return record(
+                    self._fn, leaves, spec, checks, assumptions, path, exchanged=exchanged
+                )
 
         def trace() -> JittedProgram:
             with tracing():
                 given = self._given
-                recording = record(self._fn, leaves, spec, checks, assumptions, given=given)
+                recording = record(
+                    self._fn, leaves, spec, checks, assumptions, (), given, exchanged
+                )
+                recording.exchanged = exchanged
             return JittedProgram(recording, again, self._settings.scan_layers)
 
         with collecting_less():
@@ -255,6 +267,7 @@ class Jitted(Generic[P, R]):
         programs = self.programs.get(key)
         if programs:
             guard = programs[0].failing(leaves, self._given)
+            self._exchanged.learn(guard)
             return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
             return "the function differs from call to call"

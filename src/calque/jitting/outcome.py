@@ -11,6 +11,7 @@ from jax import Array
 from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
 from calque.jitting.descriptions import Describer
+from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.object_results import opened
@@ -147,6 +148,8 @@ class Outcome:
             trace.own_tensors,
         )
         trace.arguments.check_separable(trace.lifting.written.keys())
+        changed = trace.state.keys_changed(rebound)
+        trace.state.freed += exchanged(trace.exchanged, trace.state.snapshot, changed)
         trace.implicit.find(rebound, self._reached())
         recording.implicit = [source for source, _ in trace.implicit.found]
         recording.sharing = signature.sharing(trace.stand_ins[len(trace.leaves) :])

@@ -199,6 +199,13 @@ class PythonState:
             return False
         return hasattr(value, "__dict__") or bool(slots_of(type(value)))
 
+    def keys_changed(self, rebound: Iterable[Rebound]) -> set[tuple[int, Any]]:
+        """What the function changes: the id of a row and a key, or None for all of them."""
+        found = {(id(place.holder), place.key) for place in rebound}
+        for change, _ in self._changes:
+            found.update((id(change.row), key) for key in ([None] if change.whole else change.keys))
+        return found
+
     def restore(self) -> None:
         """Put everything back.
 

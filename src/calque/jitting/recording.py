@@ -30,6 +30,7 @@ class Recording:
         results: the leaves of the result, with `spec` as their container.
         shells: the objects among these leaves, whose tensors `results` has in their stead.
         gradients: the tensors whose `.grad` is another tensor afterwards, and which.
+        exchanged: places whose tensors others exchange between calls, so that they are inputs.
         rebound: places that hold other tensors afterwards, and which.
         effects: what else the function changes in Python.
         unrepeatable: why the program serves this call only, in words; empty if it serves others.
@@ -74,6 +75,7 @@ class Recording:
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []
         self.passed: list[tuple[Argument, Description, bool]] = []
+        self.exchanged: tuple[tuple[Any, Any], ...] = ()
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.modes: dict[str, Any] = {}
         self.unrepeatable: list[str] = []

@@ -15,6 +15,7 @@ from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import Assumptions
+from calque.jitting.exchanged import Place
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
     OptimizerGuard,
@@ -54,6 +55,7 @@ def record(
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
     given: Any = None,
+    exchanged: tuple[Place, ...] = (),
 ) -> Recording:
     """Trace a function for the leaves of a call's arguments.
 
@@ -64,12 +66,14 @@ def record(
         assumptions: gives what a trace may assume.
         path: which gradients the program is to give, in place of what the function gives.
         given: the call's (args, kwargs).
+        exchanged: places that hold another tensor at each call.
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
     while True:
         try:
-            return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, given, own)
+            found = given, own, exchanged
+            return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
                 raise TraceError(
@@ -98,10 +102,11 @@ def _traced(
     path: tuple[Step, ...],
     given: Any,
     own: frozenset[Any],
+    exchanged: tuple[Place, ...],
 ) -> Recording:
     recording = Recording()
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path)
-    trace.given, trace.own_containers = given, own
+    trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     try:
         _run(trace, recording, fn, spec)
     finally:
@@ -183,6 +188,7 @@ class Trace:
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
         self.spec: Any = None
+        self.exchanged: tuple[Place, ...] = ()
         self.implicit: ImplicitFinder = ImplicitFinder(
             self.state, self.known, self.arguments, self.lifting.values
         )

@@ -207,6 +207,10 @@ class StateGuard:
             return f"{row.name(key)} was {spoken(before)} and is {spoken(now)}"
         return f"{row.name(key)} now refers to a different object"
 
+    def first_difference(self) -> tuple[Row, Any] | None:
+        """The first row that does not hold what it held, and the key; None if there is none."""
+        return self._differing()
+
     def _differing(self) -> tuple[Row, Any] | None:
         for row in self._rows:
             key = self._difference(row)
@@ -228,7 +232,9 @@ class StateGuard:
                 if not same_value(current, value):
                     return (key,)
         ordered = row.ordered or row.read_in_order
-        if ordered and not free and not row.ignored and not same_keys(now, row.before):
+        if free and now.keys() != row.before.keys():
+            ordered = False
+        if ordered and not row.ignored and not same_keys(now, row.before):
             return (next(a for a, b in zip(now, row.before) if not same_value(a, b)),)
         return None
 

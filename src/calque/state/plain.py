@@ -76,7 +76,7 @@ def fill(value: Any, content: Any) -> None:
     """Let a bare object hold what another one does."""
     items, held, slots = content
     if isinstance(value, dict):
-        put = OrderedDict.__setitem__ if isinstance(value, OrderedDict) else dict.__setitem__
+        put: Any = OrderedDict.__setitem__ if isinstance(value, OrderedDict) else dict.__setitem__
         for key, item in items:
             put(value, key, item)
     elif isinstance(value, list):

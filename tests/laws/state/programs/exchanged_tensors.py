@@ -1,0 +1,115 @@
+"""Tensors of the state that others replace between calls, as a loop does with a hidden state."""
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.laws.state.case import Case
+from tests.laws.state.table import group
+
+program = group("exchanged", "jit rows")
+Seen = Iterator[Any]
+
+
+@program
+def hidden_state_that_the_loop_detaches(case: Case) -> Seen:
+    layer = case.linear(3, 3)
+    s = types.SimpleNamespace(hidden=case.rows)
+    sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def f(x):
+        hidden = torch.tanh(layer(x) + s.hidden)
+        hidden.sum().backward()
+        sgd.step()
+        sgd.zero_grad()
+        return hidden
+
+    f = case.fn(f)
+    for i in range(5):
+        s.hidden = f(case.rows + i).detach()
+        yield s.hidden, layer
+
+
+@program
+def tensor_that_is_exchanged_and_returned(case: Case) -> Seen:
+    s, kept = types.SimpleNamespace(), []
+
+    def f(x):
+        s.weight.add_(x)
+        return s.weight * 2, s.weight
+
+    f = case.fn(f)
+    for i in range(5):
+        s.weight = case.x * i
+        kept.append(s.weight)
+        value, same = f(case.x)
+        yield value, same is s.weight, kept
+
+
+@program(states=2)
+def buffer_of_a_module_and_item_of_a_list(case: Case) -> Seen:
+    norm, scales = case.on(nn.BatchNorm1d(3)), [case.x]
+    f = case.fn(lambda x: norm(x) * scales[0])
+    for i in range(5):
+        yield f(case.rows + i), norm
+        norm.running_mean = norm.running_mean * 0.5
+        scales[0] = case.x * i
+
+
+@program(states=2)
+def two_buffers_that_change_places(case: Case) -> Seen:
+    first, second = case.x, case.x * 5
+    s = types.SimpleNamespace(now=first, after=second)
+
+    def f(x):
+        s.after.copy_(s.now * x)
+        return s.after.sum()
+
+    f = case.fn(f)
+    for _ in range(5):
+        yield f(case.x), first, second
+        s.now, s.after = s.after, s.now
+
+
+@program(states=4)
+def tensor_exchanged_for_one_that_is_held_elsewhere(case: Case) -> Seen:
+    s = types.SimpleNamespace(a=case.x, b=case.x + 1)
+
+    def f(x):
+        s.a.add_(1)
+        return s.b * x
+
+    f = case.fn(f)
+    for i in range(3):
+        s.a = case.x * i
+        yield f(case.x), s.a, s.b
+    for other in (s.b, s.b[:3].view(3), case.x):
+        s.a = other
+        yield f(case.x), s.a, s.b
+
+
+@program(states=4)
+def tensor_exchanged_where_the_program_asks_which_it_is(case: Case) -> Seen:
+    first, second = case.x, case.x * 2
+    s, known = types.SimpleNamespace(), {first: 2.0, second: 3.0}
+    by_is = case.fn(lambda x: x * (2 if s.weight is first else 3))
+    by_hash = case.fn(lambda x: x * known.get(s.weight, 9.0))
+    for s.weight in (second, case.x, case.x, first, second):
+        yield by_is(case.x), by_hash(case.x)
+
+
+@program(states=3)
+def tensor_exchanged_for_one_with_a_gradient(case: Case) -> Seen:
+    s = types.SimpleNamespace()
+    f = case.fn(lambda x: (x * s.weight).sum())
+    for i in range(3):
+        s.weight = case.x * i
+        yield f(case.x)
+    s.weight = case.x.requires_grad_()
+    f(case.x).backward()
+    yield s.weight
+    s.weight = case.x * 7
+    yield f(case.x)

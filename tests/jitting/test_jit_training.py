@@ -447,6 +447,7 @@ def test_the_state_of_a_jitted_run_goes_on_in_plain_pytorch(kind):
     step = calque.jit(training(model, optimizer, x.to("jax")))
     for _ in range(3):
         step()
+    assert not any("capturable" in reason for reason in step.history)
     left = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     assert left == settings
     buffer = io.BytesIO()

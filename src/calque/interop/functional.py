@@ -177,7 +177,7 @@ class Functional:
         try:
             with taken_back(self._module):
                 trace = _Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
-            self.settle(snapshot)
+                self.settle(snapshot)
             return trace, guard_of(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):

@@ -135,10 +135,6 @@ class OptimizerLending:
                 lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
                 self._numbers_before[id(group)] = optimizer, group, lent
         made, moved = len(self._created), len(self._moved)
-        for group in optimizer.param_groups:
-            if group.get("capturable") is False:
-                self._lent.append((group, "capturable", False))
-                group["capturable"] = True
         self._create_state(optimizer)
         self._move_steps(optimizer)
         prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
@@ -212,6 +208,9 @@ class OptimizerLending:
             state["step"] = wrap(array)
 
     def _lend(self, index: int, group: Group) -> None:
+        if group.get("capturable") is False:
+            self._lent.append((group, "capturable", False))
+            group["capturable"] = True
         if group.get("fused"):  # one operator, whose schema asks for Python floats
             self._lent.append((group, "fused", group["fused"]))
             group["fused"] = False

@@ -106,7 +106,8 @@ class WithResiduals:
     """
 
     def __init__(self, program: JaxProgram, wanted: Places) -> None:
-        self._program, self.wanted = program, wanted
+        self._program = program
+        self.wanted: Places = wanted
         self._run = jax.jit(self._forward)
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], "Residuals"]:
@@ -133,7 +134,8 @@ class Residuals:
     """
 
     def __init__(self, values: list[Any], places: Places, tree: Any) -> None:
-        self.values, self._places, self._tree = values, places, tree
+        self.values: list[Any] = values
+        self._places, self._tree = places, tree
 
     def tree_flatten(self) -> Any:
         """The values, and all else."""

@@ -82,7 +82,7 @@ class CompiledGraph:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """The graph's results, on the devices it was traced for."""
-        if active.trace is not None:
+        if isinstance(active.trace, Lifting):
             return self._rebinding(self._in_trace, inputs)
         call = self._only
         if call is None or spread.exists:

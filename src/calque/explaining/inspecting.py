@@ -9,7 +9,7 @@ import torch
 from calque.explaining.report import Operator
 from calque.jitting.jitted import Jitted
 from calque.jitting.settings import Settings
-from calque.program import signature
+from calque.program import trees
 from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import OpOverload
 from calque.view.served import served_by
@@ -53,7 +53,7 @@ class Inspection:
         self.described: dict[str, Any] = {}
         self.lowered: Any = None
         jitted = Jitted(fn, Settings(verify=False))
-        leaves, spec = signature.flatten_call(args, kwargs)
+        leaves, spec = trees.flatten_call(args, kwargs)
         with _Seen() as seen:
             try:
                 program, self.lowered = jitted._trace(leaves, spec)

@@ -18,7 +18,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.imports import when_imported
 from calque.interop import jax_nodes
 from calque.interop.jax_programs import JaxProgram
-from calque.program import signature
+from calque.program import signature, trees
 from calque.upstream.torch_internals import let_dynamo_call
 
 
@@ -56,7 +56,7 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, spec = signature.flatten((args, kwargs))
+        leaves, spec = trees.flatten((args, kwargs))
         _check([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
         static = [_kind(leaf) if _is_array(leaf) else leaf for leaf in leaves]
         key = (spec, *[signature.value_key(leaf) for leaf in static])
@@ -102,7 +102,7 @@ class _Function:
         for place, array in zip(self._places, arrays, strict=True):
             kind = leaves[place]
             leaves[place] = array if kind is None else kind.of(array)
-        args, kwargs = signature.unflatten(leaves, self._spec)
+        args, kwargs = trees.unflatten(leaves, self._spec)
         results, tree = jax.tree_util.tree_flatten(self._fn(*args, **kwargs))
         constants = [None if _is_number(result) else (result,) for result in results]
         key = tuple((array.shape, array.dtype) for array in arrays)

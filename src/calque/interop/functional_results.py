@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from jax import Array
 
-from calque.program import signature
+from calque.program import trees
 from calque.program.structures import opened
 from calque.state.values import ATOMIC
 
@@ -22,7 +22,7 @@ class Results:
 
     def __init__(self, tree: Any) -> None:
         self.tensors: list[torch.Tensor] = []
-        leaves, self._spec = signature.flatten(tree)
+        leaves, self._spec = trees.flatten(tree)
         self._parts = list(map(self._part, leaves))
 
     def _part(self, leaf: Any) -> _Part:
@@ -39,4 +39,4 @@ class Results:
     def of(self, arrays: list[Array]) -> Any:
         """The result with arrays for its tensors."""
         items = iter(arrays)
-        return signature.unflatten([part(items) for part in self._parts], self._spec)
+        return trees.unflatten([part(items) for part in self._parts], self._spec)

@@ -56,9 +56,8 @@ class JaxProgram:
 
         def gradients(*arrays: Array) -> list[Array]:
             own, incoming = arrays[:count], arrays[count:]
-            _, pullback, _ = jax.vjp(
-                *self._of(wanted, own), *[own[i] for i in wanted], has_aux=True
-            )
+            of = self._of(wanted, own)
+            _, pullback, _ = jax.vjp(of, *[own[i] for i in wanted], has_aux=True)
             return pulled(pullback, incoming)
 
         return JaxProgram(gradients)
@@ -74,7 +73,7 @@ class JaxProgram:
 
         def tangents(*arrays: Array) -> list[Array]:
             own, given = arrays[: -len(places)], arrays[-len(places) :]
-            of, *_ = self._of(places, own)
+            of = self._of(places, own)
             _, found, _ = jax.jvp(of, [own[i] for i in places], list(given), has_aux=True)
             return found
 
@@ -84,8 +83,8 @@ class JaxProgram:
         """The function, for each index of some axes; that of the results comes first."""
         return JaxProgram(jax.vmap(self.function, axes))
 
-    def _of(self, places: Places, arrays: Sequence[Array]) -> Any:
-        """The function of the arrays at some places, in a tuple: its inexact results, and all."""
+    def _of(self, places: Places, arrays: Sequence[Array]) -> Callable[..., Any]:
+        """The function of the arrays at some places: its inexact results, and all of them."""
 
         def of(*wanted: Array) -> tuple[list[Array], list[Array]]:
             filled = list(arrays)
@@ -94,7 +93,7 @@ class JaxProgram:
             results = self.function(*filled)
             return [one for one in results if is_inexact(one)], results
 
-        return (of,)
+        return of
 
 
 class WithResiduals:
@@ -116,7 +115,7 @@ class WithResiduals:
             return settled(self._run(*arrays))
 
     def _forward(self, *arrays: Array) -> Any:
-        of, *_ = self._program._of(self.wanted, arrays)
+        of = self._program._of(self.wanted, arrays)
         _, pullback, results = jax.vjp(of, *[arrays[i] for i in self.wanted], has_aux=True)
         values, tree = jax.tree.flatten(pullback)
         known = {id(array): place for place, array in enumerate(arrays)}

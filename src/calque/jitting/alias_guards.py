@@ -7,7 +7,8 @@ import torch
 
 from calque.device.memory.cell import Cell
 from calque.jitting.implicit_arguments import Implicit, form
-from calque.program.signature import is_tensor, sharing
+from calque.program.signature import sharing
+from calque.program.trees import is_tensor
 
 Leaves = list[Any]
 

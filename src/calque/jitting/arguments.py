@@ -8,7 +8,7 @@ from calque.device.memory.cell import Cell, cell_of, is_whole, read
 from calque.jitting.histories import entered
 from calque.jitting.implicit_arguments import form
 from calque.program.results import Inseparable
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.program.view_arguments import Unseen, Windows, unrepeated, window_of
 
 

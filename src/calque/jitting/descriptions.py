@@ -38,7 +38,7 @@ from calque.program.results import (
     Outputs,
     ViewOf,
 )
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.state.template import Template
 
 

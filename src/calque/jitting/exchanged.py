@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from calque.jitting.python_effects import Rebound
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.state import Snapshot, StateGuard
 from calque.state.rows import DictRow, SetRow
 from calque.state.weak import WeakRow
@@ -49,9 +49,9 @@ def _is_plain(value: Any) -> bool:
 def exchanged(
     places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place]
 ) -> Iterator[Rebound]:
-    """The places, of those, that a trace has met and not `changed` (the row's id, and a key).
+    """Yields those of the places that a trace has met and not `changed` (the row's id, and a key).
 
-    None if the program may ask which tensor it is.
+    It yields none if the program may ask which tensor a place holds.
     """
     if not places or snapshot.compares_objects or snapshot.asks_identity or _has_keys(snapshot):
         return

@@ -13,7 +13,7 @@ from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
 from calque.program.results import Argument, Existing
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.state import ATOMIC, Row
 
 Tensor = torch.Tensor

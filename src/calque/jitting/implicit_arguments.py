@@ -8,7 +8,7 @@ import torch
 
 from calque.device.memory.cell import cell_of
 from calque.jitting.python_effects import Rebound
-from calque.program import signature
+from calque.program import signature, trees
 from calque.program.results import Argument, Existing
 from calque.state.rows import Row
 
@@ -39,7 +39,7 @@ class HeldIn:
         self.keys: list[Any] = [form(leaf) for leaf in leaves]
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        found = signature.tensors_in(self.holder.get(self.key))
+        found = trees.tensors_in(self.holder.get(self.key))
         if found is None or found[1] != self.spec or any(map(is_hooked, found[0])):
             return None
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
@@ -84,7 +84,7 @@ def is_hooked(leaf: Any) -> bool:
 def form(leaf: Any) -> Any:
     """The key of a leaf, and of a tensor how it lies in its storage."""
     key = signature.key_of(leaf)
-    if not signature.is_tensor(leaf):
+    if not trees.is_tensor(leaf):
         return key
     cell = cell_of(leaf)
     return key, cell.array.shape, cell.array.dtype, cell.stride, leaf.storage_offset()

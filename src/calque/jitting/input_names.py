@@ -5,7 +5,7 @@ from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, cell_of
 from calque.jitting.reachable import Reach
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 
 
 def names_by_cell(

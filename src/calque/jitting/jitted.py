@@ -34,7 +34,7 @@ from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
-from calque.program import signature
+from calque.program import signature, trees
 from calque.program.collecting import collecting_less
 from calque.program.compile_flags import others_compile
 from calque.program.gradients.derivatives import Step
@@ -151,7 +151,7 @@ class Jitted(Generic[P, R]):
     def _flatten(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         if self._objects.opened:
             return self._objects.flatten(args, kwargs, self._ordered)
-        return signature.flatten_call(args, kwargs, self._ordered)
+        return trees.flatten_call(args, kwargs, self._ordered)
 
     def _restructure(self, signal: Restructure) -> None:
         """Take arguments apart in another way; programs for single objects let go of these."""
@@ -280,7 +280,7 @@ class Jitted(Generic[P, R]):
 
         Optimizers that the function steps have their state initialized afterwards.
         """
-        leaves, spec = signature.flatten_call(args, kwargs, self._ordered)
+        leaves, spec = trees.flatten_call(args, kwargs, self._ordered)
         with self._lock:
             return self._trace(leaves, spec)[1]
 

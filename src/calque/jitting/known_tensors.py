@@ -9,7 +9,7 @@ from calque.device.memory.cell import Cell, cell_of, read, write
 from calque.errors import TraceError
 from calque.jitting.histories import Histories
 from calque.program.gradients.border import is_leaf
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 
 Tensor = torch.Tensor
 

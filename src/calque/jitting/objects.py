@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from calque.program import signature
+from calque.program import signature, trees
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
 from calque.program.unread import Restructure
 
@@ -33,7 +33,7 @@ class Objects:
         self.opened = (self.opened | signal.opened) - self._closed
 
     def flatten(self, args: Any, kwargs: dict[str, Any], ordered: bool) -> tuple[list[Any], Any]:
-        """Like `signature.flatten_call`."""
+        """Like `trees.flatten_call`."""
         if self.opened:
             if len(kwargs) > 1 and not ordered:
                 kwargs = {name: kwargs[name] for name in sorted(kwargs)}
@@ -45,7 +45,7 @@ class Objects:
             else:
                 if flattening.opened:
                     return flattening.leaves, Structure(node, frozenset(flattening.opened))
-        return signature.flatten_call(args, kwargs, ordered)
+        return trees.flatten_call(args, kwargs, ordered)
 
     def _opens(self, kind: type, inside: bool) -> bool:
         if not inside:

@@ -31,9 +31,9 @@ from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
-from calque.program.signature import is_tensor
 from calque.program.sources import NumberSource
 from calque.program.traced_numbers import TracedFloat, Watch, number_of
+from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import Running
 

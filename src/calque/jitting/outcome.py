@@ -25,7 +25,7 @@ from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
 from calque.program.results import Argument, Description, Fresh
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
 from calque.program.value_checks import Checks
 from calque.state import Running

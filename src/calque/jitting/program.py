@@ -35,11 +35,11 @@ from calque.program.pinning import (
 from calque.program.program import Program
 from calque.program.results import Outputs
 from calque.program.shortened import shortened
-from calque.program.signature import same_tree, unflatten_tensors
 from calque.program.sinks import CellSink, targets
 from calque.program.sources import CellSource
 from calque.program.stored_kernels import Turning, stored
 from calque.program.transposed_operands import materialized
+from calque.program.trees import same_tree, unflatten_tensors
 
 
 class JittedProgram(Program[Call]):

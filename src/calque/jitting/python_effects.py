@@ -18,7 +18,7 @@ import torch
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
 from calque.jitting.numbers import Numbers
-from calque.program import signature
+from calque.program import trees
 from calque.program.results import Attribute, Given, container_at
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
@@ -305,7 +305,7 @@ class PythonState:
             old = before.get(key, MISSING)
             if value is old or key in row.ignored or same_value(value, old):
                 continue
-            held = None if rebound is None else signature.tensors_in(old)
+            held = None if rebound is None else trees.tensors_in(old)
             leaves = None if held is None else self._leaves_of(value)
             if held is None or leaves is None:
                 keys.append(key)
@@ -327,14 +327,14 @@ class PythonState:
         for one in containers_in(value):  # what is held elsewhere, too, is to stay one
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
-        return signature.tensors_in(value)
+        return trees.tensors_in(value)
 
     def _is_made_here(self, value: Any) -> bool:
         """Returns True if a value is made of tensors, and each call makes it anew."""
         known = self.snapshot.known
         if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
             return False
-        return signature.tensors_in(value) is not None
+        return trees.tensors_in(value) is not None
 
     def _is_given(self, value: Any) -> bool:
         """Returns True if a value is, or holds, a container that each call brings."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from calque.jitting.descriptions import Describer
-from calque.program import signature
+from calque.program import trees
 from calque.program.results import Constant, Description, Given, Kept, Made, Outputs
 from calque.upstream.torch_internals import pytree
 
@@ -76,7 +76,7 @@ class Containers:
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
         """The leaves of a result, and what puts them back."""
-        return signature.flatten(tree, self.has)
+        return trees.flatten(tree, self.has)
 
     def has(self, leaf: Any) -> bool:
         """Returns True if a leaf is a container."""
@@ -99,7 +99,7 @@ class Containers:
             return describer.describe(leaf)
         known = self._described.get(id(leaf))
         if known is None:
-            leaves, spec = signature.flatten(leaf, lambda one: one is not leaf and self.has(one))
+            leaves, spec = trees.flatten(leaf, lambda one: one is not leaf and self.has(one))
             inner = [self.describe(one, describer) for one in leaves]
-            known = self._described[id(leaf)] = Nested(inner, signature.same_tree(spec))
+            known = self._described[id(leaf)] = Nested(inner, trees.same_tree(spec))
         return known

@@ -35,14 +35,14 @@ from calque.jitting.reachable import Reach
 from calque.jitting.recording import Recording
 from calque.jitting.state_arguments import Apart, Overlap, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
-from calque.program import signature
+from calque.program import trees
 from calque.program.gradients.border import is_leaf
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.saved_values import watch
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
 from calque.program.results import Inseparable
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
 
@@ -199,7 +199,7 @@ class Trace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """The closed jaxpr of the function, and where its inputs come from."""
         self.spec = spec
-        args, kwargs = signature.unflatten(self.stand_ins, spec)
+        args, kwargs = trees.unflatten(self.stand_ins, spec)
         if self.own_containers:
             args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
             if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):

@@ -17,8 +17,8 @@ from calque.jitting.implicit_arguments import form
 from calque.jitting.program import JittedProgram
 from calque.program import signature
 from calque.program.results import Constant
-from calque.program.signature import is_tensor
 from calque.program.structures import Structure
+from calque.program.trees import is_tensor
 from calque.state import ATOMIC, same_value
 
 _STREAK = 6

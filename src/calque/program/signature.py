@@ -1,28 +1,20 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
 import functools
-import warnings
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from types import FunctionType, MethodType
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch.nn import Module, Parameter
 
 from calque.device.runtime.placement import placement_of, spread
-from calque.program.structures import Structure, opened
+from calque.program.structures import Structure
+from calque.program.trees import INEXACT, VALUES, is_tensor
 from calque.program.unread import is_unread, value_of
-from calque.upstream.torch_internals import pytree
 
-_VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
 _SHARING = ("jax", "cpu")
-_DICTS = frozenset((dict, OrderedDict, defaultdict))
-_CONTAINERS = _DICTS | {tuple, list, deque}
-_INEXACT = frozenset((float, complex))
 _LASTING = (Module, type, FunctionType, MethodType)
 
 
@@ -39,185 +31,6 @@ class Same:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Same) and other.value is self.value
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Puts back the leaves of a call whose arguments are one container in several places.
-
-    Attributes:
-        spec: what puts them into as many containers.
-        places: the keys that lead to each such place from (args, kwargs), with those of the first.
-    """
-
-    spec: Any
-    places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
-
-    def join(self, tree: Any) -> Any:
-        """The tree with one container at all its places."""
-        return _joined(tree, (), dict(self.places), {})
-
-
-def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]) -> Any:
-    if steps in places:
-        return made[places[steps]]
-    if type(tree) is tuple:
-        return tuple(_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
-    if type(tree) in _CONTAINERS:
-        made[steps] = tree
-        for key, item in list(tree.items() if type(tree) in _DICTS else enumerate(tree)):
-            tree[key] = _joined(item, (*steps, key), places, made)
-    return tree
-
-
-def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: list[Any]) -> None:
-    """Find the containers that are met once more, by what leads there and to the first place."""
-    if type(tree) is not tuple:
-        if id(tree) in first:
-            found.append((steps, first[id(tree)]))
-            return
-        first[id(tree)] = steps
-    for key, item in tree.items() if type(tree) in _DICTS else enumerate(tree):
-        if type(item) in _CONTAINERS:
-            _places(item, (*steps, key), first, found)
-
-
-def flatten(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
-) -> tuple[list[Any], Any]:
-    """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
-
-    Args:
-        tree: the pytree.
-        is_leaf: says of a container that it is a leaf.
-        met: takes the ids of the lists, deques and dicts.
-    """
-    met = [] if met is None else met
-    iterators: list[Any] = []
-    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators)
-    if iterators:
-        with warnings.catch_warnings():  # JAX warns of iterators that are leaves, as they are meant
-            warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
-            return _flattened(tree, is_leaf, is_sorted)
-    return _flattened(tree, is_leaf, is_sorted)
-
-
-def _flattened(
-    tree: Any, is_leaf: Callable[[Any], bool] | None, is_sorted: bool
-) -> tuple[list[Any], Any]:
-    if not is_sorted:  # JAX would sort the keys of dicts
-        leaves, ordered = _flatten_as_torch(tree, is_leaf)
-        if jax.tree_util.all_leaves(
-            leaves, is_leaf=lambda leaf: leaf is None or _is(leaf, is_leaf)
-        ):
-            return leaves, ordered
-    leaves, spec = jax.tree_util.tree_flatten(tree, is_leaf)
-    for leaf in leaves:
-        if type(leaf) in pytree.SUPPORTED_NODES and type(leaf) is not torch.Size:
-            if not _is(leaf, is_leaf):
-                return _flatten_as_torch(tree, is_leaf)
-    return leaves, spec
-
-
-def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
-    return is_leaf is not None and is_leaf(leaf)
-
-
-def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
-    """Flattens as PyTorch does, but a tensor's size is a leaf: it would come back as a tuple."""
-    return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
-
-
-def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tuple[list[Any], Any]:
-    """Like `flatten`, for a call's arguments.
-
-    Args:
-        ordered: whether the function sees the order of its keywords (it has `**kwargs`).
-    """
-    if len(kwargs) > 1 and not ordered:
-        kwargs = {name: kwargs[name] for name in sorted(kwargs)}
-    met: list[int] = []
-    leaves, spec = flatten((args, kwargs), None, met)
-    if len(set(met)) < len(met):
-        places: list[Any] = []
-        _places((args, kwargs), (), {}, places)
-        spec = Joined(spec, tuple(places))
-    return leaves, spec
-
-
-@functools.lru_cache(maxsize=1024)
-def _iterates(kind: type) -> bool:
-    return hasattr(kind, "__next__")
-
-
-def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
-    """Returns True if the keys of every dict are sorted as they are, as JAX would sort them.
-
-    Args:
-        tree: lists, tuples, deques and dicts.
-        met: takes the ids of the lists, deques and dicts.
-        iterators: takes the iterators in them.
-    """
-    kind, found = type(tree), True
-    if kind is not tuple:
-        met.append(id(tree))
-    if kind in _DICTS:
-        if len(tree) > 1 and kind is not OrderedDict:
-            keys = list(tree)
-            try:
-                found = keys == sorted(keys)
-            except TypeError:
-                found = False
-        tree = tree.values()
-    for item in tree:
-        kind = type(item)
-        if kind in _CONTAINERS:
-            found &= _in_order(item, met, iterators)
-        elif _iterates(kind):
-            iterators.append(item)
-    return found
-
-
-def unflatten(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `flatten`."""
-    if isinstance(spec, Structure):
-        return spec.build(leaves)
-    if isinstance(spec, Joined):
-        return spec.join(unflatten(leaves, spec.spec))
-    if isinstance(spec, pytree.TreeSpec):
-        return pytree.tree_unflatten(leaves, spec)
-    return jax.tree_util.tree_unflatten(spec, leaves)
-
-
-def is_tensor(value: Any) -> bool:
-    """Returns True if a value is a tensor of the device."""
-    return isinstance(value, torch.Tensor) and value.device.type == "jax"
-
-
-def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
-    """The leaves and the container of a value made of tensors and plain values; else None."""
-    if isinstance(value, torch.Tensor):
-        return ([value], None) if value.device.type == "jax" else None
-    if not isinstance(value, tuple | list | dict):
-        found = None if type(value) in _VALUES else _opened_or_registered(value)
-        if found is None:
-            return None
-        leaves, spec = found
-    else:
-        leaves, spec = flatten(value)
-    plain = all(is_tensor(leaf) or type(leaf) in _VALUES | _INEXACT for leaf in leaves)
-    return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
-
-
-def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
-    leaves, spec = flatten(value)
-    alone = len(leaves) == 1 and leaves[0] is value
-    return opened(value) if alone else (leaves, spec)
-
-
-def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `tensors_in`."""
-    return leaves[0] if spec is None else unflatten(leaves, spec)
 
 
 class Attributes(tuple[Any, ...]):
@@ -291,9 +104,9 @@ def key_of(leaf: Any) -> Any:
             key = (*key, Placed((placement,)))
         held = leaf.__dict__
         return (*key, Attributes((n, _key_of_part(v)) for n, v in held.items())) if held else key
-    if kind in _VALUES:
+    if kind in VALUES:
         return (kind, leaf)
-    if kind in _INEXACT:
+    if kind in INEXACT:
         return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
     if kind in _CALLED:
         return _key_of_called(leaf)
@@ -309,7 +122,7 @@ def value_key(leaf: Any) -> Any:
         TypeError: it cannot be hashed.
     """
     kind = type(leaf)
-    if kind in _INEXACT:
+    if kind in INEXACT:
         return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
     try:
         hash(leaf)
@@ -378,7 +191,7 @@ def _spoken(key: Any) -> str:
     if isinstance(key, Called):
         return "one function or method"
     if len(key) == 2:
-        return key[1] if key[0] in _INEXACT else repr(key[1])
+        return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:
         return f"a numpy value of shape {key[1]}"
     _, shape, stride, dtype, device, gradient, *attributes = key
@@ -406,12 +219,3 @@ def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
         (first, tensor.storage_offset() - tensors[first].storage_offset())
         for first, tensor in zip(firsts, tensors, strict=True)
     )
-
-
-def same_tree(spec: Any) -> Callable[[list[Any]], Any]:
-    """A function that puts leaves back into one tree; fast for a single leaf and flat tuples."""
-    if isinstance(spec, jax.tree_util.PyTreeDef):
-        if spec == jax.tree_util.tree_structure(0):
-            return lambda leaves: leaves[0]
-        return spec.unflatten
-    return lambda leaves: unflatten(leaves, spec)

@@ -77,10 +77,10 @@ class StateGuard:
     def _is_equal(self) -> bool:
         """Returns True if what is not the same object is an equal value."""
         self.expected = object()
-        found = self._differing()
+        found = self.first_difference()
         if found is not None and self._unread is not None and self._unread.ignore():
             self.identities = Identities(self._rows, self._free)
-            found = self._differing()
+            found = self.first_difference()
         adopted = 0
         while found is not None:
             row, key = found
@@ -89,7 +89,7 @@ class StateGuard:
                     self.identities = Identities(self._rows, self._free)
                 return False
             adopted += 1
-            found = self._differing()
+            found = self.first_difference()
         for row in self._rows:
             free = self._free.get(row, ())
             now = row.items()
@@ -198,7 +198,7 @@ class StateGuard:
 
     def why(self) -> str:
         """Returns what the first row that differs held and holds."""
-        found = self._differing()
+        found = self.first_difference()
         if found is None:
             return "a variable changed"
         row, key = found
@@ -209,9 +209,6 @@ class StateGuard:
 
     def first_difference(self) -> tuple[Row, Any] | None:
         """The first row that does not hold what it held, and the key; None if there is none."""
-        return self._differing()
-
-    def _differing(self) -> tuple[Row, Any] | None:
         for row in self._rows:
             key = self._difference(row)
             if key is not None:

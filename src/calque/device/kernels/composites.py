@@ -12,25 +12,31 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import Array
 
 from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
 from calque.device.kernels.call import Runner
 from calque.device.kernels.fast_path import wrap_result
+from calque.device.kernels.pullbacks import (
+    Pullback,
+    Wanted,
+    conjugated,
+    cotangent,
+    is_none,
+    pull_back,
+    pullback_of,
+)
 from calque.device.kernels.seen import seen
 from calque.device.memory import rng
 from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import wrap
-from calque.device.runtime.compile_cache import kept
-from calque.device.runtime.in_flight import settled
 from calque.errors import CalqueError
 from calque.ops.table.facts import fact_of, told
 from calque.ops.table.registry import RULES, Rule
@@ -41,81 +47,6 @@ from calque.upstream.torch_internals import pytree
 _MODES = torch_c.TorchDispatchModeKey
 _VALUELESS = (_MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL)
 Tensor = torch.Tensor
-Wanted = tuple[int, ...]
-
-
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
-def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
-    """`jax.vjp` with respect to the leaves of the arguments that are wanted."""
-    leaves, tree = jax.tree.flatten(list(args), is_leaf=_is_none)
-
-    def of(*values: Array) -> Any:
-        filled = list(leaves)
-        for place, value in zip(wanted, values, strict=True):
-            filled[place] = value
-        return function(*jax.tree.unflatten(tree, filled))
-
-    return jax.vjp(of, *[leaves[place] for place in wanted])
-
-
-def cotangent(result: Any, gradient: Array | None) -> Any:
-    """An incoming gradient as JAX takes it: zeros for none, float0 for integers, or conjugated."""
-    if not jnp.issubdtype(result.dtype, jnp.inexact):
-        return np.zeros(result.shape, jax.dtypes.float0)
-    if gradient is None:
-        return jnp.zeros(result.shape, result.dtype)
-    value = gradient.astype(result.dtype)
-    return jnp.conj(value) if jnp.iscomplexobj(value) else value
-
-
-def conjugated(gradients: Sequence[Array]) -> list[Array]:
-    """The gradients that JAX has computed, as PyTorch has those of complex numbers."""
-    return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
-
-
-@jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True)
-class _Pullback:
-    """The values that a forward leaves to its backward.
-
-    Attributes:
-        residuals: the arrays of the pullback that are no arguments of the operator.
-        tree: the structure of the pullback.
-        places: for each array of the pullback, the leaf of the arguments it is, or -1.
-        results: the shapes and dtypes of the operator's results.
-    """
-
-    residuals: list[Array]
-    tree: Any
-    places: tuple[int, ...]
-    results: tuple[jax.ShapeDtypeStruct, ...]
-
-    def tree_flatten(self) -> Any:
-        return self.residuals, (self.tree, self.places, self.results)
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, residuals: Any) -> "_Pullback":
-        return cls(list(residuals), *aux)
-
-
-def _pull(pullback: _Pullback, arguments: list[Array | None], gradients: list[Any]) -> list[Array]:
-    arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
-    puller = _puller(tree, tuple(array.shape for array in arrays))
-    return settled(puller(pullback, arguments, gradients))
-
-
-@kept
-def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
-    def pulled(pullback: _Pullback, arguments: Any, gradients: Any) -> list[Array]:
-        residuals = iter(pullback.residuals)
-        arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
-        pull = jax.tree.unflatten(pullback.tree, arrays)
-        return conjugated(pull(tuple(map(cotangent, pullback.results, gradients))))
-
-    return jax.jit(pulled)
 
 
 class Composite:
@@ -139,7 +70,7 @@ class Composite:
         """The results for arguments without the key, as tensors."""
         return self._run.wrapped(results, args, {})
 
-    def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, _Pullback]:
+    def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, Pullback]:
         """The results, and the pullback for the leaves of the arguments that are wanted."""
         runner = self._forward.get(wanted)
         if runner is None:
@@ -150,15 +81,15 @@ class Composite:
         function = self.rule.function
 
         @functools.wraps(function)
-        def run(*args: Any) -> tuple[Any, _Pullback]:
+        def run(*args: Any) -> tuple[Any, Pullback]:
             results, pull = pullback_of(function, wanted, args)
-            leaves = jax.tree.leaves(list(args), is_leaf=_is_none)
+            leaves = jax.tree.leaves(list(args), is_leaf=is_none)
             known = {id(leaf): place for place, leaf in enumerate(leaves)}
             arrays, tree = jax.tree.flatten(pull)
             places = tuple(known.get(id(array), -1) for array in arrays)
             residuals = [a for a, p in zip(arrays, places, strict=True) if p < 0]
             shapes = tuple(jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results)
-            return results, _Pullback(residuals, tree, places, shapes)
+            return results, Pullback(residuals, tree, places, shapes)
 
         return replace(self.rule, function=run)
 
@@ -183,7 +114,7 @@ class _Request(threading.local):
     """What the node of the graph asks of the kernel beneath it, and the answer."""
 
     wanted: Wanted | None = None
-    answer: tuple[Tensor | None, _Pullback] | None = None
+    answer: tuple[Tensor | None, Pullback] | None = None
 
 
 _request = _Request()
@@ -197,7 +128,7 @@ class _Call:
         self.op = op
         self.spec = spec
 
-    def run(self, leaves: Sequence[Any], wanted: Wanted) -> tuple[Any, Tensor | None, _Pullback]:
+    def run(self, leaves: Sequence[Any], wanted: Wanted) -> tuple[Any, Tensor | None, Pullback]:
         args = pytree.tree_unflatten(list(leaves), self.spec)
         if self.op is None:  # a gradient: its key is an argument already
             results, pullback = self.composite.forward(args, wanted)
@@ -258,13 +189,13 @@ class _Node(torch.autograd.Function):
 
 
 def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any) -> list[Tensor]:
-    pullback = _Pullback.tree_unflatten(ctx.aux, map(read, residuals))
+    pullback = Pullback.tree_unflatten(ctx.aux, map(read, residuals))
     shift = 0 if ctx.call.op is None else 1
     used = set(pullback.places)
     arguments = [read(x) if i + shift in used else None for i, x in enumerate(leaves)]
     incoming = [None if g is None else read(g) for g in gradients]
     with x64():
-        return wrap_result(_pull(pullback, [None] * shift + arguments, incoming))
+        return wrap_result(pull_back(pullback, [None] * shift + arguments, incoming))
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:

@@ -16,7 +16,7 @@ import jax
 import torch
 
 from calque.device.kernels import binding, composites
-from calque.device.kernels.composites import conjugated, cotangent, pullback_of
+from calque.device.kernels.pullbacks import conjugated, cotangent, pullback_of
 from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy, to_torch
 from calque.ops.table import registry

@@ -22,7 +22,7 @@ from calque.jitting.control_flow.loops import arrays_of, loop
 from calque.jitting.host_tensors import Witness
 from calque.jitting.reachable import Reach
 from calque.program.lifting import Lifting
-from calque.program.signature import is_tensor
+from calque.program.trees import is_tensor
 from calque.upstream.torch_c import DispatchKey
 from calque.upstream.torch_internals import (
     cond_op,

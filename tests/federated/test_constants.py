@@ -118,7 +118,7 @@ def test_attributes_hold_no_tensors_of_a_trace() -> None:
     assert fed.local("float32[3]")(module)(ONES).tolist() == [1.0] * 3
     assert fed.local("float32[?]")(lambda x: module(x))(ONES).tolist() == [1.0] * 3
     assert vars(module) == before and not module.all
-    with pytest.raises(TraceError, match=r"module\.average is given a tensor of the function"):
+    with pytest.raises(TraceError, match=r"module\.average is given a tensor by the function"):
         fed.local("float32[3]")(lambda x: module(x, average=True))
     assert vars(module) == before
 
@@ -138,7 +138,7 @@ def test_what_a_function_leaves_outside_is_not_lost_in_silence() -> None:
         return total
 
     for function, name in ((appended, r"kept\[0\]"), (added, "total"), (module, r"kept\[0\]")):
-        with pytest.raises(TraceError, match=f"{name} is given a tensor of the function"):
+        with pytest.raises(TraceError, match=f"{name} is given a tensor by the function"):
             fed.local("float32[3]")(function)
     assert (kept, total.tolist()) == ([], [0.0] * 3)
 

@@ -48,10 +48,10 @@ def _settle(snapshot: Snapshot, is_lost: Callable[[Row, Any], bool]) -> None:
         row.restore()
     if lost:
         raise TraceError(
-            f"{lost[0]} is given a tensor of the function, and is outside of it: that is lost, as "
-            "the function runs while it is traced, and not at each call.\n"
-            "What a module keeps is a buffer (register_buffer), which federated.learning trains; a "
-            "local function returns what is to be kept, and takes it as an argument."
+            f"{lost[0]} is given a tensor by the function, but lives outside it. The tensor would "
+            "be lost, because the function runs only while it is traced, not at each call.\n"
+            "A module keeps state in a buffer (register_buffer), which federated.learning trains; "
+            "a local function should take such state as an argument and return it."
         )
 
 

@@ -33,7 +33,7 @@ implementations: dict[str, Implementation] = {}
 
 
 class Branch(GraphModule):
-    """One way of a choice.
+    """One branch of a choice.
 
     The modules it calls belong to the graph module around it, which has them in its state under
     their own names; here they are left out.

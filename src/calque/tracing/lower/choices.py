@@ -1,4 +1,4 @@
-"""What a way of a choice gives may be what it was given, and among operators it is a copy."""
+"""A branch of a choice may return an operand as it is; the operator for a choice returns a copy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 
 
 def refuse_writes_to_choices(graph: Graph) -> None:
-    """Raise where a tensor is written to that a choice has given back, or a result of one.
+    """Raise where the program writes to a tensor that a choice has returned, or to its result.
 
     Raises:
         TraceError: names the write and its line.
@@ -31,7 +31,7 @@ def refuse_writes_to_choices(graph: Graph) -> None:
 
 
 def _given_back(choice: Node) -> Iterator[Node]:
-    """The operands of which a way of the choice may give back the memory."""
+    """The operands whose memory a branch of the choice may return."""
     operands: Any = choice.args[3]
     for name in choice.args[1:3]:
         branch: Any = resolve(choice.graph.owning_module, str(getattr(name, "target", "")))
@@ -58,7 +58,7 @@ def _root(node: Node) -> Node:
 def _refuse(write: Node, choice: Node) -> None:
     write_at, choice_at = (node.meta.get("origin", "a line") for node in (write, choice))
     raise SymbolicTraceError(
-        f"{write_at}: {name_of(write)} writes to a tensor that one way of the choice at "
-        f"{choice_at} gives back, and an operator that chooses gives a copy.\n"
+        f"{write_at}: {name_of(write)} writes to a tensor that one branch of the choice at "
+        f"{choice_at} returns as it is, but the operator for a choice returns a copy.\n"
         "Return the new tensor instead, or use the graph as it is, without lowering."
     )

@@ -26,8 +26,8 @@ def explained(error: Exception) -> Exception:
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
         return SymbolicTraceError(
-            "one way of a choice writes to a tensor from outside of it, or gives one back, which "
-            "an operator that chooses cannot.\nReturn a new tensor instead, or use the graph as it "
+            "one branch of a choice writes to a tensor from outside it, or returns one, which the "
+            "operator for a choice cannot do.\nReturn a new tensor instead, or use the graph as it "
             "is, without lowering."
         )
     if isinstance(error, UnsupportedOperatorException):

@@ -86,9 +86,10 @@ class Trace:
                 "effects: pass it as an argument, or make it a buffer of the module"
             )
         jaxpr, inputs = with_narrow_indices(lifted.closed), lifted.inputs
-        self.random = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
+        self.random: bool = any(isinstance(one.source, _KeySource) for one in self._lifting.inputs)
         count = sum(is_array(leaf) for leaf in leaves) + self.random
         places = [_place(one.source, count) for one in inputs]
+        self.run: Callable[..., Any]
         if self.gradient_of:
             self.run = self._with_gradient(jaxpr, inputs, places, count)
         else:

@@ -53,6 +53,10 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
         torch.full((2,), 1j, dtype=torch.bool, device=d),
     ],
     "divisors": _greatest_divisors,
+    "variance of nothing": lambda d: [
+        torch.var(torch.zeros(0, 3, device=d), dim=0, correction=-1),
+        *torch.std_mean(torch.zeros(2, 0, device=d), dim=(0, 1), correction=-3),
+    ],
     "Kaiser windows": lambda d: [
         torch.kaiser_window(n, periodic, beta=beta, dtype=dtype, device=d)
         for n, periodic, beta, dtype in (

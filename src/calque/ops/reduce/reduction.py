@@ -105,6 +105,8 @@ def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array
     squares = apart.real**2 + apart.imag**2 if is_complex(x.dtype) else apart * apart
     lost = 1 if correction is None else correction
     divisor = max(0, count - lost) if is_known(count) else jnp.maximum(count - lost, 0)
+    if is_known(x.size) and not x.size:
+        divisor = 0  # nothing has no variance, whatever is added to the count
     total = jnp.sum(squares, axis=axes, keepdims=keepdim)
     variance = total / jnp.asarray(divisor, total.dtype)
     return variance, center if keepdim else jnp.squeeze(center, axes)

@@ -39,17 +39,18 @@ demo: $(VENV)/.installed-demo
 
 # Most of the time of the tests is XLA's compilation for the CPU. Here it takes less than half: nothing is
 # optimized by LLVM, and with JAX 0.10 (later ones have no such flag, and end the process where one is unknown)
-# operations are fused by the older of XLA's two emitters. All other targets
-# compile as users do, and so does `make test FAST_COMPILES=`, here or with SHARE=0.1 of the tests.
+# operations are fused by the older of XLA's two emitters. The same holds for `make conformance`. All other targets
+# compile as users do, and so do both with `FAST_COMPILES=`, of all their tests or of SHARE=0.1 of them.
 # Nor has every program an MLIR context of its own (tests/shared_context.py).
 FAST_COMPILES ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	$(if $(filter 3.11,$(VERSION)),--xla_cpu_use_fusion_emitters=false) --xla_cpu_parallel_codegen_split_count=1
 
+FAST := CALQUE_SHARED_CONTEXT=$(if $(FAST_COMPILES),1) XLA_FLAGS="$(strip $(FAST_COMPILES) $$XLA_FLAGS)"
+
 test: $(VENV)/.installed-test
 	@echo "Every test but the conformance suite (make conformance), in two processes of up to 2 GB."
 	@echo "make test-quick takes one or two minutes."
-	CALQUE_SHARED_CONTEXT=$(if $(FAST_COMPILES),1) CALQUE_SHARE=$(SHARE) CALQUE_SEED=$(SEED) \
-		XLA_FLAGS="$(strip $(FAST_COMPILES) $$XLA_FLAGS)" $(BIN)/python -m pytest
+	$(FAST) CALQUE_SHARE=$(SHARE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest
 
 # Some of each door. What is here is cheap: a file that grows past ten seconds leaves.
 QUICK_TESTS := tests/errors tests/state tests/test_hint.py tests/device/test_views.py \
@@ -74,7 +75,8 @@ format: $(VENV)/.installed-lint
 	$(BIN)/ruff format .
 
 conformance: $(VENV)/.installed-test
-	CALQUE_SAMPLE=$(SAMPLE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m conformance tests --ignore=tests/laws --ignore=tests/faults
+	$(FAST) CALQUE_SAMPLE=$(SAMPLE) CALQUE_SHARE=$(SHARE) CALQUE_SEED=$(SEED) \
+		$(BIN)/python -m pytest -m conformance tests --ignore=tests/laws --ignore=tests/faults
 
 laws: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "conformance or not conformance" tests/laws

@@ -106,6 +106,42 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
         torch.testing.assert_close(got.cpu(), want, equal_nan=True)
 
 
+REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
+    "no axis": (IndexError, lambda d: torch.transpose_copy(torch.ones((), device=d), 1, -2)),
+    "a vector for a number": (
+        RuntimeError,
+        lambda d: torch.ones((), device=d).index_add(
+            0, torch.zeros(1, dtype=torch.int64, device=d), torch.ones(1, device=d)
+        ),
+    ),
+    "five axes": (
+        RuntimeError,
+        lambda d: F.fractional_max_pool2d(torch.ones(1, 1, 3, 9, 9, device=d), 3, (2, 3)),
+    ),
+    "four axes": (
+        RuntimeError,
+        lambda d: F.max_unpool1d(
+            torch.ones(1, 1, 2, 3, device=d),
+            torch.zeros(1, 1, 2, 3, dtype=torch.int64, device=d),
+            kernel_size=2,
+        ),
+    ),
+    "one class": (
+        RuntimeError,
+        lambda d: F.multilabel_margin_loss(torch.ones((), device=d), torch.tensor(1, device=d)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "call"), REFUSED.values(), ids=REFUSED)
+def test_shapes_that_the_cpu_refuses(
+    error: type[Exception], call: Callable[[Device], object]
+) -> None:
+    for device in ("cpu", "jax"):
+        with pytest.raises(error):
+            call(torch.device(device))
+
+
 def test_an_empty_batch_has_empty_gradients() -> None:
     images, volumes = torch.ones(0, 3, 6, 6), torch.ones(0, 3, 6, 6, 6)
     calls: list[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = [

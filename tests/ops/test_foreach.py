@@ -138,3 +138,21 @@ def test_lerp_takes_a_truth_value_as_a_number():
     assert torch.equal(torch.lerp(x.to("jax"), y.to("jax"), True).cpu(), torch.lerp(x, y, True))
     with pytest.raises(RuntimeError, match="expected dtype Float for `weight` but got dtype Bool"):
         torch.lerp(x.to("jax"), y.to("jax"), torch.tensor([True, False], device="jax"))
+
+
+def test_results_lie_as_the_tensors_at_their_place() -> None:
+    found = []
+    for device in ("cpu", "jax"):
+        x, y = torch.ones(3, 4, device=device).t(), torch.ones(2, 2, device=device)
+        lists = torch._foreach_exp([x, y]), torch._foreach_addcmul([x, y], [x, y], [x, y.t()])
+        lists += torch._foreach_pow(2, [x, y]), torch._foreach_add([x, y], 1), [2**x]
+        found.append([one.stride() for tensors in lists for one in tensors])
+    assert found[1] == found[0]
+
+
+def test_a_list_is_refused_as_its_tensors_are() -> None:
+    once = torch.ones(1, device="jax").expand(3)
+    torch._foreach_zero_([once])
+    assert once.tolist() == [0, 0, 0]
+    with pytest.raises(NotImplementedError, match="frac_cpu"):
+        torch._foreach_frac([torch.ones(2, device="jax"), torch.ones(2, device="jax").long()])

@@ -8,7 +8,7 @@ decompositions are column-major. Row-major arguments, the common case, are told 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +95,16 @@ def _elementwise(places: tuple[tuple[torch.Size, Ints], ...]) -> Ints:
     operators = (_aten.neg.default, _aten.add.Tensor, _aten.addcmul.default)
     tensors = [_empty(_Place(*place, torch.float32)) for place in places[:3]]
     return operators[len(tensors) - 1].redispatch(META, *tensors).stride()
+
+
+def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Elementwise over lists: each result in the order of the tensors at its place."""
+    given = (*args, *kwargs.values())
+    if _row_major(_tensors(given)):
+        return None
+    rows = ([v[i] if isinstance(v, list | tuple) else v for v in given] for i in count())
+    laid = (elementwise((result,), row, {}) for result, row in zip(results, rows, strict=False))
+    return [None if stride is None else next(iter(stride)) for stride in laid]
 
 
 def images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
@@ -266,6 +276,7 @@ def _overload(name: str) -> OpOverload:
 _LAYERS: dict[str, Layer | None] = {
     "row_major": None,
     "elementwise": elementwise,
+    "each": each,
     "images": images,
     "convolution": convolutions,
     "transform": transforms,

@@ -51,6 +51,7 @@ def _rows_within(self: Given, **named: Any) -> None:
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     _check_source("index_add_()", self, dim, index, source)
+    _check_ranks("index_add_()", self, source)
     source = at_least_1d(source)
     _check_rest("index_add_()", target, dim, source)
     if not (isinstance(alpha, int) and alpha == 1):
@@ -61,13 +62,22 @@ def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Any = 1
     return result.reshape(self.shape)
 
 
+def _check_ranks(name: str, self: Array, source: Array) -> None:
+    if self.ndim != source.ndim:
+        raise _unlike(name, self, source)
+
+
 def _check_rest(name: str, self: Array, dim: int, source: Array) -> None:
     rest = [n for a, n in enumerate(self.shape) if a != dim]
     if rest != [n for a, n in enumerate(source.shape) if a != dim]:
-        raise RuntimeError(
-            f"{name}: source tensor shape must match self tensor shape, excluding the specified "
-            f"dimension. Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
-        )
+        raise _unlike(name, self, source)
+
+
+def _unlike(name: str, self: Array, source: Array) -> RuntimeError:
+    return RuntimeError(
+        f"{name}: source tensor shape must match self tensor shape, excluding the specified "
+        f"dimension. Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+    )
 
 
 def _index_copy_condition(self: Any, dim: int, index: Any, source: Any) -> None:

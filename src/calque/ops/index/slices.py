@@ -268,9 +268,8 @@ def _permute(self: Array, dims: Any) -> Array:
 
 
 def _transpose(self: Array, dim0: int, dim1: int) -> Array:
-    if self.ndim == 0:
-        return self
-    return jnp.swapaxes(self, wrap_dim(dim0, self.ndim), wrap_dim(dim1, self.ndim))
+    axes = wrap_dim(dim0, self.ndim), wrap_dim(dim1, self.ndim)
+    return jnp.swapaxes(self, *axes) if self.ndim else self
 
 
 def _unsqueeze(self: Array, dim: int) -> Array:

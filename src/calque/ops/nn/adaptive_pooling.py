@@ -146,6 +146,10 @@ def _fractional(ndim: int) -> None:
     def forward(
         self: Array, kernel_size: Any, output_size: Any, random_samples: Array
     ) -> tuple[Array, Array]:
+        if self.ndim not in (ndim + 1, ndim + 2):
+            raise RuntimeError(
+                f"{name}(): Expected {ndim + 1}D or {ndim + 2}D tensor, but got: {list(self.shape)}"
+            )
         kernel, out = each(kernel_size, ndim), each(output_size, ndim)
         lead, size = self.shape[: self.ndim - ndim], self.shape[self.ndim - ndim :]
         for n, k, o in zip(size, kernel, out, strict=True):
@@ -182,6 +186,11 @@ def _fractional(ndim: int) -> None:
 
 
 def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
+    if x.ndim not in (ndim + 1, ndim + 2):
+        raise RuntimeError(
+            f"Input to max_unpooling{ndim}d should be a {ndim + 1}d or {ndim + 2}d Tensor, but got "
+            f"a tensor with {x.ndim} dimensions."
+        )
     if indices.shape != x.shape:
         raise RuntimeError(
             f"Expected shape of indices to be same as that of the input tensor ({list(x.shape)}), "

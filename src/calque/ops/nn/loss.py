@@ -225,8 +225,9 @@ def _classes(name: str, least: int) -> Any:
     """A check that labels are those of classes, or `least`."""
 
     def check(self: Given, target: Given, **_: Any) -> None:
-        labels = target.values() if self.ndim and not target.is_float else None
-        if labels is not None and not ((labels >= least) & (labels < self.shape[-1])).all():
+        labels = None if target.is_float else target.values()
+        classes = self.shape[-1] if self.ndim else 1
+        if labels is not None and not ((labels >= least) & (labels < classes)).all():
             raise RuntimeError(f"{name}: target out of range")
 
     return check

@@ -14,6 +14,8 @@ from jax import Array
 # The rules of these families must be in the table before they are repeated over lists.
 from calque.ops.reduce import extrema  # noqa: F401
 from calque.ops.reduce.reduction import vector_norm
+from calque.ops.table.conditions import check
+from calque.ops.table.facts import facts
 from calque.ops.table.promotion import is_complex, is_float, real_dtype
 from calque.ops.table.registry import find, op
 
@@ -111,20 +113,23 @@ def _parameter(spec: str) -> Parameter:
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value)
 
 
-def _foreach(rule: Callable[..., Array], specs: list[str]) -> Callable[..., list[Array]]:
+def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
     """A rule over lists from a rule over tensors; `specs` as in `TABLE`, `self` among them."""
+    rule = _rule(name)
     signature = Signature([_parameter(spec) for spec in specs])
     lists = [spec.lstrip("*") for spec in specs if spec.startswith("*")]
 
     def function(*args: Any, **kwargs: Any) -> list[Array]:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        values = given.arguments
-        count = _common_length([values[name] for name in lists])
-        return [
-            rule(*(v[i] if name in lists else v for name, v in values.items()))
-            for i in range(count)
-        ]
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        count = _common_length([values[key] for key in lists])
+        results = []
+        for i in range(count):
+            row = [v[i] if key in lists else v for key, v in values.items()]
+            check(f"aten::{name}", row, {})
+            results.append(rule(*row))
+        return results
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
@@ -149,19 +154,26 @@ def _rule(name: str) -> Callable[..., Array]:
 
 
 for _name in UNARY:
-    op(f"_foreach_{_name}")(_foreach(_rule(_name), ["*self"]))
+    op(f"_foreach_{_name}", layout="each")(_foreach(_name, ["*self"]))
+facts("_foreach_zero", writes_in_place="fills")
 for _name, (_base, _overloads) in TABLE.items():
     for _overload, _specs in _overloads.items():
-        op(f"_foreach_{_name}.{_overload}")(_foreach(_rule(_base), ["*self", *_specs.split()]))
+        op(f"_foreach_{_name}.{_overload}", layout="each")(
+            _foreach(_base, ["*self", *_specs.split()])
+        )
 
-_lerp = _rule("lerp.Scalar")
-op("_foreach_lerp.Scalar")(_foreach(_lerp, ["*self", "*tensors1", "weight"]))
-op("_foreach_lerp.ScalarList")(_foreach(_lerp, ["*self", "*tensors1", "*weight"]))
+op("_foreach_lerp.Scalar", layout="each")(_foreach("lerp.Scalar", ["*self", "*tensors1", "weight"]))
+op("_foreach_lerp.ScalarList", layout="each")(
+    _foreach("lerp.Scalar", ["*self", "*tensors1", "*weight"])
+)
 
-_power = _rule("pow.Tensor_Scalar")
-op("_foreach_pow.Scalar", static=("exponent",))(_foreach(_power, ["*self", "exponent"]))
-op("_foreach_pow.ScalarList", static=("exponent",))(_foreach(_power, ["*self", "*exponent"]))
-op("_foreach_pow.ScalarAndTensor")(_foreach(_rule("pow.Scalar"), ["self", "*exponent"]))
+op("_foreach_pow.Scalar", layout="each", static=("exponent",))(
+    _foreach("pow.Tensor_Scalar", ["*self", "exponent"])
+)
+op("_foreach_pow.ScalarList", layout="each", static=("exponent",))(
+    _foreach("pow.Tensor_Scalar", ["*self", "*exponent"])
+)
+op("_foreach_pow.ScalarAndTensor")(_foreach("pow.Scalar", ["self", "*exponent"]))
 
 
 @op("_foreach_norm.Scalar", static=("ord",))

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
+from calque.ops.table.facts import facts
 from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import (
     BOOL,
@@ -172,6 +173,9 @@ def pow_tensor(self: Any, exponent: Array) -> Array:
         return opmath(jnp.power)(x, y)
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
     return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))
+
+
+facts("pow.Scalar", layout="row_major")
 
 
 def gcd(x: Array, y: Array) -> Array:

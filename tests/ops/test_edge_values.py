@@ -126,6 +126,22 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
             kernel_size=2,
         ),
     ),
+    "a row too short": (
+        RuntimeError,
+        lambda d: torch.ones(2, 3, device=d).index_reduce(
+            0, torch.zeros(1, dtype=torch.int64, device=d), torch.ones(1, 1, device=d), "amin"
+        ),
+    ),
+    "fewer reflectors": (
+        RuntimeError,
+        lambda d: torch.ormqr(*(torch.ones(s, device=d) for s in ((4, 3), (2,), (4, 3)))),
+    ),
+    "one weight for all": (
+        RuntimeError,
+        lambda d: torch.histogramdd(
+            torch.ones(5, 2, device=d), [2, 2], weight=torch.ones((), device=d)
+        ),
+    ),
     "one class": (
         RuntimeError,
         lambda d: F.multilabel_margin_loss(torch.ones((), device=d), torch.tensor(1, device=d)),

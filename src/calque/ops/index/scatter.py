@@ -164,10 +164,13 @@ def index_reduce(
 ) -> Array:
     target, dim = at_least_1d(self), wrap_dim(dim, self.ndim)
     _check_source("index_reduce_()", self, dim, index, source)
+    _check_ranks("index_reduce_()", self, source)
+    source = at_least_1d(source)
+    _check_rest("index_reduce_()", target, dim, source)
     if index.size == 0 or target.size == 0:
         return self
     key = _vector_key(target, dim, index)
-    return _reduce_at(target, key, at_least_1d(source), reduce, include_self).reshape(self.shape)
+    return _reduce_at(target, key, source, reduce, include_self).reshape(self.shape)
 
 
 # scatter ------------------------------------------------------------------------------------------

@@ -223,10 +223,25 @@ def _ormqr_condition(
 ) -> None:
     if min(self.ndim, input3.ndim) < 2:
         raise RuntimeError("torch.ormqr: input and other must have at least 2 dimensions.")
-    rows, scales = input3.shape[-2 if left else -1], input2.shape[-1]
+    side = "other.shape[-2]" if left else "other.shape[-1]"
+    rows, scales = input3.shape[-2 if left else -1], input2.shape[-1] if input2.ndim else 1
     if scales > self.shape[-1]:
         raise RuntimeError(
             "torch.ormqr: tau.shape[-1] must be less than or equal to input.shape[-1]"
+        )
+    if scales != min(rows, self.shape[-1]):
+        raise RuntimeError(
+            f"torch.ormqr: tau.shape[-1] must be equal to min({side}, input.shape[-1])"
+        )
+    if input2.ndim != self.ndim - 1:
+        raise RuntimeError(
+            "torch.ormqr: Expected tau to have one dimension less than input, but got tau.ndim "
+            f"equal to {input2.ndim} and input.ndim is equal to {self.ndim}"
+        )
+    if input3.ndim != self.ndim:
+        raise RuntimeError(
+            "torch.ormqr: Expected other to have the same number of dimensions as input, but got "
+            f"other.ndim equal to {input3.ndim} and input.ndim is equal to {self.ndim}"
         )
     if self.shape[-2] != rows:
         raise RuntimeError("torch.ormqr: input.shape[-2] must be equal to the rows it multiplies")

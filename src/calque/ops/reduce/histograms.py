@@ -142,10 +142,18 @@ def _weighted(
     return counts / counts.sum() / jnp.diff(edges) if density else counts
 
 
-def _histogramdd_condition(self: Any, bins: Any, *_: Any, **__: Any) -> None:
+def _histogramdd_condition(
+    self: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False
+) -> None:
     if len(bins) != self.shape[-1]:
         raise RuntimeError(
             "histogramdd: The size of bins must be equal to the innermost dimension of the input."
+        )
+    if weight is not None and weight.shape != self.shape[:-1]:
+        raise RuntimeError(
+            "torch.histogramdd: if weight tensor is provided it should have the same shape as the "
+            "input tensor excluding its innermost dimension, but got input with shape "
+            f"{list(self.shape)} and weight with shape {list(weight.shape)}"
         )
 
 

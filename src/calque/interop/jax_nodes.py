@@ -15,9 +15,10 @@ import torch
 
 from calque.device.backend.interop import to_jax
 from calque.device.kernels.composites import is_plain
+from calque.device.kernels.pullbacks import Pullback
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_numpy, to_torch
-from calque.interop.jax_programs import JaxProgram, is_inexact, named, program_of
+from calque.interop.jax_programs import JaxProgram, is_inexact, named, program_of, pull_back
 from calque.program.gradients.batched import batched, is_batched
 
 Tensor = torch.Tensor
@@ -65,14 +66,13 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, jax_program: JaxProgram, *tensors: Tensor) -> Any:
         """Run the program."""
         wanted = _wanted(ctx, tensors)
-        results, residuals = jax_program.residual(wanted)(_arrays(tensors))
+        results, pullback = jax_program.residual(wanted)(_arrays(tensors))
         made = list(map(wrap, results))
         ctx.program, ctx.wanted, ctx.count = jax_program, wanted, len(tensors)
         ctx.carrying = [i for i, one in enumerate(results) if is_inexact(one)]
         ctx.mark_non_differentiable(*[t for t in made if not _has_tangents(t)])
-        ctx.save_for_backward(*tensors, *map(wrap, residuals.values))
-        residuals.values = []
-        ctx.residuals = residuals
+        residuals, ctx.aux = pullback.tree_flatten()
+        ctx.save_for_backward(*tensors, *map(wrap, residuals))
         return tuple(made)
 
     @staticmethod
@@ -84,16 +84,16 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             found = call(ctx.program.gradient(ctx.wanted, ctx.count), [*tensors, *carried])
         else:
-            pull = partial(_pulled, ctx.residuals, tensors, values)
+            pull = partial(_pulled, ctx.aux, tensors, values)
             found = batched(pull, carried) if any(map(is_batched, carried)) else pull(carried)
         return None, *_at(ctx.wanted, found, ctx.count)
 
 
 def _pulled(
-    residuals: Any, tensors: Sequence[Tensor], values: Sequence[Tensor], incoming: Any
+    aux: Any, tensors: Sequence[Tensor], values: Sequence[Tensor], incoming: Any
 ) -> list[Any]:
-    found = residuals.pull(_arrays(tensors), _arrays(values), _arrays(incoming))
-    return list(map(wrap, found))
+    pullback = Pullback.tree_unflatten(aux, _arrays(values))
+    return list(map(wrap, pull_back(pullback, _arrays(tensors), _arrays(incoming))))
 
 
 class _Transformed(torch.autograd.Function):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.device.kernels.pullbacks import Pullback
 from calque.device.runtime.in_flight import settled
 from calque.errors import TraceError
 from calque.upstream.jax_internals import enable_x64
@@ -109,7 +110,7 @@ class WithResiduals:
         self.wanted: Places = wanted
         self._run = jax.jit(self._forward)
 
-    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], "Residuals"]:
+    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], Pullback]:
         """The results, and what the backward needs."""
         with precision(arrays):
             return settled(self._run(*arrays))
@@ -117,49 +118,21 @@ class WithResiduals:
     def _forward(self, *arrays: Array) -> Any:
         of = self._program._of(self.wanted, arrays)
         _, pullback, results = jax.vjp(of, *[arrays[i] for i in self.wanted], has_aux=True)
-        values, tree = jax.tree.flatten(pullback)
-        known = {id(array): place for place, array in enumerate(arrays)}
-        places = tuple(known.get(id(value), -1) for value in values)
-        kept = [value for value, place in zip(values, places, strict=True) if place < 0]
-        return results, Residuals(kept, places, tree)
+        return results, Pullback.of(pullback, arrays)
 
 
-@jax.tree_util.register_pytree_node_class
-class Residuals:
-    """What a backward needs of a forward.
+def pull_back(
+    pullback: Pullback, arguments: Sequence[Array], incoming: Sequence[Array]
+) -> list[Array]:
+    """The gradients for incoming ones, those of the results that are not integers.
 
-    Attributes:
-        values: those that are no arguments of the forward.
+    Args:
+        pullback: what a forward has left.
+        arguments: those of the forward.
+        incoming: the gradients.
     """
-
-    def __init__(self, values: list[Any], places: Places, tree: Any) -> None:
-        self.values: list[Any] = values
-        self._places, self._tree = places, tree
-
-    def tree_flatten(self) -> Any:
-        """The values, and all else."""
-        return self.values, (self._places, self._tree)
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, values: Any) -> "Residuals":
-        """The inverse of `tree_flatten`."""
-        return cls(list(values), *aux)
-
-    def pull(
-        self, arguments: Sequence[Array], values: Sequence[Array], incoming: Sequence[Array]
-    ) -> list[Array]:
-        """The gradients for incoming ones.
-
-        Args:
-            arguments: those of the forward.
-            values: what has become of `values`.
-            incoming: the gradients of the results that are not integers.
-        """
-        rest = iter(values)
-        filled = [next(rest) if place < 0 else arguments[place] for place in self._places]
-        pullback = jax.tree.unflatten(self._tree, filled)
-        with precision([*arguments, *incoming]):
-            return settled(_pulled(pullback, list(incoming)))
+    with precision([*arguments, *incoming]):
+        return settled(_pulled(pullback.over(arguments), list(incoming)))
 
 
 def pulled(pullback: Any, incoming: Sequence[Array]) -> list[Array]:

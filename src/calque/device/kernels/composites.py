@@ -84,12 +84,7 @@ class Composite:
         def run(*args: Any) -> tuple[Any, Pullback]:
             results, pull = pullback_of(function, wanted, args)
             leaves = jax.tree.leaves(list(args), is_leaf=is_none)
-            known = {id(leaf): place for place, leaf in enumerate(leaves)}
-            arrays, tree = jax.tree.flatten(pull)
-            places = tuple(known.get(id(array), -1) for array in arrays)
-            residuals = [a for a, p in zip(arrays, places, strict=True) if p < 0]
-            shapes = tuple(jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results)
-            return results, Pullback(residuals, tree, places, shapes)
+            return results, Pullback.of(pull, leaves, results)
 
         return replace(self.rule, function=run)
 

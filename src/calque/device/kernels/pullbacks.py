@@ -49,22 +49,47 @@ def conjugated(gradients: Sequence[Array]) -> list[Array]:
     return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
 
 
+def _form(result: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(result.shape, result.dtype)
+
+
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Pullback:
     """The values that a forward leaves to its backward.
 
     Attributes:
-        residuals: the arrays of the pullback that are no arguments of the operator.
+        residuals: the arrays of the pullback that are no arguments of the function.
         tree: the structure of the pullback.
-        places: for each array of the pullback, the leaf of the arguments it is, or -1.
-        results: the shapes and dtypes of the operator's results.
+        places: for each array of the pullback, the argument it is, or -1.
+        results: the shapes and dtypes of the function's results, where they are asked for.
     """
 
     residuals: list[Array]
     tree: Any
     places: tuple[int, ...]
-    results: tuple[jax.ShapeDtypeStruct, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...] = ()
+
+    @classmethod
+    def of(cls, pull: Any, arguments: Sequence[Any], results: Sequence[Array] = ()) -> "Pullback":
+        """What a function that `jax.vjp` has returned consists of.
+
+        Args:
+            pull: the function.
+            arguments: those of the forward, flat.
+            results: those of the forward.
+        """
+        known = {id(argument): place for place, argument in enumerate(arguments)}
+        arrays, tree = jax.tree.flatten(pull)
+        places = tuple(known.get(id(array), -1) for array in arrays)
+        residuals = [a for a, p in zip(arrays, places, strict=True) if p < 0]
+        return cls(residuals, tree, places, tuple(map(_form, results)))
+
+    def over(self, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """The function again, for the arguments of the forward."""
+        rest = iter(self.residuals)
+        arrays = [next(rest) if p < 0 else arguments[p] for p in self.places]
+        return jax.tree.unflatten(self.tree, arrays)
 
     def tree_flatten(self) -> Any:
         """The residuals, and all else."""
@@ -88,9 +113,7 @@ def pull_back(
 @kept
 def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
     def pulled(pullback: Pullback, arguments: Any, gradients: Any) -> list[Array]:
-        residuals = iter(pullback.residuals)
-        arrays = [next(residuals) if p < 0 else arguments[p] for p in pullback.places]
-        pull = jax.tree.unflatten(pullback.tree, arrays)
+        pull = pullback.over(arguments)
         return conjugated(pull(tuple(map(cotangent, pullback.results, gradients))))
 
     return jax.jit(pulled)

@@ -160,3 +160,23 @@ def test_a_graph_knows_the_examples_in_containers() -> None:
     rest = torch.randn(3)
     torch.testing.assert_close(calque.lower(graph)(batch, rest), program(batch, rest))
     assert [info.shape for info in calque.convert.Calls(graph).inputs] == [(3,)] * 3
+
+
+@torch.no_grad()  # dynamo warns of inputs with a graph
+def test_what_is_compiled_is_traced_through() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.second = torch.compile(nn.Linear(3, 3), backend="eager")
+            self.wave = torch.compile(lambda x: x.sin() * 2, backend="eager")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.wave(self.second(self.first(x)))
+
+    model, x = Model(), torch.ones(2, 3)
+    for program in (model, model.wave, model.second):
+        graph = calque.trace(program, x)
+        assert torch.equal(graph(x + 1), program(x + 1))
+        assert {n.op for n in graph.graph.nodes} >= {"placeholder", "output"}
+    assert "second._orig_mod.weight" in dict(calque.trace(model, x).named_parameters())

@@ -1,7 +1,6 @@
 """Where the tensors of client work are: on "jax", as its arguments are."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from calque.errors import TraceError
 from calque.federated.constants import Constants, written_constant
 from calque.federated.indexing import Elements
 from calque.federated.local_optimizers import optimizers_traced
+from calque.tracing.core.compiled import as_written
 
 _WORDING = (
     ("inside calque.jit,", "in a local function,"),
@@ -42,7 +42,7 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
     """
     try:
         with (
-            _as_written(),
+            as_written(),
             optimizers_traced(),
             Constants(trained),
             _MovedConstants(),
@@ -55,13 +55,6 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
             text = text.replace(of_jit, here)
         error.args = (text,)
         raise
-
-
-def _as_written() -> contextlib.AbstractContextManager[Any]:
-    """Inside this context, functions of `torch.compile` run as they were before, to be traced."""
-    if "torch._dynamo" not in sys.modules:  # importing it takes seconds
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
 
 
 def moved(value: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.fx.node import Node, map_arg
 from calque.state import unwatched
 from calque.tracing.abstract.interning import are_without_data_alike
 from calque.tracing.abstract.memory import forget
+from calque.tracing.core.compiled import as_written
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
 from calque.tracing.graph.checks import CHECKS
@@ -76,7 +77,8 @@ class Capture:
                 different kinds of values on them.
         """
         try:
-            return self._graph()
+            with as_written():
+                return self._graph()
         finally:
             for watch, tracer in self._watched:
                 watch.forget()

@@ -158,6 +158,13 @@ def test_shapes_that_the_cpu_refuses(
             call(torch.device(device))
 
 
+def test_a_dtype_that_jax_has_not_is_named() -> None:
+    half = torch.ones(2, dtype=torch.float16, device="jax")
+    for call in (torch.complex, torch.polar):
+        with pytest.raises(TypeError, match="the jax device has no dtype torch.complex32"):
+            call(half, half)
+
+
 def test_an_empty_batch_has_empty_gradients() -> None:
     images, volumes = torch.ones(0, 3, 6, 6), torch.ones(0, 3, 6, 6, 6)
     calls: list[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = [

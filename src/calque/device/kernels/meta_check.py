@@ -83,7 +83,7 @@ class Outline:
         except promotion.RefusedDtype as error:
             raise self._refusal(error, args, kwargs) from None
         except (*_FOREIGN, IndexError, MemoryError) as error:
-            if isinstance(error, jax.errors.JAXTypeError):
+            if isinstance(error, (jax.errors.JAXTypeError, promotion.MissingDtype)):
                 raise
             if isinstance(error, MemoryError) or str(error).startswith(_OF_NUMPY):
                 raise sizes.out_of_memory(f"{self.op.name()}: {error}") from None

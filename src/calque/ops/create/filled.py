@@ -13,6 +13,7 @@ from calque.ops.table.given import Given
 from calque.ops.table.helpers import cast, is_known
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
+    MissingDtype,
     RefusedDtype,
     default_complex,
     default_float,
@@ -287,7 +288,7 @@ def _same_floats(name: str, x: Array, y: Array) -> None:
 def complex_(real: Array, imag: Array) -> Array:
     _same_floats("complex", real, imag)
     if real.dtype == jnp.float16:
-        raise TypeError("the jax device has no dtype torch.complex32")
+        raise MissingDtype("complex32")
     real, imag = jnp.broadcast_arrays(real, imag)
     return lax.complex(real, imag)
 
@@ -296,6 +297,6 @@ def complex_(real: Array, imag: Array) -> Array:
 def polar(abs: Array, angle: Array) -> Array:
     _same_floats("polar", abs, angle)
     if abs.dtype == jnp.float16:
-        raise TypeError("the jax device has no dtype torch.complex32")
+        raise MissingDtype("complex32")
     size, angle = jnp.broadcast_arrays(abs, angle)
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))

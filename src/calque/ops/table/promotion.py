@@ -199,6 +199,13 @@ class RefusedDtype(NotImplementedError):
     """
 
 
+class MissingDtype(TypeError):
+    """The result has a dtype that PyTorch has and JAX has not."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__(f"the jax device has no dtype torch.{dtype}")
+
+
 def refuse(name: str, dtype: Any, *categories: int) -> None:
     """Raise `RefusedDtype`, in PyTorch's words, for a dtype of one of the categories."""
     if category(dtype) in categories:

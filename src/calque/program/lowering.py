@@ -29,11 +29,18 @@ def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.st
         avals: its inputs, as `jax.jit(...).lower` takes them.
         options: for `jax.jit`.
     """
-    if all(getattr(aval, "sharding", None) is None for aval in avals):
+    is_placed = any(getattr(aval, "sharding", None) is not None for aval in avals)
+    if not is_placed and not _is_high(closed):
         found = _traced(closed, avals, options)
         if found is not None:
             return found.lower()
     return jax.jit(jaxpr_as_fun(closed), **options).lower(*avals)
+
+
+def _is_high(closed: ClosedJaxpr) -> bool:
+    """Returns True if JAX expands a part of it before it lowers the whole (from 0.12 on)."""
+    inner = (value for one in closed.jaxpr.eqns for value in one.params.values())
+    return any(getattr(value, "is_high", False) is True for value in inner)
 
 
 def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -29,6 +29,7 @@ import calque  # noqa: F401  (registers the device)
 from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000, 10, 10)  # a look at what JAX and PyTorch hold takes a tenth of a second
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")
 

@@ -33,13 +33,14 @@ def test_every_verb_has_help(verb):
     assert "Usage: " in shown.output
 
 
-def test_help_and_version_import_no_torch():
+def test_help_and_version_and_what_starts_processes_import_no_torch():
     program = """
 import sys
 from calque_cli.main import main
 assert main(["--help"]) == 0
 assert main(["ops", "--help"]) == 0
 assert main(["--version"]) == 0
+assert main(["launch", "-n", "0", "program.py"]) == 2
 slow = {"torch", "jax", "calque", "numpy"} & set(sys.modules)
 assert not slow, slow
 """

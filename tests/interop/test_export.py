@@ -14,6 +14,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import calque
+from tests import new_process
 
 BATCH = Dim("batch", min=1, max=1024)
 TIME = Dim("time", min=4, max=64)
@@ -455,9 +456,7 @@ torch.testing.assert_close(calque.to_torch(loaded.call(x)).cpu(), model(x))
 
 
 def test_bytes_that_are_not_whole_are_refused():
-    done = subprocess.run(
-        [sys.executable, "-c", DAMAGED], capture_output=True, text=True, timeout=280
-    )
+    done = new_process.run(DAMAGED)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -54,7 +54,7 @@ def test_torchrun_starts_processes_that_need_not_read_a_value(tmp_path: Path) ->
 
 
 def test_a_process_that_is_killed_is_named_and_the_others_end(tmp_path: Path) -> None:
-    done = run(tmp_path, "calque", "launch", "-n", "2", "--devices", "2", "die")
+    done = run(tmp_path, "calque_cli.main", "launch", "-n", "2", "--devices", "2", "die")
     assert done.returncode == 128 + 9
     assert done.stdout.count(": 28.0000") == 2
     assert "calque launch: process 1 was killed by SIGKILL" in done.stderr

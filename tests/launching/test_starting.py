@@ -13,7 +13,7 @@ from calque.launching import Job
 
 
 def launch(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "calque", "launch", *map(str, arguments)]
+    command = [sys.executable, "-m", "calque_cli.main", "launch", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 

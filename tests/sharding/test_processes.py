@@ -23,7 +23,7 @@ CHECKS = (
 
 
 def test_two_processes_are_one_program() -> None:
-    command = [sys.executable, "-m", "calque", "launch", "-n", "2", "--devices", "4"]
+    command = [sys.executable, "-m", "calque_cli.main", "launch", "-n", "2", "--devices", "4"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(PROGRAM)],

@@ -82,7 +82,7 @@ print("equal", flush=True)
 
 
 def launch(program: Path, options: list[Any], *arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "calque", "launch", *options, program, *arguments]
+    command = [sys.executable, "-m", "calque_cli.main", "launch", *options, program, *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280)
 
 

@@ -65,7 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in found[share:]:
             item.add_marker(pytest.mark.conformance)
         left_out.update(item for item in found[share:] if chosen.random() >= _SAMPLE)
-    left_out.update(one for one in items if random.Random(_SEED + one.nodeid).random() >= _SHARE)
+    if _SHARE < 1:
+        draws = {one: random.Random(_SEED + one.nodeid).random() for one in items}
+        left_out.update(one for one, drawn in draws.items() if drawn >= _SHARE)
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -100,4 +102,6 @@ def _trim() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    # As `torch.manual_seed` does, which formats the stack for the devices that are not there.
+    torch.default_generator.manual_seed(0)
+    torch.jax.manual_seed_all(0)

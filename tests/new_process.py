@@ -59,9 +59,9 @@ def run(
     return subprocess.CompletedProcess(["python", *arguments], status, *texts)
 
 
-def check(program: str | Path, **options: Any) -> None:
+def check(program: str | Path, *arguments: str, **options: Any) -> None:
     """Run a program as `run` does; it has to end well."""
-    done = run(program, **options)
+    done = run(program, *arguments, **options)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 

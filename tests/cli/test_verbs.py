@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from calque_cli.as_cuda import standing_in
 from calque_cli.main import VERBS, command, main
+from tests import new_process
 
 PROGRAMS = "tests.cli.programs"
 
@@ -169,11 +170,8 @@ def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     options = ["--cpu-too"] if default else []
-    done = subprocess.run(
-        [sys.executable, "-m", "calque", "run", *options, str(script), "--epochs", "3"],
-        capture_output=True,
-        text=True,
-    )
+    program = "import sys; from calque_cli.main import main; sys.exit(main())"
+    done = new_process.run(program, "run", *options, str(script), "--epochs", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "['--epochs', '3'] jax torch.bfloat16 jax",

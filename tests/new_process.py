@@ -88,7 +88,8 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT)
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's, which it starts at once
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT, env=environment)
 
     def end() -> None:
         ours.close()

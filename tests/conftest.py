@@ -37,6 +37,8 @@ hypothesis.settings.load_profile("calque")
 _MOST_PROGRAMS, _MOST_EXECUTABLES = 100, 300
 if os.environ.get("CALQUE_SHARED_CONTEXT"):
     share_contexts()
+    # Else JAX computes the key that each program would have in a folder.
+    jax.config.update("jax_enable_compilation_cache", False)
     _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
 torch.jax.set_max_programs(_MOST_PROGRAMS)
 _run = count(1)

@@ -55,8 +55,9 @@ def run(
         except BaseException:
             _server.cache_clear()  # what it would answer is of this program
             raise
-        texts = [file.seek(0) or file.read() for file in (out, err)]
-    return subprocess.CompletedProcess(["python", *arguments], status, *texts)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(["python", *arguments], status, out.read(), err.read())
 
 
 def check(program: str | Path, *arguments: str, **options: Any) -> None:

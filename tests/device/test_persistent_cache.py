@@ -62,8 +62,13 @@ def test_what_jax_was_told_stays(tmp_path: Path) -> None:
 
 @pytest.fixture
 def put_back():
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax_cache.reset_cache()
     yield
     calque.compilation_cache(None)
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    jax_cache.reset_cache()
 
 
 @pytest.mark.usefixtures("put_back")

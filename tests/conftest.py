@@ -8,6 +8,7 @@ all that would run is drawn with `CALQUE_SHARE`.
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import random
 
@@ -29,6 +30,8 @@ import calque  # noqa: F401  (registers the device)
 from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
+# pytest listens to what does not propagate, and PyTorch writes down all graphs for who listens.
+logging.getLogger("torch.__trace").propagate = True
 gc.set_threshold(20_000, 10, 10)  # a look at what JAX and PyTorch hold takes a tenth of a second
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")

@@ -8,6 +8,7 @@ all that would run is drawn with `CALQUE_SHARE`.
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import random
 
@@ -29,6 +30,9 @@ import calque  # noqa: F401  (registers the device)
 from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
+# pytest listens to what does not propagate, and PyTorch writes down all graphs for who listens.
+logging.getLogger("torch.__trace").propagate = True
+gc.set_threshold(20_000, 10, 10)  # a look at what JAX and PyTorch hold takes a tenth of a second
 hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
 hypothesis.settings.load_profile("calque")
 
@@ -36,6 +40,8 @@ hypothesis.settings.load_profile("calque")
 _MOST_PROGRAMS, _MOST_EXECUTABLES = 100, 300
 if os.environ.get("CALQUE_SHARED_CONTEXT"):
     share_contexts()
+    # Else JAX computes the key that each program would have in a folder.
+    jax.config.update("jax_enable_compilation_cache", False)
     _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
 torch.jax.set_max_programs(_MOST_PROGRAMS)
 _run = count(1)
@@ -64,7 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in found[share:]:
             item.add_marker(pytest.mark.conformance)
         left_out.update(item for item in found[share:] if chosen.random() >= _SAMPLE)
-    left_out.update(one for one in items if random.Random(_SEED + one.nodeid).random() >= _SHARE)
+    if _SHARE < 1:
+        draws = {one: random.Random(_SEED + one.nodeid).random() for one in items}
+        left_out.update(one for one, drawn in draws.items() if drawn >= _SHARE)
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -99,4 +107,6 @@ def _trim() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    # As `torch.manual_seed` does, which formats the stack for the devices that are not there.
+    torch.default_generator.manual_seed(0)
+    torch.jax.manual_seed_all(0)

@@ -1,6 +1,15 @@
-"""The environment of processes that tests start with several devices."""
+"""How tests start processes with several devices."""
 
 import os
+import sys
+
+LAUNCH = [
+    sys.executable,
+    "-c",
+    "import sys; from calque_cli.main import main; sys.exit(main())",
+    "launch",
+]
+"""`calque launch` as its script runs it; with `python -m calque` it would import PyTorch."""
 
 _COUNT = "--xla_force_host_platform_device_count"
 

@@ -1,11 +1,11 @@
 """What the documentation shows runs."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import new_process
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -44,9 +44,7 @@ RUN = [p for p in PAGES if BLOCK.search(p.read_text()) and name_of(p) not in ON_
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if name_of(page) in ALONE:
-        command = [sys.executable, "-W", "error", "-c", program(page)]
-        done = subprocess.run(command, capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()
+        new_process.check(program(page), filter="error")
         return
     exec(compile(program(page), str(page), "exec"), {"__name__": "__main__"})
 

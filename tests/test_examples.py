@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("digits", ["--epochs", "2"], "calque.jit"),
-        ("federated_digits", ["--rounds", "3"], "SCAFFOLD"),
+        ("digits", ["--epochs", "1"], "calque.jit"),
+        ("federated_digits", ["--rounds", "2"], "SCAFFOLD"),
     ],
 )
 def test_an_example_draws_its_curves(

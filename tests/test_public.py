@@ -1,55 +1,38 @@
 """The public surface is what it says it is."""
 
 import doctest
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import calque
+from tests import new_process
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
     assert [name for name in calque.__all__ if not getattr(calque, name).__doc__] == []
 
 
-def test_importing_changes_no_default_of_torch_or_jax() -> None:
+def test_importing_changes_no_default_and_leaves_the_slow_packages_to_those_who_need_them() -> None:
     program = """
-import jax, torch
+import gc, jax, jax.numpy, sys, torch
+gc.set_threshold(701, 11, 12)
 before = (jax.config.values.copy(), torch.get_default_dtype(), torch.get_default_device())
+loaded_before = set(sys.modules)
 import calque
 after = (jax.config.values.copy(), torch.get_default_dtype(), torch.get_default_device())
 assert before == after, (before, after)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_importing_and_a_jitted_call_leave_the_slow_packages_to_those_who_need_them() -> None:
-    program = """
-import jax, jax.numpy, sys, torch
-before = set(sys.modules)
-import calque
+assert gc.isenabled() and gc.get_threshold() == (701, 11, 12)
 slow = {"calque.federated", "calque.view", "flatbuffers", "lightning", "sympy"}
 slow |= {"torch._decomp", "torch._dynamo", "torch._inductor"}
-loaded = slow & (set(sys.modules) - before)
+loaded = slow & (set(sys.modules) - loaded_before)
 assert not loaded, loaded
 x = torch.ones(2, device="jax", requires_grad=True)
 calque.jit(lambda x: x.max().backward())(x)
-loaded = slow & (set(sys.modules) - before)
+loaded = slow & (set(sys.modules) - loaded_before)
 assert not loaded, loaded
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_importing_leaves_the_garbage_collector_as_it_was() -> None:
-    program = """
-import gc, torch
-gc.set_threshold(701, 11, 12)
-import calque
-assert gc.isenabled() and gc.get_threshold() == (701, 11, 12)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+    new_process.check(program)
 
 
 def test_names_that_are_imported_later_are_listed() -> None:

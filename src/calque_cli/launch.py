@@ -6,6 +6,7 @@ import time
 import click
 
 from calque_cli.output import emit
+from calque_cli.starting import Job, start
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True})
@@ -38,8 +39,6 @@ def command(
 
     JAX has the devices of all of them. When one fails, it is named, and the others are ended.
     """
-    from calque.launching import Job, start
-
     try:
         job = Job([program, *arguments], processes, devices, nodes, node, coordinator)
     except ValueError as error:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from calque_cli.as_cuda import standing_in
 from calque_cli.main import VERBS, command, main
+from tests import new_process
 
 PROGRAMS = "tests.cli.programs"
 
@@ -33,13 +34,14 @@ def test_every_verb_has_help(verb):
     assert "Usage: " in shown.output
 
 
-def test_help_and_version_import_no_torch():
+def test_help_and_version_and_what_starts_processes_import_no_torch():
     program = """
 import sys
 from calque_cli.main import main
 assert main(["--help"]) == 0
 assert main(["ops", "--help"]) == 0
 assert main(["--version"]) == 0
+assert main(["launch", "-n", "0", "program.py"]) == 2
 slow = {"torch", "jax", "calque", "numpy"} & set(sys.modules)
 assert not slow, slow
 """
@@ -168,11 +170,8 @@ def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     options = ["--cpu-too"] if default else []
-    done = subprocess.run(
-        [sys.executable, "-m", "calque", "run", *options, str(script), "--epochs", "3"],
-        capture_output=True,
-        text=True,
-    )
+    program = "import sys; from calque_cli.main import main; sys.exit(main())"
+    done = new_process.run(program, "run", *options, str(script), "--epochs", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "['--epochs', '3'] jax torch.bfloat16 jax",

@@ -1,13 +1,11 @@
 """`torch.accelerator` and `torch.jax` answer what programs ask of them."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 import calque
+from tests import new_process
 
 
 def test_memory_is_told():
@@ -73,6 +71,6 @@ assert (torch.ones(2, device="jax") + 1).tolist() == [2, 2]
 rows = [batch.tolist() for batch in DataLoader(torch.arange(4.0), 2, num_workers=1)]
 assert rows == [[0, 1], [2, 3]], rows
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = new_process.run(program)
     assert done.returncode == 0, done.stderr
     assert "fork" not in done.stderr

@@ -1,5 +1,6 @@
 """Laws of `device.memory.geometry`: what is written through a view is read back through it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_read_gives_the_elements_at_the_strides(data: st.DataObject) -> None:
     view = data.draw(views(layout, overlapping=True))
     flat, array = memory_of(layout)
     with x64():  # as the device calls it
-        got = geometry.read(array, layout, view)
+        got = jax.jit(lambda: geometry.read(array, layout, view))()
     np.testing.assert_array_equal(np.asarray(got), through_numpy(flat, view))
 
 
@@ -76,20 +77,27 @@ def test_write_changes_the_elements_of_the_view_and_no_other(data: st.DataObject
     view = data.draw(views(layout, overlapping=False))
     flat, array = memory_of(layout)
     value = -1 - np.arange(np.prod(view.size, dtype=int), dtype=np.float32).reshape(view.size)
-    with x64():
+
+    @jax.jit
+    def results() -> tuple[jax.Array, jax.Array]:
         written = geometry.write(array, layout, view, jnp.array(value))
-        got = geometry.read(written, layout, view)
+        return geometry.read(written, layout, view), geometry.memory(written, layout)
+
+    with x64():
+        got, memory = results()
     np.testing.assert_array_equal(np.asarray(got), value)
     through_numpy(flat, view)[...] = value
-    np.testing.assert_array_equal(np.asarray(geometry.memory(written, layout)), flat)
+    np.testing.assert_array_equal(np.asarray(memory), flat)
 
 
 @FEW
 @given(layouts())
 def test_memory_and_from_memory_are_inverse(layout: Layout) -> None:
     flat, array = memory_of(layout)
-    np.testing.assert_array_equal(np.asarray(geometry.memory(array, layout)), flat)
-    back = geometry.from_memory(jnp.array(flat), layout)
+    memory, back = jax.jit(
+        lambda: (geometry.memory(array, layout), geometry.from_memory(jnp.array(flat), layout))
+    )()
+    np.testing.assert_array_equal(np.asarray(memory), flat)
     np.testing.assert_array_equal(np.asarray(back), np.asarray(array))
 
 
@@ -110,15 +118,26 @@ def test_a_layout_with_holes_is_read_and_written_as_its_memory(data):
     order = data.draw(st.permutations(range(len(size))))
     layout = Layout(tuple(size[a] for a in order), tuple(stride[a] for a in order))
     assert geometry.is_nested(*layout)
+    array = np.arange(1.0, 1 + np.prod(size)).reshape(layout.shape)
+    first = View((layout.shape[0],), (layout.stride[0],), 0)
+    column = array[(slice(None), *[0] * (len(size) - 1))]
+
+    @jax.jit
+    def results() -> tuple[jax.Array, ...]:
+        memory = geometry.memory(jnp.asarray(array), layout)
+        written = geometry.write(jnp.asarray(array), layout, first, jnp.asarray(-column))
+        return (
+            memory,
+            geometry.from_memory(memory, layout),
+            geometry.read(jnp.asarray(array), layout, first),
+            geometry.memory(written, layout),
+        )
+
     with x64():
-        array = jnp.arange(1.0, 1 + np.prod(size)).reshape(layout.shape)
-        flat = np.array(geometry.memory(array, layout))
-        assert flat.shape == (layout.length,)
-        assert (through_numpy(flat, View(*layout, 0)) == np.asarray(array)).all()
-        assert (geometry.from_memory(jnp.asarray(flat), layout) == array).all()
-        first = View((layout.shape[0],), (layout.stride[0],), 0)
-        column = array[(slice(None), *[0] * (len(size) - 1))]
-        assert (geometry.read(array, layout, first) == column).all()
-        written = geometry.write(array, layout, first, -column)
-        through_numpy(flat, first)[...] *= -1
-        assert (geometry.memory(written, layout) == flat).all()
+        memory, back, read, written = map(np.array, results())
+    assert memory.shape == (layout.length,)
+    assert (through_numpy(memory, View(*layout, 0)) == array).all()
+    assert (back == array).all()
+    assert (read == column).all()
+    through_numpy(memory, first)[...] *= -1
+    assert (written == memory).all()

@@ -1,8 +1,6 @@
 """Compiled programs outlive the process, in a folder that stays small and whole."""
 
 import os
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ from jax._src import compilation_cache as jax_cache
 import calque
 from calque.device.runtime.persistent_cache import DEFAULT, _unusable
 from calque.device.runtime.stored_programs import Store
+from tests import new_process
 
 PROGRAM = """
 import warnings
@@ -33,13 +32,9 @@ print(sum(hits), calque.compilation_cache())
 
 def _run(folder: str, configured: str = "") -> tuple[int, str]:
     """How often a new process found a program, and where it looks for them."""
-    made = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(configured=configured)],
-        env={**os.environ, "CALQUE_CACHE_DIR": folder},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "CALQUE_CACHE_DIR": folder}
+    made = new_process.run(PROGRAM.format(configured=configured), env=environment)
+    assert made.returncode == 0, made.stderr[-3000:]
     hits, place = made.stdout.split()
     return int(hits), place
 
@@ -67,8 +62,13 @@ def test_what_jax_was_told_stays(tmp_path: Path) -> None:
 
 @pytest.fixture
 def put_back():
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax_cache.reset_cache()
     yield
     calque.compilation_cache(None)
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    jax_cache.reset_cache()
 
 
 @pytest.mark.usefixtures("put_back")

@@ -1,6 +1,5 @@
 """Threads, forks, and what importing calque leaves alone."""
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 import calque  # noqa: F401
+from tests import new_process
 
 
 def train(seed: int, device: str) -> list[float]:
@@ -227,8 +227,7 @@ if __name__ == "__main__":
 
 
 def run(program: str | Path) -> None:
-    command = ["-c", program] if isinstance(program, str) else [str(program)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=280)
+    done = new_process.run(program)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -1,12 +1,10 @@
 """An exception in a hook reaches the caller of backward, and never ends the process."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
+from tests import new_process
 
 HOOKS = {
     "tensor": lambda x, y, hook: y.register_hook(hook),
@@ -43,5 +41,5 @@ def check_every_kind(threads: bool) -> None:
 def test_an_exception_in_a_hook_is_raised_by_backward(threads):
     # In a process of its own: what is tested for would end this one.
     program = f"from tests.device.test_raised import check_every_kind; check_every_kind({threads})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = new_process.run(program)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch import nn
 
 import calque  # noqa: F401
 from calque.device.runtime.dtypes import TO_NUMPY
+from tests import new_process
 
 
 def saved(value: Any, **options: Any) -> Any:
@@ -202,9 +201,7 @@ def test_a_checkpoint_loads_where_calque_is_not_imported(tmp_path: Path) -> None
     program = (
         "import sys, torch; "
         f"w = torch.load({str(tmp_path / 'w.pt')!r}, map_location='cpu')['w']; "
-        "assert 'jax' not in sys.modules; print(w.tolist())"
+        "assert 'calque' not in sys.modules; print(w.tolist())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280
-    )
+    done = new_process.run(program)
     assert done.stdout.strip() == "[0.0, 1.0, 2.0]", done.stderr[-2000:]

@@ -4,8 +4,6 @@ import _signal
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -14,6 +12,7 @@ import pytest
 import calque  # noqa: F401  (wraps the handlers)
 from calque.device.backend.signals import _get as wrapped
 from calque.device.runtime.interrupts import Handler, settles
+from tests import new_process
 
 SIGNAL = signal.SIGUSR2
 pytestmark = pytest.mark.skipif(
@@ -199,5 +198,5 @@ thread.join()
 @pytest.mark.parametrize("where", IMPORTS)
 def test_handlers_from_before_the_import_are_wrapped_and_nothing_else_changes(where):
     program = BEFORE + IMPORTS[where] + AFTER
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = new_process.run(program)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,8 +1,6 @@
 """Sizes that cannot be counted or do not fit: errors where XLA would end the process."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch.nn.functional as F
 
 import calque
 from calque.device.runtime import sizes
+from tests import new_process
 
 HUGE = 2**40
 MANY = 2**61
@@ -124,9 +123,7 @@ def outcomes() -> list[tuple[str, str, str]]:
 
 def test_sizes_that_overflow_or_do_not_fit_raise_and_the_process_lives() -> None:
     program = "import json; from tests.device.test_sizes import *; print(json.dumps(outcomes()))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280
-    )
+    done = new_process.run(program)
     assert done.returncode == 0, done.stderr[-3000:]
     wrong = []
     for name, host, device in json.loads(done.stdout.splitlines()[-1]):

@@ -1,8 +1,6 @@
 """Storages of the device: bytes without a pointer, and never a crash."""
 
 import copy
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import calque  # noqa: F401
+from tests import new_process
 
 
 def arange() -> torch.Tensor:
@@ -173,7 +172,5 @@ print("alive")
 
 def test_what_needs_a_pointer_raises_and_never_crashes(pytestconfig: pytest.Config) -> None:
     program = CRASHES.format(path=str(pytestconfig.rootpath))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=280
-    )
+    done = new_process.run(program, filter="ignore")
     assert done.stdout.split("\n") == ["alive", ""], done.stdout + done.stderr[-2000:]

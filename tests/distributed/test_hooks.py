@@ -1,7 +1,6 @@
 """Until a mesh of type "jax" is asked for, `torch.distributed` is PyTorch's own."""
 
-import subprocess
-import sys
+from tests import new_process
 
 PROGRAM = """
 import sys
@@ -30,5 +29,5 @@ assert type(model.weight.data) is tensor.DTensor
 
 
 def test_meshes_of_the_cpu_bring_nothing_of_ours() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    done = new_process.run(PROGRAM)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,8 +1,6 @@
 """`torch.compile(..., backend="calque")`."""
 
 import copy
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import pytest
@@ -14,6 +12,7 @@ from torch import nn
 import calque
 from calque.device.kernels import copies
 from calque.program import direct_call, execution, sources
+from tests import new_process
 
 DEVICES = ("jax", "cpu")
 
@@ -213,7 +212,7 @@ import torch
 f = torch.compile(lambda x: x.sin() + 1, backend="calque")
 assert torch.equal(f(torch.zeros(3)), torch.ones(3))
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+    new_process.check(program, filter="ignore")
 
 
 def test_tensors_of_the_device_are_not_copied(monkeypatch):

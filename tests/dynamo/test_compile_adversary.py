@@ -1,8 +1,6 @@
 """Programs that somebody new tries with the backend, on the CPU and on the device."""
 
 import copy
-import subprocess
-import sys
 import threading
 from functools import partial
 
@@ -13,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import calque
+from tests import new_process
 
 DEVICES = ("jax", "cpu")
 
@@ -370,4 +369,4 @@ torch.compile(lambda y: (y * 2).sum(), backend="calque")(y).backward()
 (y * 3).cpu().sum().backward()
 assert y.grad.tolist() == [5, 5, 5]
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+    new_process.check(program, filter="ignore")

@@ -5,10 +5,11 @@ Each program is a script, and what Python would print of its exception is what i
 
 import os
 import runpy
-import subprocess
 import sys
 
 import pytest
+
+from tests import new_process
 
 _START = """
 import torch, calque
@@ -235,13 +236,7 @@ torch.compile(model, mode="max-autotune")(x)  # here
 
 
 def _answer(program, **environment):
-    done = subprocess.run(
-        [sys.executable, "mistake.py"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        cwd=program.parent,
-    )
+    done = new_process.run(program, env=os.environ | environment, cwd=program.parent)
     assert done.returncode == 1, done.stdout
     return done.stderr.splitlines()
 

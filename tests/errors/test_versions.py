@@ -1,7 +1,6 @@
 """Releases of Python, PyTorch and JAX that were never tested are named once."""
 
 import platform
-import subprocess
 import sys
 import tomllib
 import warnings
@@ -11,6 +10,7 @@ import pytest
 
 import calque
 from calque.errors.versions import TESTED, untested, warn_of_untested
+from tests import new_process
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -70,7 +70,7 @@ with warnings.catch_warnings(record=True) as seen:
 assert one.filename == "<string>" and one.lineno == 6, one
 assert "torch 9.1.0" in str(one.message)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    new_process.check(program)
 
 
 def test_the_versions_that_run_here_are_tested() -> None:

@@ -2,8 +2,6 @@
 
 import functools
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 
 import calque
 from calque.errors.warning import warn, warn_of_function
+from tests import new_process
 
 
 def test_a_warning_is_at_the_line_that_asked_and_said_once_there() -> None:
@@ -44,12 +43,8 @@ def test_a_cache_that_cannot_be_written_is_at_the_line_of_the_import(tmp_path: P
     (tmp_path / "file").touch()
     script = tmp_path / "script.py"
     script.write_text("import os\nimport calque\n")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "CALQUE_CACHE_DIR": str(tmp_path / "file" / "below")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "CALQUE_CACHE_DIR": str(tmp_path / "file" / "below")}
+    done = new_process.run(script, env=environment)
+    assert done.returncode == 0
     assert f"{script}:2: CacheWarning" in done.stderr
     assert calque.CacheWarning.__name__ in done.stderr

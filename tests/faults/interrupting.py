@@ -7,13 +7,13 @@ A test calls `in_process` with the name of a function here or in its own module;
 import ctypes
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+
+from tests import new_process
 
 
 @dataclass
@@ -128,8 +128,7 @@ def in_process(module: str, call: str) -> str:
     Raises:
         AssertionError: it did not end well.
     """
-    program = f"import {module} as module; module.{call}"
-    command = [sys.executable, "-X", "faulthandler", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True)
+    enabled = "import faulthandler; faulthandler.enable()"
+    done = new_process.run(f"{enabled}; import {module} as module; module.{call}", timeout=3600)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout

@@ -1,6 +1,5 @@
 """A program that fails while it runs changes nothing, and says what it failed for."""
 
-import subprocess
 import sys
 import traceback
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 import calque
+from tests import new_process
 
 HUGE = 2**39  # elements: more than any machine has memory for
 
@@ -137,4 +137,4 @@ assert state.tolist() == [3] * 4
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits a process's memory as Linux does")
 def test_a_call_without_memory_left_changes_nothing():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", LIMITED], check=True)
+    new_process.check(LIMITED, filter="ignore")

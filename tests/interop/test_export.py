@@ -14,6 +14,8 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import calque
+from calque.upstream.torch_internals import export_utils
+from tests import new_process
 
 BATCH = Dim("batch", min=1, max=1024)
 TIME = Dim("time", min=4, max=64)
@@ -454,10 +456,21 @@ torch.testing.assert_close(calque.to_torch(loaded.call(x)).cpu(), model(x))
 """
 
 
-def test_bytes_that_are_not_whole_are_refused():
-    done = subprocess.run(
-        [sys.executable, "-c", DAMAGED], capture_output=True, text=True, timeout=280
+def test_pytorchs_operators_are_looked_up_once(monkeypatch):
+    looked = []
+    original = export_utils._materialize_cpp_cia_ops
+    monkeypatch.setattr(
+        export_utils, "_materialize_cpp_cia_ops", lambda: (looked.append(1), original())
     )
+    usual = export_utils._materialize_cpp_cia_ops
+    for count in (1, 2):
+        calque.export(nn.Linear(4, 2), (rows(3),))
+        assert len(looked) == count
+    assert export_utils._materialize_cpp_cia_ops is usual
+
+
+def test_bytes_that_are_not_whole_are_refused():
+    done = new_process.run(DAMAGED)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests.devices import devices
+from tests.devices import LAUNCH, devices
 
 STEPS = """
     import os, signal, sys
@@ -34,7 +34,7 @@ STEPS = """
 def run(tmp_path: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(STEPS))
-    line = [sys.executable, "-m", *command[:-1], str(program), *command[-1].split()]
+    line = [*command[:-1], str(program), *command[-1].split()]
     return subprocess.run(
         line, capture_output=True, text=True, timeout=120, env=os.environ | environment
     )
@@ -43,6 +43,8 @@ def run(tmp_path: Path, *command: str, **environment: str) -> subprocess.Complet
 def test_torchrun_starts_processes_that_need_not_read_a_value(tmp_path: Path) -> None:
     done = run(
         tmp_path,
+        sys.executable,
+        "-m",
         "torch.distributed.run",
         "--nproc-per-node=2",
         "",
@@ -54,7 +56,7 @@ def test_torchrun_starts_processes_that_need_not_read_a_value(tmp_path: Path) ->
 
 
 def test_a_process_that_is_killed_is_named_and_the_others_end(tmp_path: Path) -> None:
-    done = run(tmp_path, "calque", "launch", "-n", "2", "--devices", "2", "die")
+    done = run(tmp_path, *LAUNCH, "-n", "2", "--devices", "2", "die")
     assert done.returncode == 128 + 9
     assert done.stdout.count(": 28.0000") == 2
     assert "calque launch: process 1 was killed by SIGKILL" in done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,13 @@ import pytest
 
 from calque import cli
 from calque.launching import Job
+from tests.devices import LAUNCH
 
 
 def launch(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "calque", "launch", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        [*LAUNCH, *map(str, arguments)], capture_output=True, text=True, timeout=240
+    )
 
 
 def test_the_environment_says_where_a_process_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_a_process_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> No
 def test_all_processes_end_with_the_launch(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "calque", "launch", "-n", "2", "--devices", "1", str(program)]
+    command = [*LAUNCH, "-n", "2", "--devices", "1", str(program)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launched:
         assert launched.stdout is not None
         started = [int(launched.stdout.readline()) for _ in range(2)]

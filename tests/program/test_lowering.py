@@ -1,6 +1,7 @@
 """Programs are lowered without a second trace, and the garbage collector waits meanwhile."""
 
 import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import calque
 from calque.program import lowering
-from calque.program.collecting import collecting_less
+from calque.program.collecting import collect_new, collecting_less
 from calque.program.lowering import lowered
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -84,3 +85,32 @@ def test_a_trace_that_fails_leaves_the_collector_as_it_was():
     with pytest.raises(KeyError):
         fails(torch.ones(2, device="jax"))
     assert gc.get_threshold() == before
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("age", [0, 1, 2])
+def test_garbage_of_a_trace_goes_without_a_look_at_older_generations(age):
+    with collecting_less():
+        held = Cyclic()
+        garbage = weakref.ref(held)
+        for generation in range(age):
+            gc.collect(generation)
+        del held
+        before = [generation["collections"] for generation in gc.get_stats()]
+        collect_new()
+        after = [generation["collections"] for generation in gc.get_stats()]
+    assert garbage() is None
+    assert [n - m for n, m in zip(after, before)] == [int(index == age) for index in range(3)]
+
+
+def test_outside_of_a_trace_all_garbage_goes():
+    held = Cyclic()
+    garbage = weakref.ref(held)
+    gc.collect()
+    del held
+    collect_new()
+    assert garbage() is None

@@ -1,11 +1,10 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests import new_process
 from tests.programs.__main__ import ROOT, difference, prepare, row
 from tests.programs.catalogue import PROGRAMS, Program
 from tests.programs.child import Steps, _Enough
@@ -33,9 +32,9 @@ for _ in range(5):
 def test_a_script_is_run_as_it_is_and_its_losses_written_down(tmp_path: Path, mode: str) -> None:
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "tests.programs.child", mode, str(report), "0", str(script)]
-    done = subprocess.run([*command, "--rate", "0.1"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    program = "import runpy; runpy.run_module('tests.programs.child', run_name='__main__')"
+    arguments = (mode, str(report), "0", str(script), "--rate", "0.1")
+    new_process.check(program, *arguments, cwd=ROOT)
     found = json.loads(report.read_text())
     assert found["ended"] and len(found["losses"]) == 5 and len(found["seconds"]) == 4
     torch.manual_seed(1)

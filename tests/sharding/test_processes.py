@@ -2,8 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.devices import LAUNCH
 
 PROGRAM = Path(__file__).parent / "two_processes.py"
 CHECKS = (
@@ -23,7 +24,7 @@ CHECKS = (
 
 
 def test_two_processes_are_one_program() -> None:
-    command = [sys.executable, "-m", "calque", "launch", "-n", "2", "--devices", "4"]
+    command = [*LAUNCH, "-n", "2", "--devices", "4"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(PROGRAM)],

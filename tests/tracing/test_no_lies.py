@@ -3,8 +3,6 @@
 import copy
 import functools
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from math import sqrt
 from typing import Any
@@ -18,6 +16,7 @@ from torch.nn.functional import relu as early_relu
 
 import calque
 from calque import TraceError
+from tests import new_process
 from tests.tracing import programs
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -494,4 +493,4 @@ assert before[0] == after[0]
 assert before[1] == after[1]
 assert torch.equal(before[2], after[2])
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    new_process.check(program)

@@ -5,7 +5,6 @@ import dataclasses
 import enum
 import importlib.util
 import math
-import subprocess
 import sys
 import types
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from calque.tracing.fx.proxy import (
     ScopeContextManager,
     TraceError,
 )
+from tests import new_process
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -312,7 +312,7 @@ except ModuleNotFoundError:
 else:
     raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    new_process.check(program)
 
 
 def test_classes_that_are_built_in_the_graph() -> None:

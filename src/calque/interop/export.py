@@ -1,5 +1,6 @@
 """`calque.export`: a PyTorch program as one StableHLO program, for every batch size."""
 
+import functools
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from calque.interop.sealed import seal, unseal
 from calque.interop.stateless import Stateless
 from calque.program.plain_containers import plain
 from calque.program.signature import value_key
+from calque.tracing.core.patching import Patches
+from calque.upstream.torch_internals import export_utils
 
 
 def export(
@@ -69,9 +72,7 @@ def export(
     program = torch.export.export(
         model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
     )
-    with warnings.catch_warnings():  # PyTorch copies its own deprecated objects
-        warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
-        function = Stateless(program.run_decompositions())
+    function = Stateless(_decomposed(program))
     example_args, example_kwargs = function.inputs
     exporting = jax.export.export(jax.jit(function), platforms=platforms)
     try:
@@ -80,6 +81,16 @@ def export(
     except CalqueError as error:
         raise tidy(error) from None
     return Exported(exported, function.state, function.values, program)
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """The program in PyTorch's core operators."""
+    with warnings.catch_warnings(), Patches() as patches:
+        # PyTorch copies its own deprecated objects.
+        warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+        # It looks up all operators that are made of others, once for each of many namespaces.
+        patches.hold(export_utils, "_materialize_cpp_cia_ops", functools.cache)
+        return program.run_decompositions()
 
 
 def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = None) -> "Exported":

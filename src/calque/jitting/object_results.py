@@ -15,6 +15,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from calque.program.collecting import collect_new
 from calque.state.plain import copied
 
 _DEPTH = 12
@@ -88,7 +89,7 @@ def _is_object(value: Any) -> bool:
 
 def _is_held_by(value: Any, leaves: list[Any]) -> bool:
     if _others(value, leaves):
-        gc.collect()  # the container it was returned in may be part of a cycle
+        collect_new()  # the container it was returned in may be part of a cycle
     return not _others(value, leaves)
 
 

@@ -1,6 +1,5 @@
 """The effects of a function when its trace returns, described so that each call repeats them."""
 
-import gc
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from calque.jitting.recording import Target
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import apart_of
 from calque.program import signature
+from calque.program.collecting import collect_new
 from calque.program.gradients.border import Edge, has_graph, is_leaf
 from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
@@ -255,6 +255,6 @@ class Outcome:
 def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
     """The cells made in the trace that outlive it, and which output each is."""
     if any(ref() is not None for ref in made):
-        gc.collect()
+        collect_new()
     alive = [cell for ref in made if (cell := ref()) is not None]
     return [(cell, describer.add(cell.array)) for cell in alive]

@@ -22,6 +22,7 @@ from torch import _remove_batch_dim as remove_batch_dim
 from torch import _tensor_str as tensor_str  # `_str`, which prints tensors
 from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` returns
 from torch._decomp import decomposition_table  # for operators without a rule
+from torch._export import utils as export_utils  # `_materialize_cpp_cia_ops`, which takes long
 from torch._functorch import eager_transforms, vmap  # what counts the levels of transforms
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # run outside of them
 from torch._guards import TracingContext  # what AOTAutograd knows of the graph's inputs

@@ -1,11 +1,10 @@
 """Several devices share the clients, and give what one does."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests import new_process
 from tests.devices import devices
 
 CLOSE = """
@@ -152,10 +151,6 @@ print("equal")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", [PROGRAM, LEARNING], ids=["language", "learning"])
 def test_four_devices_give_what_one_does(program: str) -> None:
-    environment = os.environ | devices(4)
-    program = CLOSE + program
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-    )
+    result = new_process.run(CLOSE + program, env=os.environ | devices(4))
     assert result.returncode == 0, result.stderr[-4000:]
     assert "equal" in result.stdout

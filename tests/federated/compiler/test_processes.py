@@ -1,9 +1,10 @@
 """Several processes share the clients, and give what one does."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.devices import LAUNCH
 
 ROUND = """
 import sys
@@ -82,7 +83,7 @@ print("equal", flush=True)
 
 
 def launch(program: Path, options: list[Any], *arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "calque", "launch", *options, program, *arguments]
+    command = [*LAUNCH, *options, program, *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280)
 
 

@@ -9,7 +9,6 @@ order of a set.
 import dataclasses
 import functools
 import hashlib
-import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -110,13 +110,14 @@ class _Description:
         return self._of_object(value, names)
 
     def _of_object(self, value: Any, names: Names) -> str:
-        wrapped = inspect.unwrap(value) if callable(value) else value
-        if wrapped is not value:  # by jax.jit or functools.lru_cache
-            return self.of(wrapped, names)
         own = getattr(value, "__dict__", {})
-        if isinstance(value, ModuleType) or not (own or not _is_librarys(type(value))):
-            return getattr(value, "__qualname__", type(value).__name__)
-        calls = frozenset() if _is_librarys(type(value)) else _OF_CALLS
+        if callable(value) and callable(own.get("__wrapped__")):  # by jax.jit or lru_cache
+            return self.of(own["__wrapped__"], names)
+        librarys = _is_librarys(type(value))
+        if librarys and (callable(value) or not own or isinstance(value, ModuleType)):
+            named = [getattr(value, name, None) for name in ("__qualname__", "__name__")]
+            return next((one for one in named if isinstance(one, str)), type(value).__name__)
+        calls = frozenset() if librarys else _OF_CALLS
         read = self._reached(type(value), names | calls)
         parts = {name: own[name] for name in sorted(read) if name in own}
         return self._named(self._of_class(type(value), read), parts, read)
@@ -236,19 +237,27 @@ def _closed_over(function: FunctionType) -> dict[str, Any]:
 
 def _of_array(value: Any) -> str:
     """An array's number, or its shape, dtype and a digest of its bytes."""
-    if np.shape(value) == ():
-        return repr(value.item())
+    shape, dtype = list(value.shape), str(value.dtype)
+    data = _bytes_of(value)
+    if data is None:
+        return f"{dtype}{shape}"
+    plain = shape == [] and not isinstance(value, jax.Array) and dtype != "object"
+    return repr(value.item()) if plain else f"{dtype}{shape} {_digest([data])}"
+
+
+def _bytes_of(value: Any) -> bytes | None:
+    """What an array holds; None if that has no value, or no meaning, of its own."""
     if isinstance(value, torch.Tensor):
+        if value.is_meta or value.is_quantized:
+            return None
         dense = value.detach().cpu().resolve_conj().resolve_neg()
-        if dense.layout != torch.strided:
-            dense = dense.to_dense()
-        value = dense.contiguous().view(torch.uint8).numpy() if dense.numel() else dense.numpy()
-        shape, dtype = tuple(dense.shape), str(dense.dtype)
-    else:
-        shape, dtype = np.shape(value), str(value.dtype)
-    if dtype == "object":
-        return f"array{list(shape)}"
-    return f"{dtype}{list(shape)} {_digest([np.asarray(value).tobytes()])}"
+        dense = dense if dense.layout == torch.strided else dense.to_dense()
+        return dense.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    if isinstance(value, jax.core.Tracer) or value.dtype == object:
+        return None
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value).tobytes()
 
 
 def _shortened(text: str) -> str:

@@ -137,7 +137,11 @@ class TorchOptimizer:
     def _searching(self, leaves: list[Any]) -> Lbfgs | None:
         """Returns the function that replaces the steps of an optimizer that asks for a closure."""
         made = self._example(leaves)
-        return Lbfgs(made) if isinstance(made, torch.optim.LBFGS) else None
+        if not isinstance(made, torch.optim.LBFGS):
+            return None
+        if any(jnp.iscomplexobj(leaf) for leaf in leaves):
+            raise TypeError("LBFGS takes no complex parameters here.\nUse another optimizer.")
+        return Lbfgs(made)
 
     def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
         """One for parameters of these shapes, which have no values."""

@@ -17,8 +17,9 @@ from calque.federated.intrinsics import (
     federated_value,
 )
 from calque.federated.learning.aggregators.kinds import Aggregator
+from calque.federated.learning.models import squared
 from calque.federated.tracing import member_type, type_of
-from calque.federated.types import CLIENTS
+from calque.federated.types import CLIENTS, to_shapes
 
 
 def mean() -> Aggregator:
@@ -80,12 +81,13 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
     joined = inner or mean()
 
     def rounded(leaf: Any) -> Any:
-        least, most = leaf.min(), leaf.max()
+        exact = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        least, most = exact.min(), exact.max()
         step = jnp.where(most > least, (most - least) / (2**bits - 1), 1)
-        return least + jnp.round((leaf - least) / step) * step
+        return (least + jnp.round((exact - least) / step) * step).astype(leaf.dtype)
 
     return lambda value, weight, key: joined(
-        _on_each(value, lambda tree: jax.tree.map(rounded, tree)), weight, key
+        _on_each(value, lambda tree: jax.tree.map(by_parts(rounded), tree)), weight, key
     )
 
 
@@ -107,6 +109,9 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
     levels = 2**bits - 1
 
     def rounded(leaf: Any) -> Any:
+        if jnp.iscomplexobj(leaf):
+            leaf = jnp.stack([leaf.real, leaf.imag])
+        leaf = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
         places = jnp.round((jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels)
         return jnp.minimum(places.astype(jnp.int32), levels)  # which float32 may round up
 
@@ -117,13 +122,21 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
             "present": present.astype(jnp.float32),
         }
 
-    def back(total: Any, count: Any) -> Any:
-        scale, offset = np.float32(2 * bound / levels), np.float32(bound)
-        return jax.tree.map(lambda t: t / count * scale - offset, total)
+    def number(total: Any, count: Any, dtype: Any) -> Any:
+        mean = total / count * np.float32(2 * bound / levels) - np.float32(bound)
+        whole = jax.lax.complex(*mean) if jnp.issubdtype(dtype, jnp.complexfloating) else mean
+        return whole.astype(dtype)
 
     def joined(value: Any, weight: Any, key: Any) -> Any:
         sent = federated_map(_local(as_integers, value, weight), (value, weight))
         parts = (federated_secure_sum(sent["total"], bits), federated_sum(sent["present"]))
+        dtypes = [one.dtype for one in jax.tree.leaves(to_shapes(member_type(type_of(value))))]
+
+        def back(total: Any, count: Any) -> Any:
+            leaves, structure = jax.tree.flatten(total)
+            pairs = zip(leaves, dtypes, strict=True)
+            return jax.tree.unflatten(structure, [number(t, count, dtype) for t, dtype in pairs])
+
         return federated_map(_local(back, *parts), parts)
 
     return joined
@@ -151,8 +164,25 @@ def _clip(norm: float) -> Callable[[Any], Any]:
 
 def norm_of(tree: Any) -> Any:
     """The Euclidean norm over all tensors."""
-    squares = sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(tree))
-    return jnp.sqrt(squares)
+    leaves = map(in_float32, jax.tree.leaves(tree))
+    return jnp.sqrt(sum(jnp.sum(squared(leaf)) for leaf in leaves))
+
+
+def in_float32(leaf: Any) -> Any:
+    """A tensor in float32, or complex64 if it is complex."""
+    wide = jnp.complex64 if jnp.iscomplexobj(leaf) else jnp.float32
+    return leaf.astype(wide)
+
+
+def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a tensor, of a complex one applied to the real and the imaginary parts."""
+
+    def applied(leaf: Any) -> Any:
+        if not jnp.iscomplexobj(leaf):
+            return function(leaf)
+        return jax.lax.complex(function(leaf.real), function(leaf.imag))
+
+    return applied
 
 
 def clip_to(tree: Any, norm: Any) -> Any:
@@ -161,14 +191,18 @@ def clip_to(tree: Any, norm: Any) -> Any:
     return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
 
 
+def _normal(key: Any, leaf: Any) -> Any:
+    """Normal numbers; of complex ones, both parts have the variance 1."""
+    scale = np.sqrt(2) if jnp.iscomplexobj(leaf) else 1
+    return jax.random.normal(key, leaf.shape, leaf.dtype) * scale
+
+
 def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
     """A mean of `count` values, from their sum and Gaussian noise on it."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [
-        ((leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)) / count).astype(
-            leaf.dtype
-        )
+        ((leaf + deviation * _normal(key, leaf)) / count).astype(leaf.dtype)
         for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(spec, noisy)

@@ -13,6 +13,7 @@ import numpy as np
 from calque.errors import with_user_frames
 from calque.federated.computation import local
 from calque.federated.intrinsics import federated_collect, federated_map, federated_zip
+from calque.federated.learning.aggregators.basic import by_parts
 from calque.federated.learning.aggregators.kinds import Aggregator
 from calque.federated.tracing import member_type, type_of
 
@@ -75,7 +76,7 @@ def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any
             ordered = jax.lax.sort((missing, stacked), dimension=0, num_keys=2)[1]
             return function(ordered, count).astype(stacked.dtype)
 
-        return jax.tree.map(of_one, values)
+        return jax.tree.map(by_parts(of_one), values)
 
     return federated_map(local(kind, framework="jax")(joined), collected)
 

@@ -186,7 +186,7 @@ def full_gradient(
 
 
 def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
-    """What `mean` gives, and its gradients as PyTorch's: JAX's of complex numbers are conjugated."""
+    """What `mean` gives, and PyTorch's gradients: JAX's of complex numbers are conjugated."""
     result, found = jax.value_and_grad(mean, has_aux=True)(free)
     return result, jax.tree.map(jnp.conj, found)
 

@@ -17,7 +17,6 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     OpOverload,
     TorchDispatchMode,
-    get_current_dispatch_mode_stack,
     tree_leaves,
 )
 
@@ -39,13 +38,6 @@ class Constants(TorchDispatchMode):
         super().__init__()
         self._trained = {_memory(tensor): name for name, tensor in (trained or {}).items()}
         self._made: dict[int, torch.Tensor] = {}
-        self._read: dict[int, torch.Tensor] = {}
-
-    @staticmethod
-    def have_read(tensor: torch.Tensor) -> bool:
-        """Returns True if the function that runs now has computed with a tensor from outside."""
-        modes = (mode for mode in get_current_dispatch_mode_stack() if isinstance(mode, Constants))
-        return any(_memory(tensor) in mode._read for mode in modes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -76,7 +68,7 @@ class Constants(TorchDispatchMode):
         return active.trace is not None and cell is not None and not active.trace.is_fresh(cell)
 
     def _see(self, tensors: list[torch.Tensor]) -> None:
-        """Take note of tensors that an operator takes."""
+        """Refuse an operator that takes a parameter which clients train copies of."""
         for tensor in tensors:
             memory = _memory(tensor)
             if memory in self._trained:
@@ -86,8 +78,6 @@ class Constants(TorchDispatchMode):
                     "\nWhat the loss takes of the parameters is for forward to return; if they "
                     "are to stay as they are, read them from copy.deepcopy(module)."
                 )
-            if self._is_from_outside(tensor):
-                self._read[memory] = tensor
 
     def _note(self, made: list[torch.Tensor]) -> None:
         """Take note of tensors over memory that the function has made itself."""

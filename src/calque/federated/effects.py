@@ -1,28 +1,39 @@
-"""What a traced function leaves in Python's state: tensors that have no value, and die with it."""
+"""What a traced function leaves in Python's state: tensors that have no value, and die with it.
 
+A function runs only while it is traced. So whatever it leaves must make no difference to its next
+call: that is tried (`interop.repeated_calls`).
+"""
+
+import dis
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
-from calque.errors import TraceError
-from calque.federated.constants import Constants
+from calque.errors import Origin, TraceError
+from calque.errors.frames import is_library
 from calque.state import MISSING, Row, Snapshot
 
+Repeats = Callable[[], bool]
 
-def put_back(snapshot: Snapshot) -> None:
+
+def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
     """Put back what a function has made hold tensors of its trace.
 
     Modules keep such for someone who looks at them while the function runs, as hooks do.
 
+    Args:
+        snapshot: the state that it began with.
+        repeats: tells whether a second call would compute the same.
+
     Raises:
-        TraceError: something is read, and given another tensor: it would be kept from call to call.
+        TraceError: it would not: what the function leaves is read by its next call.
     """
-    _settle(snapshot, lambda row, key: _is_read(row.before.get(key)))
+    _settle(snapshot, repeats, lambda row: False)
 
 
-def refuse(snapshot: Snapshot) -> None:
+def refuse(snapshot: Snapshot, repeats: Repeats) -> None:
     """As `put_back`, but what is no module, nor in one, must not be given tensors of the trace."""
     of_modules = {
         id(value)
@@ -30,29 +41,61 @@ def refuse(snapshot: Snapshot) -> None:
         if _is_of_module(row)
         for value in row.before.values()
     }
-
-    def is_lost(row: Row, key: Any) -> bool:
-        own = _is_of_module(row) or id(row.owner) in of_modules
-        return not own or _is_read(row.before.get(key))
-
-    _settle(snapshot, is_lost)
+    _settle(
+        snapshot, repeats, lambda row: not _is_of_module(row) and id(row.owner) not in of_modules
+    )
 
 
-def _settle(snapshot: Snapshot, is_lost: Callable[[Row, Any], bool]) -> None:
-    lost: list[str] = []
-    for row, now in list(snapshot.changed()):
-        keys = [key for key, value in now.items() if _is_new(row, key, value)]
-        if not (keys and row.restored and row.settable):
-            continue
-        lost += [row.name(key) for key in keys if is_lost(row, key)]
-        row.restore()
+def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bool]) -> None:
+    changed = [
+        (row, now, [key for key, value in now.items() if _is_new(row, key, value)])
+        for row, now in list(snapshot.changed())
+        if row.restored and row.settable
+    ]
+    if not changed:
+        return
+    snapshot.restore()
+    lost = [(row, key) for row, _, keys in changed for key in keys if is_outside(row)]
     if lost:
-        raise TraceError(
-            f"{lost[0]} is given a tensor by the function, but lives outside it. The tensor would "
-            "be lost, because the function runs only while it is traced, not at each call.\n"
-            "A module keeps state in a buffer (register_buffer), which federated.learning trains; "
-            "a local function should take such state as an argument and return it."
-        )
+        raise _lost(snapshot, *lost[0], "is given a tensor by the function, but lives outside it")
+    same = repeats()
+    snapshot.restore()
+    if not same:
+        row, now, keys = max(changed, key=lambda one: bool(one[2]))
+        key = keys[0] if keys else _changed_key(row, now)
+        raise _lost(snapshot, row, key, "is changed by the function, and its next call reads that")
+    for row, now, keys in changed:
+        if not keys:
+            row.assign(now)
+
+
+def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
+    """The error for a state that would have to be kept from call to call."""
+    line = _written_at(snapshot, key) if row.attribute else None
+    at = "" if line is None else f" ({line})"
+    return TraceError(
+        f"{row.name(key)}{at} {what}. It would be lost, because the function runs only while it is "
+        "traced, not at each call.\nA module keeps state in a buffer (register_buffer), which "
+        "federated.learning trains; a local function should take such state as an argument and "
+        "return it."
+    )
+
+
+def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
+    """The user's line that assigns an attribute, of the code that has run."""
+    for code in snapshot.codes:
+        if is_library(code.co_filename):
+            continue
+        for step in dis.get_instructions(code):
+            if step.opname == "STORE_ATTR" and step.argval == name and step.positions is not None:
+                return Origin(code.co_filename, step.positions.lineno or 0, code.co_name)
+    return None
+
+
+def _changed_key(row: Row, now: dict[Any, Any]) -> Any:
+    """The first key of a row whose value is another, or one that is gone."""
+    found = row.difference(now)
+    return next(iter({**row.before, **now})) if found is None else found[0]
 
 
 def _is_new(row: Row, key: Any, value: Any) -> bool:
@@ -61,10 +104,6 @@ def _is_new(row: Row, key: Any, value: Any) -> bool:
 
 def _is_of_module(row: Row) -> bool:
     return row.attribute and {"_modules", "_parameters"} <= row.before.keys()
-
-
-def _is_read(old: Any) -> bool:
-    return isinstance(old, torch.Tensor) and Constants.have_read(old)
 
 
 def _is_of_trace(value: Any) -> bool:

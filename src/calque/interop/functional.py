@@ -18,11 +18,13 @@ from calque.interop import state_names
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of
 from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
+from calque.interop.repeated_calls import repeats
 from calque.program.manual_axes import axes_of, varying
 from calque.state import Running, Snapshot, StateGuard, guard_of
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
+Settle = Callable[[Snapshot, Callable[[], bool]], None]
 _State = dict[str, torch.Tensor]
 _WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place operation"
 
@@ -77,7 +79,9 @@ class Functional:
 
     Attributes:
         buffers: the module's buffers as they were, with the keys of `state_dict()`.
-        settle: is called after a trace with the Python state that it began with.
+        settle: is called after a trace with the Python state that it began with, and a function
+            that tells whether a second call, which finds the state that the first has left, would
+            be the same; the state has to be put back before that is called.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -86,7 +90,7 @@ class Functional:
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
         self._traces: dict[Any, list[tuple[StateGuard, Trace]]] = {}
         self.buffers: dict[str, Array] = {}
-        self.settle: Callable[[Snapshot], None] = lambda snapshot: None
+        self.settle: Settle = lambda snapshot, repeats: None
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
 
@@ -167,7 +171,7 @@ class Functional:
         try:
             with taken_back(self._module):
                 trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
-                self.settle(snapshot)
+                self.settle(snapshot, lambda: repeats(self, leaves, spec, arguments_are_leaves))
             return trace, guard_of(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):

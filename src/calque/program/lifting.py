@@ -256,6 +256,10 @@ class Lifting:
             return
         self._segment, self._drawn = segment, offset
 
+    def forget_draws(self) -> None:
+        """Begin anew: the next draw is the first, from a state that is asked for again."""
+        self._segments, self._segment, self._drawn = [], 0, 0
+
     def final_random(self) -> tuple[int, int] | None:
         """The (seed, offset) the trace ends with, if it seeded the device; None otherwise."""
         if self._segment == 0:

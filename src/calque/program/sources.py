@@ -195,6 +195,11 @@ class RandomSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class KeySource(Source):
+    """The key of the random numbers of a pure function, which its caller gives."""
+
+
+@dataclass(frozen=True, slots=True)
 class IncomingSource(Source):
     """The gradient of a result, which comes in when the backward runs.
 

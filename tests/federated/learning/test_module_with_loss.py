@@ -207,7 +207,7 @@ class Average(nn.Linear):
 
 def test_an_attribute_that_keeps_something_is_no_buffer() -> None:
     process = learning.fed_avg(Average(), batch_size=4)
-    with pytest.raises(TraceError, match=r"module\.seen is given a (.|\n)*register_buffer"):
+    with pytest.raises(TraceError, match=r"module\.seen (.|\n)*register_buffer"):
         process.next(process.initialize(), examples(4))
 
 

@@ -124,7 +124,7 @@ def federated_broadcast(value: Any) -> Value:
 
 @with_user_frames
 def federated_sum(value: Any) -> Value:
-    """The sum of the clients' values, on the server, in the same dtype.
+    """The sum of the clients' values, on the server, in the same dtype: narrow integers wrap.
 
     Args:
         value: `{T}@CLIENTS`, `T` of numbers.

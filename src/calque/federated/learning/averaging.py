@@ -13,7 +13,7 @@ import torch
 from calque.errors import with_user_frames
 from calque.federated.learning import aggregators
 from calque.federated.learning.aggregators import Aggregator, StatefulAggregator
-from calque.federated.learning.models import Model
+from calque.federated.learning.models import Model, squared
 from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup
@@ -73,7 +73,7 @@ def fed_avg(
 
         def distance(parameters: Any) -> Any:
             """Half the squared distance from the server's model, weighted."""
-            squares = jax.tree.map(lambda a, b: ((a - b) ** 2).sum(), parameters, server)
+            squares = jax.tree.map(lambda a, b: squared(a - b).sum(), parameters, server)
             return proximal / 2 * sum(jax.tree.leaves(squares))
 
         penalty = distance if proximal else None

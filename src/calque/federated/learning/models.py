@@ -219,6 +219,11 @@ def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
     return jax.tree.map(lambda a, b: (a + scale * b).astype(a.dtype), first, second)
 
 
+def squared(array: Any) -> Any:
+    """The squares of absolute values."""
+    return jnp.real(array * jnp.conj(array))
+
+
 def _long_if_whole(target: torch.Tensor) -> torch.Tensor:
     whole = not (target.is_floating_point() or target.is_complex() or target.dtype == torch.bool)
     return target.long() if whole else target

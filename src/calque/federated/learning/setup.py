@@ -10,7 +10,7 @@ import torch
 from jax.sharding import Mesh
 
 from calque.federated.learning.aggregators import is_stateful
-from calque.federated.learning.describing import described
+from calque.federated.learning.describing import described, described_module
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.state import Algorithm, Sent, State
@@ -99,8 +99,8 @@ class Setup:
             settings.get("shuffle", False),
             settings.get("drop_remainder", False),
         )
+        self._module = module
         self._choices = {
-            "module": module,
             "loss": loss,
             "weighting": self.weighting,
             "failing": self.failing,
@@ -172,6 +172,7 @@ class Setup:
             name: value.described(free) if isinstance(value, TorchOptimizer) else described(value)
             for name, value in choices.items()
         }
+        description["module"] = described_module(self._module)
         algorithm = Algorithm(
             self.model,
             client,

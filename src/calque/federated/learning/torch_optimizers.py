@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from calque.federated.learning.describing import described
 from calque.federated.learning.lbfgs import Lbfgs
 from calque.federated.local_optimizers import count_on_device, numbers_traced
 from calque.federated.optimizer_steps import STEPS
@@ -54,7 +55,8 @@ class TorchOptimizer:
 
     def described(self, params: Any) -> str:
         """Its class, and the settings of its groups, for such parameters."""
-        return " ".join(repr(self._example(self._leaves(params))).split())
+        made = self._example(self._leaves(params))
+        return f"{' '.join(repr(made).split())} by {described(type(made))}"
 
     def searches(self, params: Any) -> bool:
         """Whether it computes the loss anew, for such parameters."""
@@ -135,7 +137,11 @@ class TorchOptimizer:
     def _searching(self, leaves: list[Any]) -> Lbfgs | None:
         """Returns the function that replaces the steps of an optimizer that asks for a closure."""
         made = self._example(leaves)
-        return Lbfgs(made) if isinstance(made, torch.optim.LBFGS) else None
+        if not isinstance(made, torch.optim.LBFGS):
+            return None
+        if any(jnp.iscomplexobj(leaf) for leaf in leaves):
+            raise TypeError("LBFGS takes no complex parameters here.\nUse another optimizer.")
+        return Lbfgs(made)
 
     def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
         """One for parameters of these shapes, which have no values."""

@@ -114,7 +114,7 @@ def train(
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
-            (value, (loss, one)), gradients = jax.value_and_grad(mean, has_aux=True)(free)
+            (value, (loss, one)), gradients = _with_gradients(mean, free)
             known = {"value": value, "grad": gradients, "value_fn": lambda p: mean(p)[0]}
             if hook is not None:  # which gradients of no loss come from
                 gradients, known = hook(gradients, free), {}
@@ -172,7 +172,7 @@ def full_gradient(
             rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
             mean = _mean_loss(model, parameters, buffers, examples, mask, rng)
             free = model.free(parameters)
-            (_, (loss, one)), found = jax.value_and_grad(mean, has_aux=True)(free)
+            (_, (loss, one)), found = _with_gradients(mean, free)
             batches.append(one)
             return tree_add(gradients, found, mask.sum()), total + loss
 
@@ -183,6 +183,12 @@ def full_gradient(
     count = jnp.maximum(data.length, 1)
     mean = jax.tree.map(lambda g: (g / count).astype(g.dtype), gradients)
     return mean, total / count, batches[-1]
+
+
+def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
+    """What `mean` gives, and PyTorch's gradients: JAX's of complex numbers are conjugated."""
+    result, found = jax.value_and_grad(mean, has_aux=True)(free)
+    return result, jax.tree.map(jnp.conj, found)
 
 
 def _mean_loss(

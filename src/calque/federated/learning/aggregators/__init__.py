@@ -1,7 +1,8 @@
 """How the server combines what clients send: functions of values, which are used while tracing.
 
 An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and the
-raw bits of a key, `uint32[2]@SERVER`; it returns `T@SERVER`. An aggregator with a state also has
+raw bits of a key, `uint32[2]@SERVER`; it returns `T@SERVER`. A client without examples has the
+weight 0, and sends zeros. An aggregator with a state also has
 `initial()`, which returns the arrays that the server keeps for it. It takes these, `S@SERVER`, as a
 fourth argument, and returns a pair of its result and the new arrays. See `adaptive_clipped`.
 """
@@ -11,16 +12,15 @@ from calque.federated.learning.aggregators.basic import (
     clipped,
     dp_gaussian,
     mean,
-    median,
     quantized,
     secure,
-    trimmed_mean,
 )
 from calque.federated.learning.aggregators.kinds import (
     Aggregator,
     StatefulAggregator,
     is_stateful,
 )
+from calque.federated.learning.aggregators.robust import median, trimmed_mean
 
 __all__ = [
     "Aggregator",

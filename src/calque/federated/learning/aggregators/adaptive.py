@@ -55,17 +55,24 @@ class Clipping:
         """The state before the first round: the norm, a float32 scalar."""
         return jnp.asarray(self.norm, jnp.float32)
 
-    def clipped(self, value: Any, norm: Any) -> tuple[Any, Any]:
-        """Returns the clipped values, and which clients were within the norm (1.0 or 0.0)."""
-        kinds = [member_type(type_of(part)) for part in (value, norm)]
+    def clipped(self, value: Any, weight: Any, norm: Any) -> Any:
+        """What clients send: the clipped values; whether they were within the norm (1.0 or 0.0);
+        and whether they have examples.
 
-        @local(*kinds, framework="jax")
-        def clip(value: Any, norm: Any) -> Any:
-            within = norm_of(value) <= norm
-            return {"value": clip_to(value, norm), "within": within.astype(jnp.float32)}
+        Those that have none count for `quantile` of one, so that they move the norm nowhere.
+        """
+        parts = (value, weight, federated_broadcast(norm))
 
-        both = federated_map(clip, (value, federated_broadcast(norm)))
-        return both["value"], both["within"]
+        @local(*(member_type(type_of(part)) for part in parts), framework="jax")
+        def clip(value: Any, weight: Any, norm: Any) -> Any:
+            within = jnp.where(weight > 0, norm_of(value) <= norm, self.quantile)
+            return {
+                "value": clip_to(value, norm),
+                "within": within.astype(jnp.float32),
+                "present": (weight > 0).astype(jnp.float32),
+            }
+
+        return federated_map(clip, parts)
 
     def moved(self, norm: Any, fraction: Any) -> Any:
         """The next norm, if this fraction of the clients is within this one."""
@@ -80,10 +87,10 @@ class AdaptiveClipped(Clipping):
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
         """The joined values, and the next norm."""
-        clipped, within = self.clipped(value, norm)
+        sent = self.clipped(value, weight, norm)
         move = local("float32", "float32", framework="jax")(self.moved)
-        new = federated_map(move, (norm, federated_mean(within)))
-        return self.inner(clipped, weight, key), new
+        new = federated_map(move, (norm, federated_mean(sent.within, sent.present)))
+        return self.inner(sent["value"], weight, key), new
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,10 @@ class AdaptiveGaussian(Clipping):
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
         """The mean with noise, and the next norm."""
-        clipped, within = self.clipped(value, norm)
+        sent = self.clipped(value, weight, norm)
         parts = {
-            "total": federated_sum(clipped),
-            "within": federated_sum(within),
+            "total": federated_sum(sent["value"]),
+            "within": federated_sum(sent.within),
             "count": federated_sum(federated_value(1.0, CLIENTS)),
             "key": key,
             "norm": norm,
@@ -130,6 +137,8 @@ def adaptive_clipped(
 
     `State.aggregator` has the norm of the next round.
 
+    Clients without examples do not move the norm.
+
     Args:
         quantile: the fraction of clients that are to be within the norm.
         norm: the first norm.
@@ -155,7 +164,8 @@ def adaptive_dp_gaussian(
 
     Noise is added to the values and to the number of clients within the norm. Together they give
     the same privacy as `dp_gaussian(noise_multiplier, ...)`, so pass `noise_multiplier` to
-    `learning.epsilon`.
+    `learning.epsilon`. Clients without examples are counted as by `dp_gaussian`, and do not move
+    the norm.
 
     Args:
         noise_multiplier: the noise multiplier of both together.

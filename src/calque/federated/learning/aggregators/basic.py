@@ -1,6 +1,5 @@
-"""Aggregators without a state: means, clipped or not, medians, noise, masks."""
+"""Aggregators without a state: means, clipped or not, with noise, of rounded or masked values."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from calque.errors import with_user_frames
 from calque.federated.computation import local
 from calque.federated.intrinsics import (
-    federated_collect,
     federated_map,
     federated_mean,
     federated_secure_sum,
@@ -19,8 +17,9 @@ from calque.federated.intrinsics import (
     federated_value,
 )
 from calque.federated.learning.aggregators.kinds import Aggregator
+from calque.federated.learning.models import squared
 from calque.federated.tracing import member_type, type_of
-from calque.federated.types import CLIENTS
+from calque.federated.types import CLIENTS, to_shapes
 
 
 def mean() -> Aggregator:
@@ -45,8 +44,9 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
     """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
 
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
-    `noise_multiplier * norm`, and is divided by the number of clients. `learning.epsilon` computes
-    the privacy that this gives over a number of rounds.
+    `noise_multiplier * norm`, and is divided by the number of the round's clients. Those without
+    examples are counted, too, because how many these are must stay private; they add zeros to the
+    sum. `learning.epsilon` computes the privacy that this gives over a number of rounds.
 
     Args:
         noise_multiplier: the noise, in units of the norm.
@@ -56,40 +56,16 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
     clip = _clip(norm)
 
+    def noisy(total: Any, count: Any, key: Any) -> Any:
+        return with_noise(total, noise_multiplier * norm, count, key)
+
     def joined(value: Any, weight: Any, key: Any) -> Any:
         total = federated_sum(_on_each(value, clip))
         count = federated_sum(federated_value(1.0, CLIENTS))
-        noisy = local(
-            *(member_type(type_of(part)) for part in (total, count, key)), framework="jax"
-        )(lambda total, count, key: with_noise(total, noise_multiplier * norm, count, key))
-        return federated_map(noisy, (total, count, key))
+        parts = (total, count, key)
+        return federated_map(_local(noisy, *parts), parts)
 
     return joined
-
-
-@with_user_frames
-def trimmed_mean(fraction: float) -> Aggregator:
-    """The unweighted mean without the smallest and largest values, element by element.
-
-    Needs memory for what all clients send (Yin et al. 2018).
-
-    Args:
-        fraction: the fraction of clients left out at either end; at least 0 and below 0.5.
-    """
-    if not 0 <= fraction < 0.5:
-        raise ValueError(f"a fraction is at least 0 and below 0.5, not {fraction}")
-
-    def trimmed(stacked: Any) -> Any:
-        count = stacked.shape[0]
-        left_out = math.floor(fraction * count)
-        return jnp.sort(stacked, axis=0)[left_out : count - left_out].mean(0)
-
-    return lambda value, weight, key: _of_all(value, trimmed)
-
-
-def median() -> Aggregator:
-    """The unweighted median, element by element; needs memory for what all clients send."""
-    return lambda value, weight, key: _of_all(value, lambda stacked: jnp.median(stacked, axis=0))
 
 
 @with_user_frames
@@ -105,18 +81,21 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
     joined = inner or mean()
 
     def rounded(leaf: Any) -> Any:
-        least, most = leaf.min(), leaf.max()
+        exact = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        least, most = exact.min(), exact.max()
         step = jnp.where(most > least, (most - least) / (2**bits - 1), 1)
-        return least + jnp.round((leaf - least) / step) * step
+        return (least + jnp.round((exact - least) / step) * step).astype(leaf.dtype)
 
     return lambda value, weight, key: joined(
-        _on_each(value, lambda tree: jax.tree.map(rounded, tree)), weight, key
+        _on_each(value, lambda tree: jax.tree.map(by_parts(rounded), tree)), weight, key
     )
 
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
     """The unweighted mean, by `federated_secure_sum` of values that are rounded to integers.
+
+    Clients without examples do not count.
 
     Args:
         bound: numbers are clipped to `[-bound, bound]`.
@@ -130,22 +109,35 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
     levels = 2**bits - 1
 
     def rounded(leaf: Any) -> Any:
+        if jnp.iscomplexobj(leaf):
+            leaf = jnp.stack([leaf.real, leaf.imag])
+        leaf = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
         places = jnp.round((jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels)
         return jnp.minimum(places.astype(jnp.int32), levels)  # which float32 may round up
 
-    def as_integers(tree: Any) -> Any:
-        return jax.tree.map(rounded, tree)
+    def as_integers(tree: Any, weight: Any) -> Any:
+        present = weight > 0
+        return {
+            "total": jax.tree.map(lambda leaf: jnp.where(present, rounded(leaf), 0), tree),
+            "present": present.astype(jnp.float32),
+        }
+
+    def number(total: Any, count: Any, dtype: Any) -> Any:
+        mean = total / count * np.float32(2 * bound / levels) - np.float32(bound)
+        whole = jax.lax.complex(*mean) if jnp.issubdtype(dtype, jnp.complexfloating) else mean
+        return whole.astype(dtype)
 
     def joined(value: Any, weight: Any, key: Any) -> Any:
-        total = federated_secure_sum(_on_each(value, as_integers), bits)
-        count = federated_sum(federated_value(1.0, CLIENTS))
-        kinds = [member_type(type_of(part)) for part in (total, count)]
-        back = local(*kinds, framework="jax")(
-            lambda total, count: jax.tree.map(
-                lambda t: t / count * np.float32(2 * bound / levels) - np.float32(bound), total
-            )
-        )
-        return federated_map(back, (total, count))
+        sent = federated_map(_local(as_integers, value, weight), (value, weight))
+        parts = (federated_secure_sum(sent["total"], bits), federated_sum(sent["present"]))
+        dtypes = [one.dtype for one in jax.tree.leaves(to_shapes(member_type(type_of(value))))]
+
+        def back(total: Any, count: Any) -> Any:
+            leaves, structure = jax.tree.flatten(total)
+            pairs = zip(leaves, dtypes, strict=True)
+            return jax.tree.unflatten(structure, [number(t, count, dtype) for t, dtype in pairs])
+
+        return federated_map(_local(back, *parts), parts)
 
     return joined
 
@@ -155,7 +147,12 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
 
 def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
     """A function of JAX applied to what each client sends."""
-    return federated_map(local(member_type(type_of(value)), framework="jax")(function), value)
+    return federated_map(_local(function, value), value)
+
+
+def _local(function: Callable[..., Any], *values: Any) -> Any:
+    """A function of JAX for the members of placed values."""
+    return local(*(member_type(type_of(one)) for one in values), framework="jax")(function)
 
 
 def _clip(norm: float) -> Callable[[Any], Any]:
@@ -167,8 +164,25 @@ def _clip(norm: float) -> Callable[[Any], Any]:
 
 def norm_of(tree: Any) -> Any:
     """The Euclidean norm over all tensors."""
-    squares = sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(tree))
-    return jnp.sqrt(squares)
+    leaves = map(in_float32, jax.tree.leaves(tree))
+    return jnp.sqrt(sum(jnp.sum(squared(leaf)) for leaf in leaves))
+
+
+def in_float32(leaf: Any) -> Any:
+    """A tensor in float32, or complex64 if it is complex."""
+    wide = jnp.complex64 if jnp.iscomplexobj(leaf) else jnp.float32
+    return leaf.astype(wide)
+
+
+def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a tensor, of a complex one applied to the real and the imaginary parts."""
+
+    def applied(leaf: Any) -> Any:
+        if not jnp.iscomplexobj(leaf):
+            return function(leaf)
+        return jax.lax.complex(function(leaf.real), function(leaf.imag))
+
+    return applied
 
 
 def clip_to(tree: Any, norm: Any) -> Any:
@@ -177,24 +191,18 @@ def clip_to(tree: Any, norm: Any) -> Any:
     return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
 
 
+def _normal(key: Any, leaf: Any) -> Any:
+    """Normal numbers; of complex ones, both parts have the variance 1."""
+    scale = np.sqrt(2) if jnp.iscomplexobj(leaf) else 1
+    return jax.random.normal(key, leaf.shape, leaf.dtype) * scale
+
+
 def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
     """A mean of `count` values, from their sum and Gaussian noise on it."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [
-        ((leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)) / count).astype(
-            leaf.dtype
-        )
+        ((leaf + deviation * _normal(key, leaf)) / count).astype(leaf.dtype)
         for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(spec, noisy)
-
-
-def _of_all(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of the clients' tensors, stacked, applied on the server."""
-    collected = federated_collect(value)
-    kind = member_type(type_of(collected))
-    joined = local(kind, framework="jax")(
-        lambda sequence: jax.tree.map(function, sequence.elements)
-    )
-    return federated_map(joined, collected)

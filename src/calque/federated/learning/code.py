@@ -1,0 +1,55 @@
+"""Python code as a digest: what a function does, whatever its file, lines, comments and docs."""
+
+import dis
+import hashlib
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+Names = frozenset[str]
+
+_SIGNATURE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
+
+
+def names_of_code(code: CodeType) -> Names:
+    """The names of global variables, attributes and keys in code, and in functions of its own."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= names_of_code(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            found.add(constant)
+    return frozenset(found)
+
+
+def digest_of_code(code: CodeType) -> str:
+    """Some digits that differ where two pieces of code do something else.
+
+    Names of local variables, docstrings and where the code stands make no difference. Another
+    version of Python may: it compiles the same text differently.
+    """
+    found = hashlib.sha256()
+    for part in _parts(code):
+        found.update(part.encode())
+    return found.hexdigest()[:12]
+
+
+def _parts(code: CodeType) -> Iterator[str]:
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    yield f"{counts} {code.co_flags & _SIGNATURE}\n"
+    for step in dis.get_instructions(code):
+        by_name = step.opcode in dis.hasname
+        means: Any = step.argval if by_name else step.arg
+        yield f"{step.opname} {_constant(step.argval) if step.opcode in dis.hasconst else means}\n"
+
+
+def _constant(value: Any) -> str:
+    """A constant of code in words, in which sets are in order."""
+    if isinstance(value, CodeType):
+        return digest_of_code(value)
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    return repr(value)

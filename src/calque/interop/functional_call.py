@@ -1,0 +1,137 @@
+"""A call of a functional module on stand-ins: its result's arrays, and their gradients."""
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+
+from calque.device.memory.cell import Cell, read
+from calque.device.memory.wrapping import wrap
+from calque.interop.functional_arguments import is_array, packed
+from calque.interop.functional_results import Results
+from calque.program.gradients.border import has_graph
+from calque.program.gradients.differentiable import gradients_of
+from calque.program.lifting import Lifting
+from calque.program.sources import ArgumentSource, KeySource
+from calque.state import Running
+
+if TYPE_CHECKING:
+    from calque.interop.functional import Functional
+
+
+class Pure(Lifting):
+    """Lifts nothing: what is no argument of a pure function is a constant of it."""
+
+    def read(self, cell: Cell) -> Array:
+        """The value of a cell: of one from outside, as it is now."""
+        if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
+            return super().read(cell)
+        return cell.array
+
+    def constant(self, tensor: torch.Tensor) -> Array:
+        """The value of a CPU tensor, as it is now."""
+        return self._host_constant(tensor)
+
+
+class Call:
+    """A call in a trace (see the module).
+
+    Args:
+        functional: the module.
+        lifting: the trace.
+        running: watches what it reads of Python's state, if anything has to.
+        arguments_are_leaves: as of `functional_trace.Trace`.
+
+    Attributes:
+        results: the result, taken apart.
+        has_buffers: whether the new buffers are a part of it.
+        n_outputs: how many arrays it has.
+        carriers: which of these have a gradient that comes in.
+        gradient_of: the arguments that gradients get to, in the order of these.
+        used_up: of results whose graph was used up: their place, and what PyTorch says.
+    """
+
+    def __init__(
+        self,
+        functional: "Functional",
+        lifting: Lifting,
+        running: Running | None,
+        arguments_are_leaves: bool,
+    ) -> None:
+        self._functional = functional
+        self._lifting = lifting
+        self._running = running
+        self._arguments_are_leaves = arguments_are_leaves
+        self.carriers: list[int] = []
+        self.gradient_of: list[int] = []
+        self.used_up: dict[int, str] = {}
+
+    def run(self, leaves: list[Any], spec: Any) -> list[Array]:
+        """The arrays of the result for such arguments; behind them, the gradients."""
+        lifting = self._lifting
+        differentiable = self._functional._gradient == "torch"
+        stand_ins: list[Any] = []
+        index = 0
+        for leaf in leaves:
+            if not is_array(leaf):
+                stand_ins.append(leaf)
+                continue
+            array = lifting.new_input(ArgumentSource(index), leaf.shape, leaf.dtype)
+            tensor = wrap(array)
+            if differentiable and (tensor.is_floating_point() or tensor.is_complex()):
+                tensor.requires_grad_()
+            stand_ins.append(tensor)
+            index += 1
+        lifting.random_source = lambda: packed(lifting.new_input(KeySource(), (2,), np.uint32))
+        given = _detached_buffers(stand_ins, spec)
+        tree = jax.tree_util.tree_unflatten(spec, given)
+        if not self._arguments_are_leaves:
+            params, buffers, *arguments = tree
+            tree = (params, buffers, *jax.tree.map(_computed, arguments))
+        with nullcontext() if self._running is None else self._running.watching():
+            result, buffers, state = self._functional.call(tree)
+        self.results: Results = Results((result, buffers))
+        self.has_buffers: bool = buffers is not None
+        tensors, self.results.tensors = self.results.tensors, []
+        # A result that is an argument itself has the gradient that comes in.
+        tensors = [t.view_as(t) if t.requires_grad and t.is_leaf else t for t in tensors]
+        arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
+        self.n_outputs: int = len(arrays)
+        with self._functional.standing_in(state):  # checkpoints run parts of the module again
+            return arrays + self._trace_gradients(tensors, stand_ins)
+
+    def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
+        carriers = [i for i, t in enumerate(tensors) if has_graph(t)]
+        inputs = [t for t in stand_ins if isinstance(t, torch.Tensor)]
+        targets = [t for t in inputs if t.requires_grad]
+        if not carriers or not targets:
+            return []
+        found, errors = gradients_of(self._lifting, [tensors[i] for i in carriers], targets)
+        self.used_up = {carriers[i]: said for i, said in errors.items()}
+        positions = {id(t): i for i, t in enumerate(inputs)}
+        pairs = [
+            (positions[id(t)], g) for t, g in zip(targets, found, strict=True) if g is not None
+        ]
+        self.carriers = carriers
+        self.gradient_of = [position for position, _ in pairs]
+        return [read(g) for _, g in pairs]
+
+
+def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
+    """The stand-ins, those of buffers without a gradient: modules write them in place."""
+    _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
+    for tensor in (buffers or {}).values():
+        tensor.requires_grad_(False)
+    return stand_ins
+
+
+def _computed(value: Any) -> Any:
+    """A tensor that a function may write to, whose gradient goes through to `value`."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return value
+    made = value.clone()
+    made.retain_grad()
+    return made

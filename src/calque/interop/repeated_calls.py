@@ -1,0 +1,107 @@
+"""Whether a call of a functional module computes the same after another, or goes by its state."""
+
+import re
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import torch
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Literal
+
+from calque.interop.functional_call import Call, Pure
+from calque.program.lifted import lift
+
+if TYPE_CHECKING:
+    from calque.interop.functional import Functional
+
+
+def repeats(
+    functional: "Functional", leaves: list[Any], spec: Any, arguments_are_leaves: bool
+) -> bool:
+    """Returns True if the second of two calls computes what the first does, of its own arguments.
+
+    Both are traced one after the other, and what the first leaves in Python's state, the second
+    finds: a tensor that it keeps, a number that it counts.
+
+    Args:
+        functional: the module.
+        leaves, spec: an example call, flattened.
+        arguments_are_leaves: as of `functional_trace.Trace`.
+    """
+    lifting = Pure()
+    given_to: list[int] = []
+
+    def body() -> list[Array]:
+        results = []
+        for _ in range(2):
+            lifting.forget_draws()
+            call = Call(functional, lifting, None, arguments_are_leaves)
+            results += call.run(leaves, spec)
+            given_to.append(len(lifting.inputs))
+        return results
+
+    try:
+        lifted = lift(lifting, body, torch.enable_grad())
+    except RuntimeError:  # such as a graph that the first call has used up
+        return False
+    own = {id(one) for one in lifting.inputs[: given_to[0]]}
+    of_first = [id(one) in own for one in lifted.inputs]
+    half = len(lifted.closed.jaxpr.outvars) // 2
+    sources = [one.source for one in lifted.inputs]
+    terms = _terms(lifted.closed, [("input", source) for source in sources])
+    return terms[:half] == terms[half:] and not any(_reached(lifted.closed, of_first)[half:])
+
+
+def _reached(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
+    """Which outputs depend on some of the inputs."""
+    jaxpr = closed.jaxpr
+    reached = {v for v, wanted in zip(jaxpr.invars, inputs, strict=True) if wanted}
+    for equation in jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in reached for v in equation.invars):
+            reached.update(equation.outvars)
+    return [not isinstance(v, Literal) and v in reached for v in jaxpr.outvars]
+
+
+def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
+    """A number for each output, the same for two that are computed in the same way.
+
+    Args:
+        closed: the program.
+        inputs: what its inputs are told apart by.
+    """
+    jaxpr = closed.jaxpr
+    numbers: dict[Hashable, int] = {}
+
+    def number(term: Hashable) -> int:
+        return numbers.setdefault(term, len(numbers))
+
+    known = {v: number(term) for v, term in zip(jaxpr.invars, inputs, strict=True)}
+    known |= {v: number(_key(c)) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
+
+    def of(variable: Any) -> int:
+        if isinstance(variable, Literal):
+            return number((_key(variable.val), str(variable.aval)))
+        return known[variable]
+
+    for equation in jaxpr.eqns:
+        operands = tuple(map(of, equation.invars))
+        params = tuple((name, _key(value)) for name, value in sorted(equation.params.items()))
+        for place, variable in enumerate(equation.outvars):
+            known[variable] = number((equation.primitive.name, params, operands, place))
+    return list(map(of, jaxpr.outvars))
+
+
+def _key(value: Any) -> Hashable:
+    """What two parameters of equations, or constants, have in common that mean the same."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        return array.shape, str(array.dtype), array.tobytes()
+    if isinstance(value, ClosedJaxpr):
+        return str(value.jaxpr), tuple(map(_key, value.consts))
+    if isinstance(value, tuple | list):
+        return tuple(map(_key, value))
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

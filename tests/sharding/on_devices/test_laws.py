@@ -126,6 +126,7 @@ def test_a_write_from_a_mesh_of_other_devices_keeps_both_where_they_are(
         write(x, y)
         write(*on_cpu)
         assert (spec_of(x), spec_of(y)) == (P("a"), P("dp"))
+        assert torch.equal(x, y) == torch.equal(*on_cpu)
         assert (x.tolist(), y.tolist()) == tuple(z.tolist() for z in on_cpu)
 
 

@@ -11,6 +11,7 @@ import torch.distributed.tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_module, distribute_tensor
 
+from calque.device.runtime.imports import when_imported
 from calque.distributed import creating, data_parallel, fsdp, meshes, state_dicts, styles, tensors
 from calque.distributed.groups import ProcessGroupCalque
 from calque.launching.joining import join
@@ -59,6 +60,7 @@ def install() -> None:
     for name, attribute in tensors.ATTRIBUTES.items():
         if not hasattr(torch.Tensor, name):
             setattr(torch.Tensor, name, attribute)
+    when_imported("torch._dynamo.variables.tensor", _tell_dynamo)
     theirs = DTensor.from_local
 
     @functools.wraps(theirs)
@@ -72,6 +74,12 @@ def install() -> None:
         return theirs(local, device_mesh, *args, **kwargs)
 
     DTensor.from_local = staticmethod(from_local)
+
+
+def _tell_dynamo(module: Any) -> None:
+    """Dynamo takes what `torch.Tensor` has when it is loaded for attributes of all tensors."""
+    for name in tensors.ATTRIBUTES:
+        module.all_tensor_attrs.pop(name, None)
 
 
 def _replace(theirs: Any, ours: Any, position: int | None) -> None:

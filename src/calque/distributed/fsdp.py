@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPoli
 
 from calque.distributed.layouts import with_axes
 from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
-from calque.distributed.pins import Pin, split
+from calque.distributed.pins import Pin, inputs_pinned, outputs_pinned, split
 from calque.distributed.tensors import place, placement_spec
 from calque.errors.warning import warn
 from calque.sharding.mesh import axes_of
@@ -234,10 +234,8 @@ def _remade(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> Any:
 
 
 def _hook(module: nn.Module, pin: Pin) -> None:
-    module.register_forward_pre_hook(
-        lambda _, args, kwargs: tree_map(pin, (args, kwargs)), with_kwargs=True
-    )
-    module.register_forward_hook(lambda _, inputs, output: tree_map(pin, output))
+    module.register_forward_pre_hook(functools.partial(inputs_pinned, pin), with_kwargs=True)
+    module.register_forward_hook(functools.partial(outputs_pinned, pin))
 
 
 def _pinned(theirs: Any, pin: Pin) -> Any:

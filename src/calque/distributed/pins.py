@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from torch import nn
 from torch.distributed.tensor.placement_types import Placement, Shard
 
 from calque.device.kernels.constraint import number_of
 from calque.distributed.layouts import FREE, is_tensor
 from calque.distributed.meshes import JaxDeviceMesh
-
-Pin = Callable[[Any], Any]
+from calque.upstream.torch_internals import tree_map
 
 
 class Way(NamedTuple):
@@ -45,19 +45,67 @@ class Way(NamedTuple):
         return NamedSharding(self.mesh, PartitionSpec(*entries)) if entries else None
 
 
+class Split:
+    """Has tensors of the device lie in a `Way`, and gives back anything else; can be pickled.
+
+    Attributes:
+        way: how they lie.
+    """
+
+    def __init__(self, way: Way) -> None:
+        self.way: Way = way
+        self._number = number_of(way)
+
+    def __call__(self, value: Any) -> Any:
+        if not is_tensor(value):
+            return value
+        return torch.ops.calque_sharding.constrain(value, self._number)
+
+    def __reduce__(self) -> Any:  # the number is this process's own
+        return Split, (self.way,)
+
+
+Pin = Callable[[Any], Any]
+
+
 def split(mesh: Mesh, axes: tuple[str, ...], dim: int | None) -> Pin:
     """A function that has tensors of the device lie in a `Way`, and gives back anything else."""
-    number = number_of(Way(mesh, axes, dim))
-
-    def pin(value: Any) -> Any:
-        return torch.ops.calque_sharding.constrain(value, number) if is_tensor(value) else value
-
-    return pin
+    return Split(Way(mesh, axes, dim))
 
 
 def laid(layout: Placement | None, mesh: JaxDeviceMesh) -> Pin:
     """Like `split`, for PyTorch's layout on a mesh of one dimension; None where nothing changes."""
     if layout is None:
-        return lambda value: value
+        return as_it_is
     dim = layout.dim if isinstance(layout, Shard) else None
     return split(mesh._jax_mesh, mesh._axes[0], dim)
+
+
+def as_it_is(value: Any) -> Any:
+    """The value."""
+    return value
+
+
+# Hooks of modules, which take their pin first: partial functions are pickled with the module.
+
+
+def first_input_pinned(pin: Pin, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """A forward pre-hook."""
+    return (pin(inputs[0]), *inputs[1:]) if inputs else inputs
+
+
+def inputs_pinned(
+    pin: Pin, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A forward pre-hook with keywords."""
+    return tree_map(pin, (args, kwargs))
+
+
+def output_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
+    """A forward hook of a module that gives a tensor."""
+    return pin(output)
+
+
+def outputs_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
+    """A forward hook."""
+    return tree_map(pin, output)

@@ -6,6 +6,7 @@ gathered or summed for that, XLA puts in. `use_local_output` has no meaning: all
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from calque.distributed.layouts import spec_of
 from calque.distributed.meshes import JaxDeviceMesh
-from calque.distributed.pins import laid
+from calque.distributed.pins import Pin, first_input_pinned, laid, output_pinned
 from calque.distributed.tensors import place
 
 Placed = Callable[[str], Placement]
@@ -48,29 +49,36 @@ def _input(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     wanted = style.desired_input_layouts
     pins = None if wanted is None else [laid(one, mesh) for one in wanted]
     named = {n: laid(one, mesh) for n, one in style.desired_input_kwarg_layouts.items()}
-
-    def prepare(_: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if pins is not None:
-            _check_count(inputs, style.input_layouts, "inputs and input_layouts")
-            inputs = tuple(pin(value) for pin, value in zip(pins, inputs, strict=True))
-        return inputs, {n: named[n](v) if n in named else v for n, v in kwargs.items()}
-
+    prepare = partial(_inputs_prepared, pins, named)
     module.register_forward_pre_hook(prepare, with_kwargs=True)
     return module
+
+
+def _inputs_prepared(
+    pins: list[Pin] | None,
+    named: dict[str, Pin],
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if pins is not None:
+        _check_count(inputs, pins, "inputs and input_layouts")
+        inputs = tuple(pin(value) for pin, value in zip(pins, inputs, strict=True))
+    return inputs, {n: named[n](v) if n in named else v for n, v in kwargs.items()}
 
 
 def _output(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     layouts = zip(style.output_layouts, style.desired_output_layouts, strict=True)
     pins = [laid(None if has is None else wanted, mesh) for has, wanted in layouts]
-
-    def prepare(_: nn.Module, inputs: Any, outputs: Any) -> Any:
-        found = outputs if isinstance(outputs, tuple) else (outputs,)
-        _check_count(found, pins, "outputs and output_layouts")
-        made = tuple(pin(value) for pin, value in zip(pins, found, strict=True))
-        return made if isinstance(outputs, tuple) else made[0]
-
-    module.register_forward_hook(prepare)
+    module.register_forward_hook(partial(_outputs_prepared, pins))
     return module
+
+
+def _outputs_prepared(pins: list[Pin], module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    found = outputs if isinstance(outputs, tuple) else (outputs,)
+    _check_count(found, pins, "outputs and output_layouts")
+    made = tuple(pin(value) for pin, value in zip(pins, found, strict=True))
+    return made if isinstance(outputs, tuple) else made[0]
 
 
 def _both(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
@@ -96,18 +104,12 @@ def _place(module: nn.Module, mesh: JaxDeviceMesh, layout: Placed) -> None:
 
 
 def _pin_first_input(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> None:
-    pin = laid(layout, mesh)
-
-    def prepare(_: nn.Module, inputs: tuple[Any, ...]) -> Any:
-        return (pin(inputs[0]), *inputs[1:]) if inputs else inputs
-
-    module.register_forward_pre_hook(prepare)
+    module.register_forward_pre_hook(partial(first_input_pinned, laid(layout, mesh)))
 
 
 def pin_output(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> nn.Module:
     """Have what a module gives be split, or whole, over a mesh of one dimension."""
-    pin = laid(layout, mesh)
-    module.register_forward_hook(lambda _, inputs, output: pin(output))
+    module.register_forward_hook(partial(output_pinned, laid(layout, mesh)))
     return module
 
 

@@ -1,8 +1,11 @@
 """`distribute_tensor`, `distribute_module`, and the attributes of DTensor on plain tensors."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import MethodType
 from typing import Any
 
+import jax
 import torch
 from torch import nn
 from torch.distributed.tensor.placement_types import Placement
@@ -11,9 +14,10 @@ from calque.device.runtime.agreement import naming
 from calque.device.runtime.promised import promise, promised
 from calque.distributed.layouts import is_tensor, placements_of, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, in_use, torch_mesh
-from calque.sharding import P, constrain, gather, placement, shard
+from calque.sharding import P, constrain, placement, shard
 from calque.sharding.attributes import OfPlaced
-from calque.sharding.mesh import sharding_of
+from calque.sharding.mesh import mesh_or_latest, sharding_of
+from calque.upstream.torch_distributed import real_object
 
 
 def distribute_tensor(
@@ -70,10 +74,18 @@ def distribute_module(
         if placement_spec(parameter) is None:
             place(module, name, P(), mesh)
     if input_fn is not None:
-        module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, mesh))
+        module.register_forward_pre_hook(partial(_input_hook, input_fn, mesh))
     if output_fn is not None:
-        module.register_forward_hook(lambda m, _, outputs: output_fn(m, outputs, mesh))
+        module.register_forward_hook(partial(_output_hook, output_fn, mesh))
     return module
+
+
+def _input_hook(function: Any, mesh: JaxDeviceMesh, module: nn.Module, inputs: Any) -> Any:
+    return function(module, inputs, mesh)
+
+
+def _output_hook(function: Any, mesh: Any, module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    return function(module, outputs, mesh)
 
 
 def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
@@ -112,56 +124,96 @@ def placement_spec(tensor: torch.Tensor) -> P | None:
     return None if found is None else found.spec
 
 
-def _of_placed(name: str, get: Callable[[torch.Tensor, JaxDeviceMesh], Any]) -> OfPlaced:
-    """An attribute that only tensors placed on a mesh of PyTorch's name have."""
+def full_tensor(tensor: torch.Tensor, *, grad_placements: Any = None) -> torch.Tensor:
+    """DTensor's: the tensor, whole on each device of its mesh; differentiable, also in a program.
 
-    def found(tensor: torch.Tensor) -> Any:
-        mesh = _mesh_of(tensor)
-        return None if mesh is None else get(tensor, mesh)
+    Args:
+        tensor: a tensor with a placement, or a value in a program.
+        grad_placements: without meaning: a gradient has the placement of its parameter.
+    """
+    found = _placement(tensor)
+    return constrain(tensor, P(), mesh=None if found is None else found.mesh)
 
-    return OfPlaced(name, found)
+
+def redistribute(
+    tensor: torch.Tensor,
+    device_mesh: JaxDeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+    **_: Any,
+) -> torch.Tensor:
+    """DTensor's: the tensor with other placements; differentiable, also in a program.
+
+    Args:
+        tensor: a tensor with a placement, or a value in a program.
+        device_mesh: by default the tensor's own, in a program the one made last.
+        placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
+
+    Raises:
+        ValueError: the placements do not fit the tensor or the mesh.
+    """
+    on = _mesh_of(tensor) if device_mesh is None else real_object(device_mesh)
+    return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
+
+
+def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
+    """DTensor's, of a tensor that each device has whole: the tensor.
+
+    Raises:
+        RuntimeError: no device has it whole, or that is not known, in a program.
+    """
+    found = _placement(tensor)
+    if found is not None and not found.is_split:
+        return tensor
+    held = "XLA places" if found is None else f"each device holds {found.local_shape} of"
+    raise RuntimeError(
+        f"to_local() of a tensor of shape {tuple(tensor.shape)} that {held}: tensors are global "
+        "here, and a process has several devices, so that there is no one local tensor to compute "
+        "with. Compute with the tensor itself; calque.sharding.local(tensor) gives the parts to "
+        "look at"
+    )
+
+
+def _placement(tensor: torch.Tensor) -> Any:
+    """The placement of a tensor; None of a value in a program."""
+    return None if _is_in_program(tensor) else placement(tensor)
+
+
+def _is_in_program(tensor: torch.Tensor) -> bool:
+    """Returns True of a value that a program computes, and of what stands for one in Dynamo."""
+    cell = getattr(tensor.untyped_storage(), "cell", None)
+    return cell is None or isinstance(cell.array, jax.core.Tracer)
 
 
 def _mesh_of(tensor: torch.Tensor) -> Any:
+    """PyTorch's mesh that a tensor is placed on; of a value in a program, the one made last."""
+    if _is_in_program(tensor):
+        return torch_mesh(mesh_or_latest(None))
     found = placement(tensor)
     return None if found is None or found.mesh is None else torch_mesh(found.mesh)
 
 
-def _placements(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> tuple[Placement, ...]:
-    return placements_of(placement_spec(tensor) or P(), mesh)
+def _placements(tensor: torch.Tensor) -> tuple[Placement, ...] | None:
+    mesh, found = _mesh_of(tensor), _placement(tensor)
+    return None if mesh is None or found is None else placements_of(found.spec, mesh)
 
 
-def _redistribute(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> Callable[..., torch.Tensor]:
-    def redistribute(
-        device_mesh: JaxDeviceMesh | None = None,
-        placements: Sequence[Placement] | None = None,
-        **_: Any,
-    ) -> torch.Tensor:
-        on = device_mesh or mesh
-        return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
-
-    return redistribute
+def _device_mesh(tensor: torch.Tensor) -> Any:
+    return None if _is_in_program(tensor) else _mesh_of(tensor)
 
 
-def _to_local(tensor: torch.Tensor, mesh: JaxDeviceMesh) -> Callable[..., torch.Tensor]:
-    def to_local(**_: Any) -> torch.Tensor:
-        found = placement(tensor)
-        if found is None or not found.is_split:
-            return tensor
-        raise RuntimeError(
-            f"to_local() of a tensor of shape {tuple(tensor.shape)} that each device holds "
-            f"{found.local_shape} of: tensors are global here, and a process has several devices, "
-            "so that there is no one local tensor to compute with. Compute with the tensor itself; "
-            "calque.sharding.local(tensor) gives the parts to look at"
-        )
+def _method(function: Callable[..., torch.Tensor]) -> OfPlaced:
+    """A method that only tensors on a mesh of PyTorch's name have; Dynamo knows it for a method."""
 
-    return to_local
+    def found(tensor: torch.Tensor) -> Any:
+        return None if _mesh_of(tensor) is None else MethodType(function, tensor)
+
+    return OfPlaced(function.__name__, found)
 
 
 ATTRIBUTES = {
-    "placements": _of_placed("placements", _placements),
-    "device_mesh": _of_placed("device_mesh", lambda tensor, mesh: mesh),
-    "redistribute": _of_placed("redistribute", _redistribute),
-    "to_local": _of_placed("to_local", _to_local),
-    "full_tensor": _of_placed("full_tensor", lambda tensor, mesh: lambda **_: gather(tensor)),
+    "placements": OfPlaced("placements", _placements),
+    "device_mesh": OfPlaced("device_mesh", _device_mesh),
+    "redistribute": _method(redistribute),
+    "to_local": _method(to_local),
+    "full_tensor": _method(full_tensor),
 }

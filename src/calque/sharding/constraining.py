@@ -7,6 +7,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from calque.device.kernels.constraint import number_of
+from calque.sharding.arguments import check_tensor
 from calque.sharding.mesh import mesh_or_latest, sharding_of
 
 
@@ -30,6 +31,7 @@ def constrain(
         A tensor of the same values and shape.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: the entries do not fit the shape or the mesh, or the tensor is on the CPU.
 
     >>> import torch
@@ -38,10 +40,7 @@ def constrain(
     >>> sharding.constrain(torch.ones(8, 2, device="jax"), None, ...).sum().item()
     16.0
     """
-    if tensor.device.type != "jax":
-        raise ValueError(
-            f"a tensor on {tensor.device} has no place on a mesh: move it by .to('jax') first"
-        )
+    check_tensor("constrain", tensor, on_device=True)
     number = _number(tuple(tensor.shape), mesh, *entries)
     return torch.ops.calque_sharding.constrain(tensor, number)
 

@@ -14,6 +14,7 @@ from calque.device.memory.wrapping import wrap
 from calque.device.runtime import agreement, one_program
 from calque.device.runtime.placement import spread
 from calque.launching import talking
+from calque.sharding.arguments import check_batches, check_spec, check_tensor
 from calque.sharding.mesh import P, Spec, mesh_or_latest, sharding_of
 from calque.upstream.torch_internals import tree_map
 
@@ -43,6 +44,8 @@ def local(tensor: torch.Tensor) -> list[Part]:
         `placement(tensor).local_shape`.
 
     Raises:
+        TypeError: what is given is no tensor.
+        ValueError: the tensor is not on the device.
         TraceError: in a traced function, where the tensor has no value yet.
 
     >>> import torch
@@ -52,6 +55,7 @@ def local(tensor: torch.Tensor) -> list[Part]:
     >>> sharding.local(x)[0].value.shape
     torch.Size([8, 2])
     """
+    check_tensor("local", tensor, on_device=True)
     if active.trace is not None:
         raise no_value(tensor, "asked for its parts (calque.sharding.local)")
     array = read(tensor.detach())
@@ -78,6 +82,7 @@ def loader(
         An iterator of the same containers.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: a batch cannot be split evenly; use a DataLoader with `drop_last=True`.
         RuntimeError: the processes bring different numbers of rows.
 
@@ -87,6 +92,9 @@ def loader(
     >>> [x.device.type for x in sharding.loader([torch.zeros(8, 3)], sharding.P())]
     ['jax']
     """
+    check_batches(batches)
+    if spec is not None:
+        check_spec(spec)
     where = mesh_or_latest(mesh)
     found = P(where.axis_names[0]) if spec is None else spec
 

@@ -15,6 +15,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import spread
 from calque.device.runtime.promised import take
 from calque.jitting.api import jit
+from calque.sharding.arguments import check_module
 from calque.sharding.mesh import mesh_or_latest
 from calque.sharding.placement import shard
 from calque.sharding.plan import Place, Plan, places_of
@@ -44,6 +45,7 @@ def materialize(
         The module, with new parameters and buffers. Those that are not on "meta" are moved.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: the plan does not fit the module; or there is no `init`, and a module has
             parameters or buffers on "meta" and no `reset_parameters`.
 
@@ -55,6 +57,9 @@ def materialize(
     >>> sharding.materialize(layer, {"*": sharding.P()}).weight.device
     device(type='jax', index=0)
     """
+    check_module("materialize", module)
+    if init is not None and not callable(init):
+        raise TypeError(f"init= is a function of a module, not {init!r}")
     places = places_of(module, plan, mesh_or_latest(mesh))
     on_meta = {id(one.tensor) for one in places if one.tensor.is_meta}
     if init is None:

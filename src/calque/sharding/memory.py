@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from calque.device.memory.cell import cell_of
 from calque.program.memory_need import spoken
+from calque.sharding.arguments import check_countable
 from calque.upstream.torch_internals import tree_leaves
 
 KINDS = ("parameters", "buffers", "gradients", "state")
@@ -78,6 +79,9 @@ def memory(*things: Any) -> Memory:
             buffers and gradients are counted, for an optimizer also its state. Each storage on
             the device "jax" is counted once.
 
+    Raises:
+        TypeError: one of them can have no tensors.
+
     >>> import torch
     >>> from calque import sharding
     >>> everyone = sharding.mesh(dp=-1)
@@ -85,6 +89,8 @@ def memory(*things: Any) -> Memory:
     >>> sharding.memory(layer).whole["parameters"]
     80
     """
+    for thing in things:
+        check_countable(thing)
     devices: dict[Any, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     whole: dict[str, int] = defaultdict(int)
     seen = set()

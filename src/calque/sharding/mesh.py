@@ -7,6 +7,15 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from calque.sharding.arguments import (
+    check_axes,
+    check_entries,
+    check_mesh,
+    check_spec,
+    devices_of,
+    sizes_of,
+)
+
 P = PartitionSpec
 
 Spec = PartitionSpec | NamedSharding | Callable[[tuple[int, ...], Mesh], PartitionSpec]
@@ -33,16 +42,17 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
         A `jax.sharding.Mesh` whose axes are of the type `Auto`.
 
     Raises:
-        ValueError: the sizes do not multiply to the number of devices.
+        TypeError: a size is no int, or a device is none of JAX's.
+        ValueError: the sizes do not multiply to the number of devices, or a device is given twice.
 
     >>> from calque import sharding
     >>> sharding.mesh(dp=-1).shape["dp"] >= 1
     True
     """
-    found = list(jax.devices() if devices is None else devices)
+    found = devices_of(devices)
     if not axes:
         raise ValueError("a mesh has at least one axis: mesh(dp=8)")
-    sizes = dict(axes)
+    sizes = sizes_of(axes)
     free = [name for name, size in sizes.items() if size == -1]
     known = math.prod(size for size in sizes.values() if size != -1)
     if len(free) == 1 and known > 0:
@@ -64,8 +74,10 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
     """The mesh that is given, or the one made last.
 
     Raises:
+        TypeError: it is no mesh of JAX's.
         ValueError: there is none.
     """
+    check_mesh(given)
     found = given if given is not None else _latest.mesh
     if found is None:
         raise ValueError("no mesh was made yet: call calque.sharding.mesh(dp=8) first")
@@ -82,11 +94,16 @@ def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
     Returns:
         A function of a shape and a mesh that returns the spec; plans and `shard` accept it.
 
+    Raises:
+        TypeError: an axis is no string.
+        ValueError: no axis is given.
+
     >>> from calque.sharding import P, along, mesh
     >>> everything = mesh(dp=-1)
     >>> along("dp")((), everything) == P()
     True
     """
+    check_axes(axes)
     return _Along(axes)
 
 
@@ -129,10 +146,9 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
     mesh = mesh_or_latest(mesh)
     partition = spec(shape, mesh) if callable(spec) else spec
     if not isinstance(partition, PartitionSpec):
-        raise ValueError(
-            f"{partition!r} is no spec: write P('dp') or P(('dp', 'tp'), None), from "
-            "calque.sharding, with the names of the mesh's axes, or along('dp')"
-        )
+        check_spec(spec)
+        raise ValueError(f"{spec!r} gives {partition!r}, which is no spec of the kind P('dp')")
+    check_entries(partition)
     named = [axis for entry in partition for axis in axes_of(entry)]
     for axis in named:
         size_of(mesh, axis)

@@ -10,6 +10,7 @@ from calque.device.memory.host import host_view
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.placement import is_same, placed
 from calque.errors import TraceError
+from calque.sharding.arguments import check_tensor
 from calque.sharding.mesh import Spec, sharding_of
 from calque.sharding.picture import html, text
 
@@ -86,6 +87,8 @@ def placement(tensor: Tensor) -> Placement | None:
     >>> sharding.placement(x).local_shape
     (8, 2)
     """
+    if not isinstance(tensor, Tensor):
+        check_tensor("placement", tensor)
     if tensor.device.type != "jax":
         return None
     cell = cell_of(tensor)
@@ -109,8 +112,9 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
         The tensor on the device.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: the spec does not fit the shape or the mesh; the tensor is a view of a part of
-            its storage, or in another order; or there is no mesh.
+            its storage, or in another order, or has no values; or there is no mesh.
         TraceError: in a traced function.
 
     >>> import torch
@@ -124,6 +128,7 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
             "calque.sharding.shard gives a storage its placement, which a program cannot: use "
             "calque.sharding.constrain on a value inside calque.jit, and shard before the call"
         )
+    check_tensor("shard", tensor)
     sharding = sharding_of(spec, tuple(tensor.shape), mesh)
     if tensor.device.type != "jax":
         values = tensor.detach().cpu()

@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from calque.device.runtime.agreement import naming
 from calque.device.runtime.promised import promised
+from calque.sharding.arguments import check_module, check_plan
 from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard
 
@@ -52,6 +53,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
         The module.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: a pattern matches no name, a spec does not fit its tensor (the error names all
             of them), or a tensor is not on the device. Nothing has changed then.
 
@@ -62,6 +64,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
     >>> sharding.placement(layer.weight).local_shape
     (4, 4)
     """
+    check_module("shard_module", module)
     places = places_of(module, plan, mesh_or_latest(mesh))
     elsewhere = sorted({one.tensor.device.type for one in places} - {"jax"})
     if elsewhere:
@@ -81,6 +84,7 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
     Raises:
         ValueError: a pattern fits no name, or a spec does not fit its tensor.
     """
+    check_plan(plan)
     tensors: dict[int, torch.Tensor] = {}
     names: dict[int, list[str]] = {}
     for found in (

@@ -12,6 +12,7 @@ from calque.device.runtime.addressable import is_here
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import everywhere, placement_of
 from calque.launching.joining import join
+from calque.sharding.arguments import check_tensor
 
 
 def initialize() -> None:
@@ -43,12 +44,17 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
         A new tensor of the same shape, without a gradient, replicated on the devices that the
         tensor is spread over.
 
+    Raises:
+        TypeError: what is given is no tensor.
+        ValueError: the tensor is not on the device.
+
     >>> import torch
     >>> from calque import sharding
     >>> everyone = sharding.mesh(dp=-1)
     >>> sharding.gather(sharding.shard(torch.arange(8.0), sharding.P("dp"))).sum().item()
     28.0
     """
+    check_tensor("gather", tensor, on_device=True)
     array = read(tensor.detach())
     placement = placement_of(array)
     if placement is None or (is_here(array) and array.is_fully_replicated):

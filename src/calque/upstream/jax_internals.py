@@ -8,6 +8,7 @@ from jax._src import (
     compilation_cache,  # the store of compiled programs
     config,  # the flags' own objects, whose state a thread reads
     core,  # the trace context that an interrupt must not split
+    distributed,  # what processes tell each other besides arrays
     pjit,  # its fast path, which must not pass by the lock of one program
     source_info_util,  # the user's line of an equation
     xla_bridge,  # what JAX does in a forked child

@@ -3,9 +3,15 @@
 from typing import Any
 
 import torch.distributed
+from torch._library.fake_class_registry import FakeScriptObject
 from torch.distributed import _Work as Work  # what an asynchronous collective returns
 from torch.distributed.checkpoint import state_dict as checkpoint_state_dict  # its gathering
 from torch.distributed.fsdp._fully_shard._fully_shard import UnshardHandle
 from torch.distributed.tensor._api import _dtensor_init_helper as dtensor_init_helper
 
 mesh_resources: Any = torch.distributed.device_mesh._mesh_resources  # the mesh of a `with` block
+
+
+def real_object(value: Any) -> Any:
+    """The mesh that Dynamo has something stand for; any other object as it is."""
+    return value.real_obj if isinstance(value, FakeScriptObject) else value

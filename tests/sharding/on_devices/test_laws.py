@@ -100,6 +100,64 @@ def test_no_device_makes_the_whole_of_what_is_spread(
 
 
 @pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, y: x.add_(y),
+        lambda x, y: y.add_(x),
+        lambda x, y: x.t().mul_(y),
+        lambda x, y: x[2:4].add_(y[2:4]),
+        lambda x, y: x.__setitem__(slice(1, 3), y[1:3]),
+        lambda x, y: torch.add(x, y, out=x),
+        lambda x, y: torch.mul(x[1:3], y[1:3], out=x[1:3]),
+        lambda x, y: torch._foreach_add_([x], [y]),
+        lambda x, y: x.index_add_(0, torch.arange(8).to(x.device), y),
+        lambda x, y: x.copy_(y),
+        lambda x, y: (x.detach().requires_grad_() * y).sum().backward(),
+    ],
+)
+def test_a_write_from_a_mesh_of_other_devices_keeps_both_where_they_are(
+    write: Callable[[Tensor, Tensor], Any],
+) -> None:
+    few = sh.mesh(a=2, devices=jax.devices()[:2])
+    x = sh.shard(torch.arange(64.0).reshape(8, 8), P("a"), few)
+    y = sh.shard(torch.arange(64.0).reshape(8, 8), P("dp"), sh.mesh(dp=8))
+    on_cpu = x.cpu(), y.cpu()
+    for _ in range(4):
+        write(x, y)
+        write(*on_cpu)
+        assert (spec_of(x), spec_of(y)) == (P("a"), P("dp"))
+        assert torch.equal(x, y) == torch.equal(*on_cpu)
+        assert (x.tolist(), y.tolist()) == tuple(z.tolist() for z in on_cpu)
+
+
+def test_a_gradient_from_a_mesh_of_other_devices_goes_to_its_parameter() -> None:
+    few, many = sh.mesh(a=2, devices=jax.devices()[:2]), sh.mesh(dp=8)
+    y = sh.shard(torch.ones(8), P("dp"), many)
+    for _ in range(4):
+        x = sh.shard(torch.arange(8.0, requires_grad=True), P("a"), few)
+        (sh.constrain(x, "dp", mesh=many) * y * x).sum().backward()
+        assert x.grad.tolist() == [2.0 * i for i in range(8)]
+        assert spec_of(x.grad) == P("a")
+
+
+@pytest.mark.parametrize("spec", [P("dp"), P(None, "dp"), P("dp", "tp")])
+def test_a_storage_that_was_emptied_for_a_while_is_placed_as_before(spec: P) -> None:
+    sh.mesh(dp=4, tp=2)
+    x = sh.shard(torch.ones(8, 8), spec)
+    flat, storage = x.view(-1), x.untyped_storage()
+    storage.resize_(0)
+    assert sh.memory(x).whole["tensors"] == 0
+    storage.resize_(4 * 64)
+    assert x.sum().item() == 0
+    x.copy_(torch.arange(64.0).reshape(8, 8))
+    assert spec_of(x) == spec
+    assert flat.tolist() == list(range(64))
+    storage.resize_(4 * 24)  # another size stays on the mesh
+    assert len(x.untyped_storage().cell.array.sharding.device_set) == 8
+    assert flat[:24].tolist() == list(range(24))
+
+
+@pytest.mark.parametrize(
     "like",
     [
         torch.empty_like,

@@ -1,10 +1,12 @@
 """Meshes and placements."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import pytest
 import torch
+from torch import nn
 
 from calque import sharding as sh
 from calque.sharding import P
@@ -61,6 +63,57 @@ def test_a_spec_that_does_not_fit_is_refused(spec: Any, said: str) -> None:
     sh.mesh(dp=4, tp=2)
     with pytest.raises(ValueError, match=said):
         sh.shard(torch.zeros(8, 4, device="jax"), spec)
+
+
+def layer(device: str = "jax") -> nn.Module:
+    return nn.Linear(8, 8, device=device)
+
+
+def x() -> torch.Tensor:
+    return torch.zeros(8, device="jax")
+
+
+ARGUMENTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: sh.mesh(dp="8"), TypeError, "size of axis 'dp' is an int, or -1, not '8' .str."),
+    (lambda: sh.mesh(dp=8.0), TypeError, "not 8.0 .float."),
+    (lambda: sh.mesh(dp=True), TypeError, "not True"),
+    (lambda: sh.mesh(dp=8, devices=8), TypeError, "devices= is a sequence of JAX's devices"),
+    (lambda: sh.mesh(dp=2, devices=[jax.devices()[0]] * 2), ValueError, "devices once"),
+    (lambda: sh.along(8), TypeError, "an axis of a mesh is named by a str, not 8"),
+    (sh.along, ValueError, "along takes the name of an axis"),
+    (lambda: sh.shard([1], P()), TypeError, r"shard takes a tensor, not \[1\] .list."),
+    (lambda: sh.shard(layer(), P()), TypeError, "Linear: shard_module takes a module"),
+    (lambda: sh.shard(torch.zeros(8).to_sparse(), P()), ValueError, "layout torch.sparse_coo"),
+    (lambda: sh.shard(torch.zeros(8, device="meta"), P()), ValueError, "sharding.materialize"),
+    (lambda: sh.shard(x(), P(3)), ValueError, "3 in .* is no name of an axis"),
+    (lambda: sh.shard(x(), P(P.UNCONSTRAINED)), ValueError, "leaves a dimension to XLA"),
+    (lambda: sh.shard(x(), lambda shape, mesh: "dp"), ValueError, "gives 'dp', which is no spec"),
+    (lambda: sh.shard(x(), P("dp"), mesh="m"), TypeError, "mesh= is a jax.sharding.Mesh"),
+    (lambda: sh.placement(3), TypeError, "placement takes a tensor, not 3 .int."),
+    (lambda: sh.shard_module(x(), {}), TypeError, "Tensor: shard takes a tensor"),
+    (lambda: sh.shard_module(layer(), [("*", P())]), TypeError, "a plan is a dict"),
+    (lambda: sh.shard_module(layer(), {1: P()}), TypeError, "a pattern of a plan is a str, not 1"),
+    (lambda: sh.shard_module(layer(), {"*": None}), ValueError, "'[*]' of the plan: None is no"),
+    (lambda: sh.materialize(3, {}), TypeError, "materialize takes a module, not 3"),
+    (lambda: sh.materialize(layer("meta"), {}, init=3), TypeError, "init= is a function"),
+    (lambda: sh.constrain([1], "dp"), TypeError, "constrain takes a tensor"),
+    (lambda: sh.constrain(x(), 3), ValueError, "3 in .* is no name of an axis"),
+    (lambda: sh.local(torch.zeros(3)), ValueError, "local of a tensor on cpu"),
+    (lambda: sh.gather(torch.zeros(3)), ValueError, "gather of a tensor on cpu"),
+    (lambda: sh.loader(torch.zeros(8)), TypeError, "batches, not one tensor"),
+    (lambda: sh.loader(3), TypeError, "loader takes a DataLoader"),
+    (lambda: sh.loader([], "dp"), ValueError, "'dp' is no spec"),
+    (lambda: sh.memory(3), TypeError, "memory takes modules, .* not 3"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "said"), ARGUMENTS)
+def test_an_argument_of_another_kind_is_named(
+    call: Callable[[], Any], kind: type[Exception], said: str
+) -> None:
+    sh.mesh(dp=8)
+    with pytest.raises(kind, match=said):
+        call()
 
 
 def test_a_view_has_no_placement_of_its_own() -> None:

@@ -32,7 +32,7 @@ from calque.device.runtime.addressable import explained
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.placement import spread, together
+from calque.device.runtime.placement import run_there, spread, together
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.ops.index.sized_outputs import SIZED
@@ -120,8 +120,7 @@ class Runner:
                 check_device(value)
         placement = None
         if spread.exists:
-            together(arrays)
-            placement = self._placement(args)
+            placement = self._placement(args, arrays)
             key.append(placement)
         if active.trace is None:  # in a trace nothing is compiled
             key.append(tuple([a.aval.shape for a in arrays if type(a) is ArrayImpl]))
@@ -133,6 +132,11 @@ class Runner:
             return self._cache.keep(hashed, self._compile(args, kwargs, placement)).value, arrays
         entry.used = True
         return entry.value, arrays
+
+    def destination(self, args: Sequence[Any]) -> Sharding | None:
+        """The placement that an operator asks for by its arguments; of most operators, none."""
+        asked = fact_of(self.rule.name).get("destination")
+        return None if asked is None else asked(args)
 
     def forget(self, function: Callable[..., Any]) -> None:
         """Do not keep an executable any longer: whoever called it does."""
@@ -185,12 +189,19 @@ class Runner:
             return _ARRAY
         return value
 
-    def _placement(self, args: Sequence[Any]) -> Sharding | None:
-        """Returns the result's placement, so that no device makes all of a tensor that is split."""
+    def _placement(self, args: Sequence[Any], arrays: list[Any]) -> Sharding | None:
+        """Bring the arrays of a call together, on one mesh.
+
+        Returns:
+            The placement that an in-place form makes its result in, so that no device makes all of
+            a tensor that is split.
+        """
+        together(arrays, self.destination(args))
         if self.cast is None or self.rule.mutates or active.trace is not None:
             return None
         target = args[self.cast]
-        return placement_like(target) if isinstance(target, Tensor) else None
+        placement = placement_like(target) if isinstance(target, Tensor) else None
+        return placement if placement is None or run_there(arrays, placement) else None
 
     def _compile(
         self, args: Sequence[Any], kwargs: dict[str, Any], placement: Sharding | None = None

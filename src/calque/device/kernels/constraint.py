@@ -1,6 +1,6 @@
 """A tensor with another placement, as an operator that autograd and every tracer see through."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ from jax.sharding import Sharding
 
 from calque.device.kernels.custom import op
 from calque.device.runtime.placement import spread
+from calque.ops.table.facts import facts
 
 NAME = "calque_sharding::constrain"
 Place = Sharding | Callable[[tuple[int, ...]], Sharding | None]
@@ -46,6 +47,12 @@ def _define() -> None:
     library = torch.library.Library("calque_sharding", "DEF")
     library.define("constrain(Tensor x, int placement) -> Tensor")
     _library.append(library)
+
+    def destination(args: Sequence[Any]) -> Sharding | None:
+        found = _placements[args[1]]
+        return found if isinstance(found, Sharding) else found(tuple(args[0].shape))
+
+    facts(NAME, destination=destination)
 
     @op(NAME)
     def constrain(x: Any, placement: int) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import torch
+from jax.sharding import Sharding
 
 from calque.device.kernels.arguments import (
     Description,
@@ -19,15 +20,14 @@ from calque.device.kernels.arguments import (
     describe,
     is_among,
 )
-from calque.device.kernels.slots import Viewed, slot_of
-from calque.device.memory.cell import Cell, active, cell_of, swap, x64
+from calque.device.kernels.serving import execution_of, serving, writing
+from calque.device.memory.cell import Cell, active, swap, x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
-from calque.device.runtime.executable import Execution, execution
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.placement import placement_of, spread, together
+from calque.device.runtime.placement import spread, together
 from calque.device.runtime.sizes import as_out_of_memory, translated
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import ArrayImpl, debug_infs, debug_nans
@@ -48,7 +48,6 @@ _CAPACITY = 4096  # kinds of calls of one operator that are counted
 _create = torch_c.acc.create_empty_tensor
 _swap, _restore = _enable_x64.swap_local, _enable_x64.set_local
 _UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted arrays, out of memory
-_PRECISION = ("dot_general", "convolution")  # what jax.default_matmul_precision speaks to
 
 
 class _Executable(NamedTuple):
@@ -75,10 +74,12 @@ class _Function(NamedTuple):
     Attributes:
         call: JAX's own call.
         row_major: whether all results are row-major.
+        destination: on whose devices it runs (see `together`).
     """
 
     call: Callable[..., Any]
     row_major: bool
+    destination: Sharding | None
 
 
 def wrap_result(result: Any) -> Any:
@@ -138,7 +139,7 @@ class _Results(_Calls):
         known.used = True
         function = known.value
         if spread.exists:
-            together(arrays)
+            together(arrays, function.destination)
         previous = _swap(True)
         try:
             result = settled(function.call(*arrays))
@@ -160,10 +161,11 @@ class _Results(_Calls):
             result = settled(function(*own))
         tensors = self.runner.wrapped(result, args, kwargs)
         single = type(result) is ArrayImpl and result.size
-        found = _execution(function, arrays) if single else None
+        destination = self.runner.destination(args)
+        found = execution_of(function, arrays, destination) if single else None
         contiguous = [t.is_contiguous() for t in tree_leaves(tensors) if t is not None]
         if found is None:
-            self._functions.keep(key, _Function(function, all(contiguous)))
+            self._functions.keep(key, _Function(function, all(contiguous), destination))
         else:
             stride = None if contiguous[0] else tensors.stride()
             self.admit(key, _Executable(*found, result.shape, tensors.dtype, stride))
@@ -233,7 +235,7 @@ def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kerne
         function = runner.prepare(args, kwargs)[0] if due else None
         written = general(*args, **kwargs)
         if function is not None and hasattr(function, "lower"):
-            calls.admit(key, _serving(_written(function, args[0], reads=True), arrays))
+            calls.admit(key, serving(writing(function, args[0], arrays, reads=True), arrays))
             runner.forget(function)
         return written
 
@@ -292,7 +294,7 @@ def out_form(
         admitted = hasattr(function, "lower") and _fits(result, out)
         written = general(*args, out=out, **kwargs)  # which may refuse it
         if admitted:
-            calls.admit(key, _serving(_written(function, out, reads=False), arrays))
+            calls.admit(key, serving(writing(function, out, arrays, reads=False), arrays))
             runner.forget(function)
         return written
 
@@ -323,26 +325,6 @@ def out_form(
     return kernel
 
 
-def _written(function: Callable[..., Any], target: Tensor, reads: bool) -> Callable[..., Any]:
-    """Returns a function that writes another's result into a target, and gives the target's array.
-
-    It takes that array and where the target starts in it, and then the function's own arrays;
-    `reads` says whether the target's are among those.
-    """
-    slot = slot_of(target)
-    count = 1 + (slot.count if type(slot) is Viewed else 0)
-    placement = placement_of(cell_of(target).array) if spread.exists else None
-
-    def written(*arrays: Any) -> Any:
-        result = function(*arrays[0 if reads else count :])
-        if type(slot) is not Viewed:
-            return result
-        return slot.write(arrays[0], result, list(arrays[1:count]))
-
-    plain = reads and type(slot) is not Viewed and placement is None
-    return function if plain else jax.jit(written, keep_unused=True, out_shardings=placement)
-
-
 def _fits(result: Any, out: Tensor) -> bool:
     """Returns True if a result is written to an `out=` tensor as it is."""
     if type(result) is not ArrayImpl or not result.size or result.weak_type:
@@ -352,46 +334,3 @@ def _fits(result: Any, out: Tensor) -> bool:
 
 def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if out is None else {**kwargs, "out": out}
-
-
-class _Given(NamedTuple):
-    """The results of XLA's executable, for one array that already exists."""
-
-    array: Any
-
-    def consume_with_handlers(self, handlers: Any) -> tuple[Any]:
-        return (self.array,)
-
-
-def _serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
-    """Returns how to execute a function with one result: JAX's own call, or its executable."""
-    found = _execution(function, arrays)
-    if found is not None:
-        return found
-
-    def execute(arrays: list[Any]) -> _Given:
-        if spread.exists:
-            together(arrays)
-        previous = _swap(True)
-        try:
-            return _Given(settled(function(*arrays)))
-        finally:
-            _restore(previous)
-
-    return Execution(execute, None)
-
-
-def _execution(function: Callable[..., Any], arrays: list[Any]) -> Execution | None:
-    """Returns how to execute what JAX compiles for some arrays; None where JAX's own call must."""
-    lower = getattr(function, "lower", None)
-    if lower is None:
-        return None
-    if spread.exists:
-        arrays = list(arrays)
-        together(arrays)
-    with x64():
-        lowered = lower(*arrays)
-        text = lowered.as_text()
-        if any(name in text for name in _PRECISION):
-            return None
-        return execution(lowered.compile(), keeps=True)

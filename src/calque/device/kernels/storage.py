@@ -5,9 +5,12 @@ put in front of them; on every other device they call PyTorch's.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -19,12 +22,30 @@ from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import share, wrap
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.in_flight import settled
+from calque.device.runtime.placement import placement_of, spread
 from calque.device.runtime.sizes import LARGEST, translated
 from calque.upstream import torch_c
 
 Storage = torch.UntypedStorage
 _UINT8 = np.dtype("uint8")
 _SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
+
+
+class _Emptied(NamedTuple):
+    """What the array of a spread storage was before `resize_(0)`."""
+
+    shape: geometry.Ints
+    dtype: Any
+    placement: Any
+    stride: geometry.Ints | None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+_emptied: WeakKeyDictionary[Cell, _Emptied] = WeakKeyDictionary()
 
 
 def cell_of_storage(storage: Storage) -> Cell:
@@ -166,6 +187,8 @@ def _copy(self: Storage, source: Storage, non_blocking: bool = False) -> Storage
 
 def _resize(self: Storage, size: int) -> Storage:
     cell = cell_of_storage(self)
+    if spread.exists and active.trace is None and _refilled(cell, size):
+        return self
     with translated(), x64():
         flat = geometry.memory(current(cell), layout_of(cell))
         if size % flat.dtype.itemsize:
@@ -176,6 +199,33 @@ def _resize(self: Storage, size: int) -> Storage:
     cell.stride = None
     cell.viewed = True
     return self
+
+
+def _refilled(cell: Cell, size: int) -> bool:
+    """Give a spread storage that was emptied (`resize_(0)`) its shape and placement back.
+
+    Its elements are zeros then. Code that frees memory for a while does so.
+
+    Args:
+        cell: of a storage.
+        size: in bytes, that it is to have.
+
+    Returns:
+        True if that was done; else an emptied one is remembered.
+    """
+    array = cell.array
+    if size == 0 and array.size and placement_of(array) is not None:
+        _emptied[cell] = _Emptied(array.shape, array.dtype, array.sharding, cell.stride)
+    before = _emptied.get(cell)
+    if array.size or before is None or size != before.nbytes:
+        return False
+    with translated(), x64():
+        zeros = jax.jit(
+            lambda: jnp.zeros(before.shape, before.dtype), out_shardings=before.placement
+        )
+        cell.array, cell.stride = settled(zeros()), before.stride
+    del _emptied[cell]
+    return True
 
 
 def _write_file(self: Storage, *args: Any, **kwargs: Any) -> None:

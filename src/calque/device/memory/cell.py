@@ -22,7 +22,7 @@ from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.interrupts import settles
-from calque.device.runtime.placement import kept, spread
+from calque.device.runtime.placement import beside, kept, spread
 from calque.device.runtime.threads import Presence
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
 
@@ -263,6 +263,8 @@ def write(tensor: torch.Tensor, value: Array) -> None:
         value = _lazy(tensor, value)
         while True:
             before = current(cell)
+            if spread.exists:
+                value = beside(value, before)
             array = settled(_with_view(before, layout_of(cell), view_of(tensor), value))
             if active.trace is not None:
                 return replace(cell, array)

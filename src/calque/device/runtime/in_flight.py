@@ -31,7 +31,12 @@ def is_crowded() -> bool:
 def communicates(compiled: jax.stages.Compiled) -> bool:
     """Returns True if a program's devices exchange values, or it cannot be told."""
     text = compiled.as_text()
-    return text is None or any(attribute in text for attribute in _OF_COLLECTIVES)
+    return text is None or exchanges(text)
+
+
+def exchanges(text: str) -> bool:
+    """Returns True if the text of a compiled program has collectives."""
+    return any(attribute in text for attribute in _OF_COLLECTIVES)
 
 
 def settled(results: Any) -> Any:

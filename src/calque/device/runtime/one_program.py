@@ -21,10 +21,13 @@ import jax
 import numpy as np
 
 from calque.device.runtime import agreement
+from calque.device.runtime.divergence import Watch
+from calque.device.runtime.in_flight import exchanges
 from calque.upstream.jax_internals import pjit, pxla
 
 _installed = False
 _placements: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_of_all: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _compared: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
@@ -44,6 +47,7 @@ def install() -> None:
     if _installed or not is_needed() or jax.process_count() == 1:
         return
     _installed = True
+    watch = Watch()
     run = pxla.ExecuteReplicated.__call__
 
     @functools.wraps(run)
@@ -52,9 +56,10 @@ def install() -> None:
         if placement is None:
             return run(self, *args)
         agreement.check_all(_own(self, args), placement)
-        results = run(self, *args)
-        jax.block_until_ready(results)
-        return results
+        if not _is_of_all(self, placement):
+            return jax.block_until_ready(run(self, *args))
+        with watch.noting(self.name):
+            return jax.block_until_ready(run(self, *args))
 
     pxla.ExecuteReplicated.__call__ = run_and_wait
     pjit._get_fastpath_data = lambda *args, **kwargs: None
@@ -69,6 +74,16 @@ def _over_processes(program: Any) -> Any:
         spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
         _placements[program] = max(spans, key=lambda one: one.num_devices, default=None)
     return _placements[program]
+
+
+def _is_of_all(program: Any, placement: Any) -> bool:
+    """Returns True if all processes wait for each other in a program."""
+    if program not in _of_all:
+        processes = {device.process_index for device in placement.device_set}
+        texts = (module.to_string() for module in program.xla_executable.hlo_modules())
+        spans = len(processes) == jax.process_count()
+        _of_all[program] = spans and any(map(exchanges, texts))
+    return _of_all[program]
 
 
 def _own(program: Any, args: Sequence[Any]) -> list[np.ndarray]:

@@ -73,6 +73,8 @@ def are_same(
 
 def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
     """Returns True if a placement splits a shape evenly."""
+    if isinstance(placement, NamedSharding) and len(placement.spec) > len(shape):
+        return False
     try:
         placement.shard_shape(shape)
     except ValueError:
@@ -150,17 +152,40 @@ def order_of(placement: Sharding) -> tuple[Any, ...]:
     return tuple(placement._device_assignment)
 
 
-def together(arrays: list[Any]) -> None:
+def together(arrays: list[Any], destination: Sharding | None = None) -> None:
     """Have one program of JAX take some arrays: those that are elsewhere join those most spread.
 
     What JAX moves by itself, because no one has put it where it is, stays.
+
+    Args:
+        arrays: of a call; those that are moved are replaced in the list.
+        destination: on whose devices the program runs; None for those most spread.
     """
-    committed = [a for a in arrays if type(a) is ArrayImpl and a._committed]
-    if len({order_of(a.sharding) for a in committed}) < 2:
+    found = [a.sharding for a in arrays if type(a) is ArrayImpl and a._committed]
+    found += [] if destination is None else [destination]
+    if len({order_of(sharding) for sharding in found}) < 2:
         return
-    placement = everywhere(max((a.sharding for a in committed), key=lambda one: one.num_devices))
+    placement = everywhere(destination or max(found, key=lambda one: one.num_devices))
     devices = order_of(placement)
     for index, array in enumerate(arrays):
         if type(array) is ArrayImpl and array._committed:
             if order_of(array.sharding) != devices:
                 arrays[index] = placed(array, placement)
+
+
+def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
+    """Returns True if a program of some arrays, which are together, runs on a placement's devices.
+
+    Else its results are moved there when they are stored.
+    """
+    committed = (a.sharding for a in arrays if type(a) is ArrayImpl and a._committed)
+    found = next(committed, None)
+    return found is None or order_of(found) == order_of(placement)
+
+
+def beside(value: Any, array: Any) -> Any:
+    """A value on the devices of the array that it is written into."""
+    pair = [value]
+    if type(array) is ArrayImpl and array._committed:
+        together(pair, array.sharding)
+    return pair[0]

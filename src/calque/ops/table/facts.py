@@ -108,6 +108,8 @@ class Known(TypedDict, total=False):
         node: whether the operator, which PyTorch composes of others, is one node of torch's graph.
         without_gradient: likewise, but for calls without a gradient only, and of them for those
             whose arguments (`Given` for tensors) it says yes to.
+        destination: gives, for the arguments of an eager call, the placement that its result asks
+            for: arrays on other devices go there first.
         like: the operator that draws as this one does, for the shape and dtype of a tensor.
     """
 
@@ -128,6 +130,7 @@ class Known(TypedDict, total=False):
     reports: str
     node: bool
     without_gradient: Callable[..., bool]
+    destination: Callable[..., Any]
     like: str
 
 

@@ -1,0 +1,181 @@
+"""Processes whose programs differ are found, and end with a line that says where.
+
+A program with collectives has to be run by all processes, in the same order. Where one takes
+another branch, the others wait for it for ever, or XLA joins parts of different programs and gives
+a number that means nothing. So each process notes the names of such programs, and a thread tells
+the others through JAX's coordination service, every second. What has differed, or is waited for and
+can never come, ends the process; nothing is asked before a program runs.
+"""
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+
+from calque.errors.frames import user_origin
+from calque.upstream.jax_internals import distributed
+
+_FOLDER = "calque/programs"
+_SECONDS = 1.0
+_PATIENCE = 3.0  # of a program that another process, which has ended, did not run
+_HINT = 30.0  # of a program that another process has not begun
+_KEPT = 64
+
+
+class Ran(NamedTuple):
+    """A program that a process has run, or runs.
+
+    Attributes:
+        name: JAX's.
+        line: of the user's program, from where it was called.
+    """
+
+    name: str
+    line: str
+
+
+class State(NamedTuple):
+    """What a process tells the others.
+
+    Attributes:
+        count: how many programs it has begun.
+        last: the last ones of them.
+        ended: whether the process is at its end.
+    """
+
+    count: int
+    last: list[Ran]
+    ended: bool
+
+    def at(self, index: int) -> Ran | None:
+        """The program of a number, if it is among those told."""
+        place = index - (self.count - len(self.last))
+        return self.last[place] if 0 <= place < len(self.last) else None
+
+
+def difference(own: int, mine: State, other: int, others: State, waits: float) -> str | None:
+    """Returns how the programs of two processes differ; None while it cannot be told.
+
+    Args:
+        own, other: the numbers of the processes.
+        mine, others: what they have run.
+        waits: for how many seconds this process has been in its last program.
+    """
+    last = min(mine.count, others.count)
+    for index in range(max(0, last - _KEPT), last):
+        here, there = mine.at(index), others.at(index)
+        if here is not None and there is not None and here.name != there.name:
+            return (
+                f"program {index + 1} of process {own} is {_said(here)}, and of process {other} "
+                f"{_said(there)}"
+            )
+    if others.ended and others.count < mine.count and waits > _PATIENCE:
+        return (
+            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, and "
+            f"process {other} has ended after {others.count}"
+        )
+    return None
+
+
+def _said(ran: Ran) -> str:
+    return f"{ran.name} ({ran.line})"
+
+
+class Watch:
+    """Notes the programs of this process, and compares them with those of the others."""
+
+    def __init__(self) -> None:
+        self._client: Any = distributed.global_state.client
+        self._log: tuple[int, list[Ran]] = (0, [])
+        self._since: float | None = None
+        self._told: State | None = None
+        self._hinted = -1
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="calque divergence", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    @contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        """A context in which a program runs and is waited for."""
+        origin = user_origin()
+        line = "" if origin is None else f"{os.path.basename(origin.file)}:{origin.line}"
+        count, last = self._log
+        self._log = count + 1, [*last[1 - _KEPT :], Ran(name, line)]
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def _end(self) -> None:
+        """Tell the others that no more comes; a thread in C++ would abort Python's end."""
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ends.wait(_SECONDS):
+                self.look()
+            self.look(ended=True)
+        except jax.errors.JaxRuntimeError:
+            return  # the service has ended, of which JAX tells
+
+    def look(self, ended: bool = False) -> None:
+        """Tell the others, and end this process if they have run other programs.
+
+        Args:
+            ended: whether this process is at its end.
+        """
+        mine = self._tell(ended)
+        since = self._since
+        waits = 0.0 if since is None else time.monotonic() - since
+        own = jax.process_index()
+        for key, text in self._client.key_value_dir_get(_FOLDER):
+            other = int(key.rpartition("/")[2])
+            if other == own:
+                continue
+            count, last, ended = json.loads(text)
+            others = State(count, [Ran(*one) for one in last], ended)
+            found = difference(own, mine, other, others, waits)
+            if found is not None:
+                _leave(found)
+            if waits > _HINT and others.count < mine.count and self._hinted < mine.count:
+                self._hinted = mine.count
+                _say(
+                    f"process {own} has waited {waits:.0f} s in its program {mine.count}, "
+                    f"{_said(mine.last[-1])}, which process {other} has not begun: it has begun "
+                    f"{others.count}"
+                )
+
+    def _tell(self, ended: bool) -> State:
+        """Tell the others what has changed since they were told."""
+        count, last = self._log
+        mine = State(count, last, ended)
+        told = self._told
+        if told is None or (told.count, told.ended) != (mine.count, ended):
+            text = json.dumps([count, last, ended])
+            key = f"{_FOLDER}/{jax.process_index()}"
+            self._client.key_value_set(key, text, allow_overwrite=True)
+            self._told = mine
+        return mine
+
+
+def _leave(found: str) -> None:
+    _say(
+        f"the processes do not run the same program: {found}. Every process runs every operation "
+        "on spread tensors, in the same order, also what only one of them shows or saves. This "
+        "process ends"
+    )
+    os._exit(1)
+
+
+def _say(text: str) -> None:
+    print(f"calque: {text}", file=sys.stderr, flush=True)

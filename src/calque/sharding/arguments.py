@@ -1,0 +1,163 @@
+"""What the public functions take: another kind of argument is refused by name."""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from torch.nn import Module
+
+_A_SPEC = (
+    "write P('dp') or P(('dp', 'tp'), None), from calque.sharding, with the names of the mesh's "
+    "axes, or along('dp')"
+)
+
+
+def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
+    """Raise TypeError for what is no tensor, ValueError for a tensor that cannot be meant.
+
+    Args:
+        function: the name of the public function.
+        value: its argument.
+        on_device: whether it has to be on the device "jax"; else it has to have values.
+    """
+    if not isinstance(value, torch.Tensor):
+        of_module = isinstance(value, Module) and function == "shard"
+        hint = ": shard_module takes a module" if of_module else ""
+        raise TypeError(f"calque.sharding.{function} takes a tensor, not {_said(value)}{hint}")
+    if on_device and value.device.type != "jax":
+        raise ValueError(
+            f"calque.sharding.{function} of a tensor on {value.device}, which has no place on a "
+            "mesh: move it by .to('jax') first"
+        )
+    if on_device:
+        return
+    if value.layout is not torch.strided:
+        raise ValueError(f"calque.sharding.{function} takes no tensor of layout {value.layout}")
+    if value.is_meta:
+        raise ValueError(
+            f"calque.sharding.{function} of a tensor on 'meta', which has no values: a module gets "
+            "its memory on a mesh by calque.sharding.materialize"
+        )
+
+
+def check_module(function: str, value: Any) -> None:
+    """Raise TypeError for what is no module."""
+    if not isinstance(value, Module):
+        hint = ": shard takes a tensor" if isinstance(value, torch.Tensor) else ""
+        raise TypeError(f"calque.sharding.{function} takes a module, not {_said(value)}{hint}")
+
+
+def check_plan(plan: Any) -> None:
+    """Raise TypeError for what is no mapping of patterns to specs."""
+    if not isinstance(plan, Mapping):
+        raise TypeError(
+            f"a plan is a dict of patterns of names and specs, as {{'*.weight': P('dp')}}, not "
+            f"{_said(plan)}"
+        )
+    for pattern, spec in plan.items():
+        if not isinstance(pattern, str):
+            raise TypeError(f"a pattern of a plan is a str, not {_said(pattern)}")
+        check_spec(spec, f"{pattern!r} of the plan: ")
+
+
+def check_mesh(value: Any) -> None:
+    """Raise TypeError for what is neither a mesh of JAX's nor None."""
+    if value is None or isinstance(value, Mesh | AbstractMesh):
+        return
+    hint = ""
+    if hasattr(value, "mesh_dim_names"):
+        hint = ": a mesh of PyTorch's name goes with distribute_tensor and its like"
+    raise TypeError(
+        f"mesh= is a jax.sharding.Mesh, as calque.sharding.mesh(dp=8) makes it, not "
+        f"{_said(value)}{hint}"
+    )
+
+
+def check_spec(value: Any, where: str = "") -> None:
+    """Raise ValueError for what does not say how a tensor is split."""
+    if not (isinstance(value, PartitionSpec | NamedSharding) or callable(value)):
+        raise ValueError(f"{where}{value!r} is no spec: {_A_SPEC}")
+
+
+def check_entries(spec: PartitionSpec) -> None:
+    """Raise ValueError where an entry is neither None nor the names of axes."""
+    for entry in spec:
+        if entry is PartitionSpec.UNCONSTRAINED:
+            raise ValueError(
+                "P.UNCONSTRAINED leaves a dimension to XLA, which only "
+                "calque.sharding.constrain does: a storage lies somewhere"
+            )
+        names = entry if isinstance(entry, tuple) else (entry,)
+        if entry is not None and not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{entry!r} in {spec} is no name of an axis of the mesh: {_A_SPEC}")
+
+
+def check_axes(axes: Sequence[Any]) -> None:
+    """Raise TypeError where names of axes are no strings, ValueError where there are none."""
+    if not axes:
+        raise ValueError("along takes the name of an axis of the mesh, or several: along('dp')")
+    for axis in axes:
+        if not isinstance(axis, str):
+            raise TypeError(f"an axis of a mesh is named by a str, not {_said(axis)}: along('dp')")
+
+
+def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the axes of a mesh.
+
+    Raises:
+        TypeError: one is no int.
+    """
+    for name, size in axes.items():
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"the size of axis {name!r} is an int, or -1, not {_said(size)}")
+    return {name: operator.index(size) for name, size in axes.items()}
+
+
+def devices_of(devices: Any) -> list[Any]:
+    """The devices for a mesh; all if none are given.
+
+    Raises:
+        TypeError: they are not devices of JAX.
+        ValueError: one is there twice.
+    """
+    if devices is None:
+        return list(jax.devices())
+    found = list(devices) if isinstance(devices, Iterable) else [devices]
+    for one in found:
+        if not isinstance(one, jax.Device):
+            raise TypeError(
+                f"devices= is a sequence of JAX's devices, as jax.devices()[:4], not of "
+                f"{_said(one)}"
+            )
+    if len(set(found)) < len(found):
+        raise ValueError("a mesh has each of its devices once")
+    return found
+
+
+def check_batches(value: Any) -> None:
+    """Raise TypeError for what gives no batches."""
+    if isinstance(value, torch.Tensor):
+        raise TypeError("calque.sharding.loader takes batches, not one tensor: loader([tensor])")
+    if not isinstance(value, Iterable):
+        raise TypeError(
+            f"calque.sharding.loader takes a DataLoader or another iterable of batches, not "
+            f"{_said(value)}"
+        )
+
+
+def check_countable(value: Any) -> None:
+    """Raise TypeError for what has no tensors."""
+    if isinstance(value, int | float | str | bytes) or value is None:
+        raise TypeError(
+            f"calque.sharding.memory takes modules, optimizers, tensors and containers of them, "
+            f"not {_said(value)}"
+        )
+
+
+def _said(value: Any) -> str:
+    shown = repr(value)
+    kind = type(value).__name__
+    return f"{shown} ({kind})" if len(shown) < 40 and "\n" not in shown else f"a {kind}"

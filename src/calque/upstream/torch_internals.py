@@ -79,6 +79,7 @@ from torch.nn.utils.stateless import _reparametrize_module as reparametrize_modu
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
 from torch.overrides import _pop_mode as pop_mode
 from torch.overrides import _push_mode as push_mode
+from torch.utils import _python_dispatch as python_dispatch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes

@@ -1,12 +1,14 @@
 """Where an interrupt would break something, and so has to wait.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
-calls `PyErr_CheckSignals`; the handler may raise. In three places that must not be:
+calls `PyErr_CheckSignals`; the handler may raise. In four places that must not be:
 
 - In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
   the process. While C++ holds the method there is one more reference to it: that is the test.
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
+- While code of calque's enters or leaves a context of `contextlib`: what has been set would be set
+  back late, when the traceback is freed, or never.
 - In what the garbage collector calls back: it drops exceptions, so the interrupt would be lost.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
@@ -15,10 +17,12 @@ A handler that comes at such a moment makes its signal pending again, as if it c
 import dis
 import functools
 import gc
+import os
 import sys
 import time
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable
+from contextlib import ExitStack, _GeneratorContextManager
 from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
@@ -30,6 +34,18 @@ _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 
+_CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_CONTEXTS: frozenset[int] = frozenset(
+    id(method.__code__)
+    for method in (
+        _GeneratorContextManager.__enter__,
+        _GeneratorContextManager.__exit__,
+        ExitStack.enter_context,
+        ExitStack.__exit__,
+    )
+)
+
+_waiting_contexts: set[int] = set()
 _settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
 _generated: dict[int, ref[CodeType]] = {}
 
@@ -48,6 +64,12 @@ def settles(function: _Function) -> _Function:
     code = function.__code__  # type: ignore[attr-defined]
     _settling[id(code)] = code
     return function
+
+
+def waits(generator: _Function) -> _Function:
+    """Mark the generator function of a context that may wait for others when it is entered."""
+    _waiting_contexts.add(id(generator.__code__))  # type: ignore[attr-defined]
+    return generator
 
 
 def settles_in(code: CodeType) -> None:
@@ -129,10 +151,15 @@ def _has_to_wait(frame: FrameType | None) -> bool:
             return True
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
     waiting = _settling.keys() | _generated.keys() | callbacks
+    within: int | None = None  # what the frame has called
     while frame is not None:
-        if id(frame.f_code) in waiting:
+        code, around = id(frame.f_code), frame.f_back
+        if code in waiting:
             return True
-        frame = frame.f_back
+        if code in _CONTEXTS and within not in _waiting_contexts:
+            if around is not None and around.f_code.co_filename.startswith(_CALQUE):
+                return True
+        within, frame = code, around
     return False
 
 

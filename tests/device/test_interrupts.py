@@ -26,7 +26,7 @@ import calque
 from calque.device.backend import backward_errors, torch_jax
 from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
-from calque.program import turns
+from calque.program import traced_numbers, turns
 from calque.upstream.torch_internals import (
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
@@ -343,3 +343,15 @@ def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
         other.join()
         clock.join()
     assert calque.jit(lambda x: x + 1)(torch.ones(2, device="jax")).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["signal", "thread"])
+def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind):
+    number = traced_numbers.TracedFloat(jax.numpy.ones(()), lambda: 1.0, traced_numbers.Watch())
+    send = sender(kind)
+    for question in ("is_float", "is_int", "is_bool", "is_symbolic", "has_hint", "maybe_as_float"):
+        ask = getattr(number.node, question)
+        with pytest.raises(Interrupt) as caught:
+            moment([*map(operator.call, [send, ask])])
+        names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
+        assert ask.__func__.__code__.co_name not in names, question

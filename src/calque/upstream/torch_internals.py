@@ -67,6 +67,7 @@ from torch.fx._symbolic_trace import PH, PHBase
 from torch.fx._symbolic_trace import _assert_is_none as assert_is_none
 from torch.fx._symbolic_trace import _ConstantAttributeType as ConstantAttributeType
 from torch.fx._symbolic_trace import _proxyable_classes as fx_proxyable_classes
+from torch.fx.experimental.sym_node import SymNode  # C++ asks it of its kind
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.fx.graph_module import _copy_attr as copy_attr

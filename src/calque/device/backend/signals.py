@@ -25,13 +25,17 @@ from calque.device.runtime import interrupts
 from calque.device.runtime.interrupts import Handler, settles
 from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.upstream.jax_internals import config, core, source_info_util
-from calque.upstream.torch_internals import python_dispatch
+from calque.upstream.torch_internals import SymNode, python_dispatch
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
     AbstractValues.of,
     AbstractValues.of_member,
     AbstractValues.compute,
+    # And a symbolic number's kind, while it makes a value of one: it crashes if that raises.
+    SymNode.is_int,
+    SymNode.is_float,
+    SymNode.is_bool,
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,

@@ -293,13 +293,29 @@ CONTEXT = """
 def use(context, call, first, then):
     with context([first]):
         [*map(call, [then])]
+
+
+class Context:
+    seen = []
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def __enter__(self):
+        self.seen.append("entered")
+        [*map(lambda call: call(), self.calls)]
+
+    def __exit__(self, *exception):
+        self.seen.append("left")
 """
 
 
+@pytest.mark.parametrize("kind", ["generator", "class"])
 @pytest.mark.parametrize("entering", [True, False])
-def test_an_interrupt_leaves_no_context_of_calques_behind(entering):
-    seen, names = [], {}
+def test_an_interrupt_leaves_no_context_of_calques_behind(entering, kind):
+    names = {}
     exec(compile(CONTEXT, calque.__file__, "exec"), names)
+    seen = names["Context"].seen
 
     @contextmanager
     def context(calls):
@@ -312,8 +328,9 @@ def test_an_interrupt_leaves_no_context_of_calques_behind(entering):
 
     send, nothing = sender("signal"), dict
     calls = (send, nothing) if entering else (nothing, send)
+    used = context if kind == "generator" else names["Context"]
     with pytest.raises(Interrupt) as caught:  # which keeps the frames alive
-        names["use"](context, operator.call, *calls)
+        names["use"](used, operator.call, *calls)
     assert seen == ["entered", "left"], caught
 
 

@@ -24,6 +24,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from calque.device.runtime import interrupts
 from calque.device.runtime.interrupts import Handler, settles
 from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.core.patching import Patches
+from calque.tracing.symbolic.watching import Watch
 from calque.upstream.jax_internals import config, core, source_info_util
 from calque.upstream.torch_internals import SymNode, python_dispatch
 
@@ -36,6 +38,10 @@ STEPS: tuple[Callable[..., Any], ...] = (
     SymNode.is_int,
     SymNode.is_float,
     SymNode.is_bool,
+    # What a trace or a record has changed for its time is put back.
+    Patches.hold,
+    Watch.restore,
+    Watch.forget,
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,

@@ -7,8 +7,8 @@ calls `PyErr_CheckSignals`; the handler may raise. In four places that must not 
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
   the process. While C++ holds the method there is one more reference to it: that is the test.
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
-- While code of calque's enters or leaves a context of `contextlib`: what has been set would be set
-  back late, when the traceback is freed, or never.
+- While code of calque's enters or leaves a context: what has been set would be set back late, when
+  the traceback is freed, or never.
 - In what the garbage collector calls back: it drops exceptions, so the interrupt would be lost.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
@@ -66,10 +66,14 @@ def settles(function: _Function) -> _Function:
     return function
 
 
-def waits(generator: _Function) -> _Function:
-    """Mark the generator function of a context that may wait for others when it is entered."""
-    _waiting_contexts.add(id(generator.__code__))  # type: ignore[attr-defined]
-    return generator
+def waits(function: _Function) -> _Function:
+    """Mark what enters or leaves a context of calque's and may wait for others on the way.
+
+    Args:
+        function: the generator function of the context, or its `__enter__` or `__exit__`.
+    """
+    _waiting_contexts.add(id(function.__code__))  # type: ignore[attr-defined]
+    return function
 
 
 def settles_in(code: CodeType) -> None:
@@ -153,14 +157,22 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     waiting = _settling.keys() | _generated.keys() | callbacks
     within: int | None = None  # what the frame has called
     while frame is not None:
-        code, around = id(frame.f_code), frame.f_back
-        if code in waiting:
+        if id(frame.f_code) in waiting:
             return True
-        if code in _CONTEXTS and within not in _waiting_contexts:
-            if around is not None and around.f_code.co_filename.startswith(_CALQUE):
-                return True
-        within, frame = code, around
+        if within not in _waiting_contexts and _is_of_a_context(frame):
+            return True
+        within, frame = id(frame.f_code), frame.f_back
     return False
+
+
+def _is_of_a_context(frame: FrameType) -> bool:
+    """Returns True if calque enters or leaves a context in this frame."""
+    code = frame.f_code
+    if id(code) in _CONTEXTS:
+        return frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(_CALQUE)
+    if code.co_name not in ("__enter__", "__exit__") or id(code) in _waiting_contexts:
+        return False
+    return code.co_filename.startswith(_CALQUE)
 
 
 def _make_pending_soon(signum: int) -> None:

@@ -12,17 +12,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import calque
 from calque.device.backend import backward_errors, torch_jax
 from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
+from calque.program import traced_numbers, turns
+from calque.upstream.torch_internals import (
+    get_current_dispatch_mode_stack,
+    get_current_function_mode_stack,
+)
 from tests.faults.interrupting import in_process
 
 SIGNAL = signal.SIGUSR1
@@ -256,3 +264,111 @@ def test_an_interrupt_leaves_no_setting_of_jax_behind(entering):
     with pytest.raises(Interrupt):
         moment([*map(operator.call, steps)])
     assert not jax.config.jax_enable_x64
+
+
+class Quiet(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Quiet, torch.no_grad, TorchFunctionMode])
+@pytest.mark.parametrize("entering", [True, False])
+def test_an_interrupt_leaves_no_mode_of_pytorchs_behind(kind, entering):
+    def modes():
+        stacks = get_current_dispatch_mode_stack(), get_current_function_mode_stack()
+        return (*map(len, stacks), torch.is_grad_enabled())
+
+    before, context = modes(), kind()
+    leave = functools.partial(context.__exit__, None, None, None)
+    steps = [sender("signal"), context.__enter__, leave]
+    if not entering:
+        context.__enter__()
+        steps = [sender("signal"), leave]
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, steps)])
+    assert modes() == before
+
+
+CONTEXT = """
+def use(context, call, first, then):
+    with context([first]):
+        [*map(call, [then])]
+
+
+class Context:
+    seen = []
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def __enter__(self):
+        self.seen.append("entered")
+        [*map(lambda call: call(), self.calls)]
+
+    def __exit__(self, *exception):
+        self.seen.append("left")
+"""
+
+
+@pytest.mark.parametrize("kind", ["generator", "class"])
+@pytest.mark.parametrize("entering", [True, False])
+def test_an_interrupt_leaves_no_context_of_calques_behind(entering, kind):
+    names = {}
+    exec(compile(CONTEXT, calque.__file__, "exec"), names)
+    seen = names["Context"].seen
+
+    @contextmanager
+    def context(calls):
+        seen.append("entered")
+        try:
+            [*map(operator.call, calls)]
+            yield
+        finally:
+            seen.append("left")
+
+    send, nothing = sender("signal"), dict
+    calls = (send, nothing) if entering else (nothing, send)
+    used = context if kind == "generator" else names["Context"]
+    with pytest.raises(Interrupt) as caught:  # which keeps the frames alive
+        names["use"](used, operator.call, *calls)
+    assert seen == ["entered", "left"], caught
+
+
+def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
+    begun, end = threading.Event(), threading.Event()
+
+    def trace():
+        with turns.tracing():
+            begun.set()
+            end.wait(60)
+
+    def late():
+        time.sleep(0.2)
+        signal.pthread_kill(threading.main_thread().ident, SIGNAL)
+
+    other, clock = threading.Thread(target=trace), threading.Thread(target=late)
+    other.start()
+    begun.wait()
+    try:
+        clock.start()
+        with pytest.raises(Interrupt):
+            calque.jit(lambda x: x + 1)(torch.ones(2, device="jax"))
+        assert not end.is_set()
+        assert other.is_alive()
+    finally:
+        end.set()
+        other.join()
+        clock.join()
+    assert calque.jit(lambda x: x + 1)(torch.ones(2, device="jax")).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["signal", "thread"])
+def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind):
+    number = traced_numbers.TracedFloat(jax.numpy.ones(()), lambda: 1.0, traced_numbers.Watch())
+    send = sender(kind)
+    for question in ("is_float", "is_int", "is_bool", "is_symbolic", "has_hint", "maybe_as_float"):
+        ask = getattr(number.node, question)
+        with pytest.raises(Interrupt) as caught:
+            moment([*map(operator.call, [send, ask])])
+        names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
+        assert ask.__func__.__code__.co_name not in names, question

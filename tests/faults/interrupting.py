@@ -80,10 +80,14 @@ class ByThread:
         self.timer.start()
 
     def stop(self) -> None:
+        """Wait for what is under way, so that it is raised here and not later.
+
+        It is not taken back: `PyThreadState_SetAsyncExc(thread, None)` leaves CPython 3.11 looking
+        for an exception that is not there.
+        """
         self.timer.cancel()
         if self.timer.ident is not None:
             self.timer.join()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self.target, None)
 
 
 def interrupt(

@@ -279,3 +279,17 @@ def test_a_geometry_that_changes_in_place_is_fine_on_what_the_function_made():
     x = torch.arange(6.0, device="jax").view(2, 3)
     assert torch.equal(run(x), (x.t() * 2).unsqueeze(0))
     assert x.shape == (2, 3)
+
+
+@pytest.mark.parametrize("run", [torch.Tensor.backward, torch.autograd.backward])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_the_exception_of_a_hook_arrives_in_a_trace_with_a_window(register, run):
+    w = torch.ones(2, 3, device="jax", requires_grad=True)
+
+    def raising(*_):
+        raise LookupError("from the hook")
+
+    getattr(w, register)(raising)
+    with pytest.raises(LookupError, match="from the hook"):
+        calque.jit(lambda x: run((w * x).sum()))(torch.ones(6, device="jax").view(2, 3))
+    assert w.grad is None

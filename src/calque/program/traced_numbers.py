@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax import Array
 
+from calque.device.runtime.interrupts import entered_unseen, settles
 from calque.errors import TraceError, unrepeatable
 from calque.upstream.jax_internals import convert_element_type
 
@@ -35,6 +36,18 @@ class Watch:
     def holds(self) -> bool:
         """Returns True if every comparison would be answered as it was."""
         return all(ask() == answer for ask, answer in self.answers)
+
+
+def _constant(value: Any) -> Any:
+    """A method that C++ asks where it can bear no exception, not even that of a signal's handler.
+
+    A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
+    """
+
+    def method(self: "_Node") -> Any:
+        return value
+
+    return settles(entered_unseen(method))
 
 
 class _Node:
@@ -59,29 +72,9 @@ class _Node:
         self.watch.answers.append((lambda: self.compute() == value, True))
         return value
 
-    def has_hint(self) -> bool:
-        return False
-
-    def is_int(self) -> bool:
-        return False
-
-    def is_float(self) -> bool:
-        return True
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def maybe_as_float(self) -> None:
-        return None
+    has_hint = is_int = is_bool = is_constant = is_nested_int = _constant(False)
+    is_float = is_symbolic = _constant(True)
+    maybe_as_float = _constant(None)
 
     def guard_float(self, file: str, line: int) -> float:
         raise turned_into_float(self.watch.stepping)

@@ -25,6 +25,7 @@ from jax import Array
 
 from calque.device.memory.cell import Cell, active
 from calque.device.runtime import threads
+from calque.device.runtime.interrupts import waits
 
 _Result = TypeVar("_Result")
 _free = threading.Condition(threads.turn)
@@ -170,6 +171,7 @@ class Turn:
 
 
 @contextmanager
+@waits
 def tracing() -> Iterator[None]:
     """Inside it, no other thread runs a program that depends on Python state, or traces."""
     me = threading.get_ident()

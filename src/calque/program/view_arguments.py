@@ -161,12 +161,17 @@ def _backward(
 def _unasked(function: Any) -> Any:
     """One of PyTorch's own functions, but for its first step: to ask the modes and be done."""
     assert "has_torch_function" in function.__globals__
-    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
-    copy = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # The module's names as they are now: what runs the engine is replaced after the import.
+        names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+        copy = types.FunctionType(
+            function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+        )
+        copy.__kwdefaults__ = function.__kwdefaults__
+        return copy(*args, **kwargs)
+
+    return run
 
 
 _RUNNING = {

@@ -68,6 +68,7 @@ from torch.fx._symbolic_trace import PH, PHBase
 from torch.fx._symbolic_trace import _assert_is_none as assert_is_none
 from torch.fx._symbolic_trace import _ConstantAttributeType as ConstantAttributeType
 from torch.fx._symbolic_trace import _proxyable_classes as fx_proxyable_classes
+from torch.fx.experimental.sym_node import SymNode  # C++ asks it of its kind
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.fx.graph_module import _copy_attr as copy_attr
@@ -80,6 +81,7 @@ from torch.nn.utils.stateless import _reparametrize_module as reparametrize_modu
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
 from torch.overrides import _pop_mode as pop_mode
 from torch.overrides import _push_mode as push_mode
+from torch.utils import _python_dispatch as python_dispatch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes

@@ -17,25 +17,39 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from torch import overrides
+from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from calque.device.runtime import interrupts
 from calque.device.runtime.interrupts import Handler, settles
 from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.core.patching import Patches
+from calque.tracing.symbolic.watching import Watch
 from calque.upstream.jax_internals import config, core, source_info_util
+from calque.upstream.torch_internals import SymNode, python_dispatch
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
     AbstractValues.of,
     AbstractValues.of_member,
     AbstractValues.compute,
+    # And a symbolic number's kind, while it makes a value of one: it crashes if that raises.
+    SymNode.is_int,
+    SymNode.is_float,
+    SymNode.is_bool,
+    # What a trace or a record has changed for its time is put back.
+    Patches.hold,
+    Watch.restore,
+    Watch.forget,
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,
-    # What JAX sets for a trace it must set back: a trace left behind breaks all that follows.
+    # What JAX and PyTorch set for a while they must set back: a trace or a mode that is left behind
+    # breaks all that follows.
     *(
         vars(kind)[method]
-        for module in (config, core, source_info_util)
+        for module in (config, core, source_info_util, grad_mode, overrides, python_dispatch)
         for kind in vars(module).values()
         if isinstance(kind, type) and {"__enter__", "__exit__"} <= vars(kind).keys()
         for method in ("__enter__", "__exit__")

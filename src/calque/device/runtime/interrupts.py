@@ -1,12 +1,14 @@
 """Where an interrupt would break something, and so has to wait.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
-calls `PyErr_CheckSignals`; the handler may raise. In three places that must not be:
+calls `PyErr_CheckSignals`; the handler may raise. In four places that must not be:
 
 - In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
   the process. While C++ holds the method there is one more reference to it: that is the test.
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
+- While code of calque's enters or leaves a context: what has been set would be set back late, when
+  the traceback is freed, or never.
 - In what the garbage collector calls back: it drops exceptions, so the interrupt would be lost.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
@@ -15,10 +17,12 @@ A handler that comes at such a moment makes its signal pending again, as if it c
 import dis
 import functools
 import gc
+import os
 import sys
 import time
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable
+from contextlib import ExitStack, _GeneratorContextManager
 from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
@@ -30,6 +34,18 @@ _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 
+_CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_CONTEXTS: frozenset[int] = frozenset(
+    id(method.__code__)
+    for method in (
+        _GeneratorContextManager.__enter__,
+        _GeneratorContextManager.__exit__,
+        ExitStack.enter_context,
+        ExitStack.__exit__,
+    )
+)
+
+_waiting_contexts: set[int] = set()
 _settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
 _generated: dict[int, ref[CodeType]] = {}
 
@@ -47,6 +63,16 @@ def settles(function: _Function) -> _Function:
     """
     code = function.__code__  # type: ignore[attr-defined]
     _settling[id(code)] = code
+    return function
+
+
+def waits(function: _Function) -> _Function:
+    """Mark what enters or leaves a context of calque's and may wait for others on the way.
+
+    Args:
+        function: the generator function of the context, or its `__enter__` or `__exit__`.
+    """
+    _waiting_contexts.add(id(function.__code__))  # type: ignore[attr-defined]
     return function
 
 
@@ -129,11 +155,24 @@ def _has_to_wait(frame: FrameType | None) -> bool:
             return True
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
     waiting = _settling.keys() | _generated.keys() | callbacks
+    within: int | None = None  # what the frame has called
     while frame is not None:
         if id(frame.f_code) in waiting:
             return True
-        frame = frame.f_back
+        if within not in _waiting_contexts and _is_of_a_context(frame):
+            return True
+        within, frame = id(frame.f_code), frame.f_back
     return False
+
+
+def _is_of_a_context(frame: FrameType) -> bool:
+    """Returns True if calque enters or leaves a context in this frame."""
+    code = frame.f_code
+    if id(code) in _CONTEXTS:
+        return frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(_CALQUE)
+    if code.co_name not in ("__enter__", "__exit__") or id(code) in _waiting_contexts:
+        return False
+    return code.co_filename.startswith(_CALQUE)
 
 
 def _make_pending_soon(signum: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from calque.device.runtime.interrupts import waits
 from calque.errors import with_user_frames
 from calque.federated.learning.state import State, packed, unpacked
 from calque.federated.learning.training import is_positive
@@ -147,6 +148,7 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
+    @waits  # for what is being saved
     def __exit__(self, *_: object) -> None:
         self.close()
 

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -112,6 +113,35 @@ def test_writes_and_layers_of_one_line_are_no_difference(
     a, b = GRAPHS[first](program, inputs()), GRAPHS[second](program, inputs())
     found = calque.diff(a, b, inputs())
     assert not found, found
+
+
+class Indexes(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[..., ::2], x[[1, 0]]
+
+
+class Writes(nn.Module):
+    def forward(self, x: Tensor, more: list[Tensor]) -> dict[str, Any]:
+        y = torch.empty_like(x).t()
+        y.fill_(2)
+        return {"b": [y + x.t().view(3, 2) + more[0].t()], "a": x.view(6).sort()}
+
+
+class Passes(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Identity(), nn.Linear(3, 3), nn.Identity(), nn.ReLU6())
+
+
+@pytest.mark.parametrize("make", [Indexes, Writes, Passes])
+def test_programs_agree_with_themselves_however_they_are_captured(make: Any) -> None:
+    program, x = make(), torch.rand(2, 3)
+    args = (x, [torch.rand(2, 3)]) if make is Writes else (x,)
+    graphs = [program, torch.export.export(program, args)]
+    graphs += [capture(program, *args) for capture in GRAPHS.values()]
+    for first, second in itertools.combinations_with_replacement(graphs, 2):
+        assert not calque.diff(first, second, *args)
+        if program not in (first, second):
+            assert not calque.diff(first, second)
 
 
 def test_a_constant_of_another_tracer_and_a_tensor_without_data() -> None:

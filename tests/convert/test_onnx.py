@@ -137,11 +137,10 @@ def test_attention_where_a_query_may_look_at_nothing() -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True),
         lambda x: F.max_pool2d(x, 2, return_indices=True),
         lambda x: x.view(torch.int32),
     ],
-    ids=["ceiling", "indices", "bits"],
+    ids=["indices", "bits"],
 )
 def test_what_onnx_has_no_form_of_is_a_conversion_error(program: Any) -> None:
     with pytest.raises(ConversionError):

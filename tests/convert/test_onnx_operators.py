@@ -45,6 +45,48 @@ def test_operators_agree(program: Any) -> None:
     agree(program, torch.randn(2, 3, 4))
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x.cumprod(1), (x > 0).cumprod(-1), torch.tensor(2.0).cumprod(0) * x),
+        lambda x: (x.index_add(1, torch.tensor([2, 0, 2]), x, alpha=3), F.celu(x, 0.5), x.expm1()),
+        lambda x: (x.diagonal(), x.diagonal(1, 1, 2), x.diagonal(-1, 0, -1), x[0].diag()),
+        lambda x: [torch.cdist(x, x + 1, p=p) for p in (0.0, 1.0, 2.0, 3.0, INF)],
+    ],
+)
+def test_operators_in_others_agree(program: Any) -> None:
+    agree(program, torch.randn(2, 3, 4))
+
+
+def test_special_values_of_operators_in_others() -> None:
+    x = torch.tensor([0.0, 1.0, -1.0, INF, -INF, NAN, 1e-10, 3e38, 90.0, -90.0])
+    agree(
+        lambda y, x: torch.atan2(y, x),
+        *(part.contiguous() for part in torch.meshgrid(x, x, indexing="ij")),
+    )
+    agree(lambda x: x.expm1(), x)
+    small = torch.linspace(-1e-3, 1e-3, 101)
+    (found,) = run(to_onnx(calque.record(lambda x: x.expm1(), small)), small)
+    torch.testing.assert_close(torch.tensor(found), small.expm1(), rtol=1e-6, atol=0)
+    agree(lambda x: x.cumprod(0), torch.tensor([0.0, 1e30, 1e30, 2.0]))  # whose last is 0, not NaN
+
+
+@pytest.mark.parametrize(("stride", "height"), [(2, 8), (3, 8), (3, 9)])
+def test_pooling_whose_last_window_is_shortened(stride: int, height: int) -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        ceil = {"ceil_mode": True}
+        return [
+            F.max_pool2d(x, 2, stride, 1, **ceil),
+            F.max_pool2d(x, 3, stride, 1, 2, **ceil),
+            F.max_pool2d(x[0], 3, stride, **ceil),
+            *(F.avg_pool2d(x, 3, stride, 1, True, inside) for inside in (True, False)),
+            F.avg_pool2d(x, 3, stride, 1, True, divisor_override=5),
+            F.avg_pool1d(x[0], 3, stride, 1, True),
+        ]
+
+    agree(program, -torch.rand(1, 2, height, height + 1))
+
+
 def test_numbers_are_rounded_to_decimals() -> None:
     x = torch.tensor([1.2345, -8.478, 12345.678, 0.0005])
     agree(lambda x: (x.round(decimals=3), x.round(decimals=-2), x.round(decimals=0)), x)

@@ -1,5 +1,8 @@
 """Programs that decide by tensors, as operators: one node chooses."""
 
+import copy
+import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 import calque
 from calque.graph import JaxInterpreter
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import tree_map
 
 
 class Chooses(nn.Module):
@@ -49,6 +53,42 @@ def test_values_gradients_and_the_program_itself() -> None:
     assert ways == {True, False}
 
 
+def test_a_lowered_graph_with_operators_that_take_graphs_is_unpickled() -> None:
+    lowered = calque.lower(calque.trace(Chooses(), torch.ones(4, 3)))
+    again = copy.deepcopy(pickle.loads(pickle.dumps(lowered)))
+    for sign in (20, -20):
+        x = torch.full((4, 3), float(sign))
+        assert torch.equal(again(x), lowered(x))
+
+    def doubled(x: Tensor) -> Any:
+        more = lambda i, x: i < 3
+        return torch.while_loop(more, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))
+
+    loop = calque.lower(calque.trace(doubled, torch.ones(2)))
+    assert pickle.loads(pickle.dumps(loop))(torch.ones(2))[1].tolist() == [8, 8]
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    """Inner choices give back an operand; what is written to is none of them."""
+    kept, written = y * 1, x * 1
+    if x.sum() > 0:
+        if y.sum() > 0:
+            z = kept
+        else:
+            z = written * 2
+    else:
+        z = y
+    written += 1
+    return z + 1, kept, written
+
+
+def test_an_operand_may_be_given_back_where_something_else_is_written_to() -> None:
+    lowered = calque.lower(calque.trace(nested, torch.ones(2), torch.ones(2)))
+    for signs in itertools.product((1.0, -1.0), repeat=2):
+        given = [torch.full((2,), sign) for sign in signs]
+        torch.testing.assert_close(lowered(*given), nested(*given))
+
+
 def given_back_and_written(x: Tensor) -> Any:
     y = x * 1
     z = y if x.sum() > 0 else x * 2
@@ -70,9 +110,67 @@ def written_inside(x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize(
-    "program", [given_back_and_written, taken_and_written, written_inside], ids=lambda f: f.__name__
-)
+def written_in_an_outer_branch(x: Tensor) -> Any:
+    y = x * 1
+    if x.sum() > 0:
+        z = y if x.sum() > 2 else y * 2
+        z += 1
+    else:
+        z = x * 2
+    return z, y
+
+
+def made_once_and_written(x: Tensor) -> Any:
+    a, b = x * 2, x * 3
+    if x.sum() > 0:
+        c = x * 4
+        a, b = c, c
+    a += 1
+    return a, b
+
+
+def alone_and_written(x: Tensor) -> Tensor:
+    y = x * 1
+    if x.sum() > 0:
+        y = y * 2
+    y += 1
+    return y
+
+
+def chosen_argument(x: Tensor, y: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return y if x.sum() > 3 else x
+    return x
+
+
+_WRITTEN = [
+    given_back_and_written,
+    taken_and_written,
+    written_inside,
+    written_in_an_outer_branch,
+    made_once_and_written,
+]
+_COPIED = [nested, *_WRITTEN, alone_and_written, chosen_argument]
+
+
+@pytest.mark.parametrize("program", _COPIED, ids=lambda f: f.__name__)
+def test_a_write_is_seen_where_the_choice_is_a_copy(program: Any) -> None:
+    """Under jit, the results of a choice are copies, as in a lowered graph."""
+    count = program.__code__.co_argcount
+    graph = calque.trace(program, *[torch.ones(2)] * count)
+    jitted = calque.jit(graph)
+    lowered = None if program in _WRITTEN else calque.lower(graph)
+    for signs in itertools.product((4.0, 0.5, -1.0), repeat=count):
+        given = [torch.full((2,), sign) for sign in signs]
+        expected = program(*(x.clone() for x in given))
+        found = jitted(*(x.to("jax") for x in given))
+        found = tree_map(lambda x: x.cpu(), found)  # pyright: ignore[reportUnknownLambdaType]
+        torch.testing.assert_close(found, expected)
+        if lowered is not None:
+            torch.testing.assert_close(lowered(*(x.clone() for x in given)), expected)
+
+
+@pytest.mark.parametrize("program", _WRITTEN, ids=lambda f: f.__name__)
 def test_a_copy_that_would_not_be_written_to_is_refused(program: Any) -> None:
     graph = calque.trace(program, torch.ones(2, 2))
     x = torch.ones(2, 2)

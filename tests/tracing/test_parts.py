@@ -1,6 +1,7 @@
 """Programs with parts of other kinds: hooks, checkpoints, TorchScript, loops, packed sequences."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -180,3 +181,28 @@ def test_what_is_compiled_is_traced_through() -> None:
         assert torch.equal(graph(x + 1), program(x + 1))
         assert {n.op for n in graph.graph.nodes} >= {"placeholder", "output"}
     assert "second._orig_mod.weight" in dict(calque.trace(model, x).named_parameters())
+
+
+class Named(nn.Module):
+    """Has members with names of attributes that every graph module has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph, self.graph_ = nn.Linear(3, 3), nn.Tanh()
+        self.code = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        self.meta = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.graph(x)
+        x = self.code(x) * self.meta if x.sum() > 0 else self.graph_(x) + self.meta
+        return self.code(x)
+
+
+def test_members_may_have_the_names_of_attributes_of_graph_modules() -> None:
+    model, x = Named(), torch.randn(2, 3)
+    traced, recorded = calque.trace(model, x), calque.record(model, x)
+    for graph in (traced, calque.lower(traced), recorded.graph("module"), recorded.graph("aten")):
+        again = pickle.loads(pickle.dumps(graph))
+        for each in (graph, copy.deepcopy(graph), again):
+            torch.testing.assert_close(each(x), model(x))
+    assert traced.get_parameter("code_.0.weight") is model.code[0].weight

@@ -52,7 +52,7 @@ class Stretch(NamedTuple):
     @property
     def is_nothing(self) -> bool:
         """Returns True if it only calls layers that call nothing themselves."""
-        return set(self.calls) <= {"Identity"}
+        return set(self.calls) == {"Identity"}
 
     @property
     def writes(self) -> bool:
@@ -91,7 +91,10 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
         yield from map(Pair, first, second)
         return
     leaves = _leaves(a) | _leaves(b)
-    rows, columns = stretches(first, leaves), stretches(second, leaves)
+    rows, columns = (
+        [stretch for stretch in stretches(nodes, leaves) if not stretch.is_nothing]
+        for nodes in (first, second)
+    )
     matcher = SequenceMatcher(None, [r.place for r in rows], [c.place for c in columns], False)
     for tag, i, j, k, m in matcher.get_opcodes():
         has_places = all(stretch.place is not None for stretch in (*rows[i:j], *columns[k:m]))
@@ -100,8 +103,8 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
                 yield from _within(row, column)
             continue
         if has_places:
-            yield from (Odd(row, None) for row in rows[i:j] if not row.is_nothing)
-            yield from (Odd(None, column) for column in columns[k:m] if not column.is_nothing)
+            yield from (Odd(row, None) for row in rows[i:j] if row.calls)
+            yield from (Odd(None, column) for column in columns[k:m] if column.calls)
 
 
 def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:

@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,8 +13,15 @@ from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS, assign, in_place
 from calque.tracing.graph.purity import name_mutates
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.lower.unseen_writes import is_view
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import OperatorBase, OpOverload
+from calque.upstream.torch_internals import (
+    OperatorBase,
+    OpOverload,
+    PyTreeCodeGen,
+    tree_leaves,
+    tree_unflatten,
+)
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
 
@@ -130,8 +138,11 @@ def writes(node: Node) -> bool:
 
 
 def has_values(node: Node) -> bool:
-    """Returns False if a node gives memory as it is, with values from nowhere."""
-    return not called(node).startswith(_MEMORY)
+    """Returns False if a node gives memory as it is, with values from nowhere, or a view of it."""
+    if called(node).startswith(_MEMORY):
+        return False
+    source = node.args[0] if node.args and is_view(node) else None
+    return not isinstance(source, Node) or has_values(source) or any(map(writes, source.users))
 
 
 _MEMORY = ("empty", "new_empty", "resize_")
@@ -139,8 +150,32 @@ _MEMORY = ("empty", "new_empty", "resize_")
 
 def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
     """Returns True if two graphs give values that may be the same, in containers that are."""
-    (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
-    return _same(first.args[0], second.args[0], twins)
+    first, second = result_of(a), result_of(b)
+    if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
+        first, second = [*_flat(first)], [*_flat(second)]  # an object in one of them
+    return _same(first, second, twins)
+
+
+def result_of(graph: GraphModule) -> Any:
+    """The result of a graph, in the containers that a call of it gives."""
+    given = graph.graph.output_node().args[0]
+    codegen = graph.graph._codegen
+    if isinstance(codegen, PyTreeCodeGen) and codegen.pytree_info.out_spec is not None:
+        given = tree_unflatten(tree_leaves(given), codegen.pytree_info.out_spec)
+    return given
+
+
+def nodes_in(value: Any) -> Iterator[Node]:
+    """The nodes in a result."""
+    return (part for part in tree_leaves(value) if isinstance(part, Node))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    for part in tree_leaves(value):
+        if isinstance(part, Node) and part.target is rebuilt:
+            yield from _flat(part.args[1:])
+        else:
+            yield part
 
 
 def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
@@ -241,19 +276,44 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
 
 
 def vocabulary(graph: GraphModule) -> str:
-    """Returns the kind of a graph's nodes: `"calls"`, `"operators"`, or composite operators."""
-    nodes = [node for node in nodes_of(graph) if node.target not in _OF_ANY_GRAPH]
+    """Returns the kind of a graph's nodes: `"calls"`, or operators of some kind, of which those of
+    another are made.
+    """
+    nodes = [node for node in nodes_of(graph) if not _is_of_any_graph(node)]
     if not all(isinstance(node.target, OperatorBase) for node in nodes):
         return "calls"
-    targets = {node.target for node in nodes}
-    return "composite operators" if any(map(_is_composite, targets)) else "operators"
+    if any(map(_is_written, nodes)):
+        return "operators that write"
+    is_composite = any(_is_composite(node.target) for node in nodes)
+    return "composite operators" if is_composite else "operators"
 
 
-_OF_ANY_GRAPH = frozenset((operator.getitem, assign, rebuilt))
+def _is_of_any_graph(node: Node) -> bool:
+    """Returns True for what only takes results apart or puts them together."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[1], (int, str)) and not _gives_tensor(node.args[0])
+    return node.target in (assign, rebuilt)
+
+
+def _gives_tensor(node: Any) -> bool:
+    return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_written(node: Node) -> bool:
+    """Returns True for an operator that writes, but to what the graph is given at its end."""
+    target: Any = node.target
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
+        return False
+    into: Any = node.args[0] if node.args else None
+    is_end = target is torch.ops.aten.copy_.default and getattr(into, "op", "") in _GIVEN
+    return not is_end
+
+
+_GIVEN = ("placeholder", "get_attr")
 
 
 def _is_composite(target: Any) -> bool:
-    if not isinstance(target, OpOverload):
-        return False
+    if not isinstance(target, OpOverload) or target is torch.ops.aten.reshape.default:
+        return False  # lowered graphs have it in place of views
     key = "CompositeImplicitAutograd"
     return torch_c.dispatch_has_kernel_for_dispatch_key(target.name(), key)

@@ -8,7 +8,7 @@ from torch.fx.node import Node
 
 from calque.comparing.alignment import Odd, Pair, Stretch, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import called, is_part, same_arguments, same_results
+from calque.comparing.naming import called, is_part, result_of, same_arguments, same_results
 from calque.tracing.core.origins import origin_of
 
 
@@ -35,8 +35,7 @@ def structural(
     twins = {row.a: row.b for row in rows if isinstance(row, Pair)}
     yield from _of_calls(rows, twins)
     if results and not same_results(a, b, twins):
-        (first,), (second,) = (graph.graph.find_nodes(op="output") for graph in (a, b))
-        what = f"the result is {first.args[0]} against {second.args[0]}"
+        what = f"the result is {result_of(a)} against {result_of(b)}"
         yield Difference("structure", what, None, None, None)
 
 

@@ -120,9 +120,13 @@ class OnnxGraph:
 
     def value(self, kind: str, inputs: list[str], **attributes: Any) -> str:
         """Append a node that gives a value between others, and return its name."""
-        name = f"calque.value.{len(self.nodes)}"
+        name = self.fresh()
         self.add(kind, inputs, [name], **attributes)
         return name
+
+    def fresh(self) -> str:
+        """A name for a result of the node that is appended next."""
+        return f"calque.value.{len(self.nodes)}"
 
     def constant(self, array: Any, dtype: Any = None) -> str:
         """The name of a constant."""

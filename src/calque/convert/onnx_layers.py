@@ -90,30 +90,66 @@ def _layer_norm(c: OnnxCall) -> None:
 
 
 def _max_pool(c: OnnxCall) -> None:
-    _pool(c, "MaxPool", dilations=c["dilation"])
+    dilations = _each(c, c["dilation"])
+    sizes, x, count = _windows(c, dilations), _batched(c), len(dilations)
+    if any(pad >= size for pad, size in zip(sizes["pads"][count:], sizes["kernel_shape"])):
+        after = [0] * (2 + count) + [
+            0,
+            0,
+            *sizes["pads"][count:],
+        ]  # ONNX pads by less than a window
+        lowest = -np.inf if c.is_floating() else np.iinfo(str(c.out.dtype)).min
+        sizes["pads"] = [*sizes["pads"][:count], *[0] * count]
+        x = c.graph.value("Pad", [x, c.graph.constant(after, np.int64), c.named(lowest)])
+    _pooled(c, c.graph.value("MaxPool", [x], dilations=dilations, **sizes))
 
 
 def _average_pool(c: OnnxCall) -> None:
-    if c["divisor_override"] is not None:
-        c.refuse("average pooling with a divisor of its own")
-    _pool(c, "AveragePool", count_include_pad=int(c["count_include_pad"]))
+    """PyTorch divides by what of a window lies within the image and its padding."""
+    sizes, padded = _windows(c), bool(c["count_include_pad"])
+    divisor, kernel = c["divisor_override"], sizes["kernel_shape"]
+    counted = int(padded or divisor is not None)
+    factor = _part_inside(c, sizes) if divisor is None else np.prod(kernel) / divisor
+    found = c.graph.value("AveragePool", [_batched(c)], count_include_pad=counted, **sizes)
+    if counted and not np.all(factor == 1):
+        found = c.graph.value("Mul", [found, c.graph.constant(factor, str(c.out.dtype))])
+    _pooled(c, found)
 
 
-def _pool(c: OnnxCall, kind: str, **options: Any) -> None:
-    sizes = {name: _each(c, c[name]) for name in ("kernel_size", "padding")}
-    strides = _each(c, c["stride"]) if c["stride"] else sizes["kernel_size"]
-    c.add(
-        kind,
-        [c.name("self")],
-        kernel_shape=sizes["kernel_size"],
-        strides=strides,
-        pads=[*sizes["padding"], *sizes["padding"]],
-        ceil_mode=int(c["ceil_mode"]),
-        **{
-            key: _each(c, value) if isinstance(value, list | tuple) else value
-            for key, value in options.items()
-        },
-    )
+def _batched(c: OnnxCall) -> str:
+    """The images that are pooled, one batch of them."""
+    count = len(_each(c, c["kernel_size"]))
+    shape = c["self"].shape
+    if len(shape) == count + 2:
+        return c.name("self")
+    return c.graph.value("Reshape", [c.name("self"), c.graph.constant([1, *shape], np.int64)])
+
+
+def _pooled(c: OnnxCall, found: str) -> None:
+    c.add("Reshape", [found, c.graph.constant(c.shape, np.int64)])
+
+
+def _part_inside(c: OnnxCall, sizes: dict[str, Any]) -> Any:
+    """For each window, its size divided by that of its part within the image and its padding."""
+    factor, count = np.ones(()), len(sizes["kernel_shape"])
+    padding = _each(c, c["padding"])
+    for i, (kernel, stride) in enumerate(zip(sizes["kernel_shape"], sizes["strides"])):
+        end = c["self"].shape[i - count] + 2 * padding[i]
+        starts = np.arange(c.shape[i - count]) * stride
+        factor = factor[..., None] * (kernel / (np.minimum(starts + kernel, end) - starts))
+    return factor
+
+
+def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
+    """The attributes of pooling; with `ceil_mode`, as much padding as the last window needs."""
+    kernel, padding = (_each(c, c[name]) for name in ("kernel_size", "padding"))
+    strides = _each(c, c["stride"]) if c["stride"] else kernel
+    after, count = list(padding), len(kernel)
+    for i in range(count) if c["ceil_mode"] else ():
+        reach = (dilation[i] if dilation else 1) * (kernel[i] - 1) + 1
+        needed = (c.shape[i - count] - 1) * strides[i] + reach - c["self"].shape[i - count]
+        after[i] = max(padding[i], needed - padding[i])
+    return {"kernel_shape": kernel, "strides": strides, "pads": [*padding, *after]}
 
 
 def _each(c: OnnxCall, value: Any) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calque.convert.onnx_calls import OnnxCall, kind_of
+from calque.convert.onnx_calls import OnnxCall, kind_of, library
 
 
 def _dims(c: OnnxCall) -> list[int]:
@@ -125,6 +125,32 @@ def _running_sum(c: OnnxCall) -> None:
     c.add("CumSum", [c.name("self", c.out.dtype), c.graph.constant(c["dim"], np.int64)])
 
 
+def _running_product(c: OnnxCall) -> None:
+    """A loop over the elements: partial products in another order may overflow."""
+    x, dim = c.name("self", c.out.dtype), c["dim"]
+    if not c.rank():
+        c.add("Identity", [x])
+        return
+    helper, kind = library().helper, kind_of(c.out.dtype)
+    shape = [size for i, size in enumerate(c.shape) if i != dim % c.rank()]
+    values = [
+        helper.make_tensor_value_info(n, kind, shape) for n in ("before", "each", "after", "out")
+    ]
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", ["before", "each"], ["after"]),
+            helper.make_node("Identity", ["after"], ["out"]),
+        ],
+        "product",
+        values[:2],
+        values[2:],
+    )
+    start = c.graph.constant(np.ones(shape), np.dtype(str(c.out.dtype)))
+    names = [c.graph.fresh(), c.call.outputs[0].name]
+    options = {"scan_input_axes": [dim % c.rank()], "scan_output_axes": [dim % c.rank()]}
+    c.graph.add("Scan", [start, x], names, body=body, num_scan_inputs=1, **options)
+
+
 def _largest(c: OnnxCall) -> None:
     c.shown("sorted")
     count = c.graph.constant([c["k"]], np.int64)
@@ -140,6 +166,7 @@ REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "any": _any_or_all("ReduceMax"),
     "argmax": _place_of("ArgMax"),
     "argmin": _place_of("ArgMin"),
+    "cumprod": _running_product,
     "cumsum": _running_sum,
     "linalg_vector_norm": _norm,
     "logsumexp": _reduction("ReduceLogSumExp"),

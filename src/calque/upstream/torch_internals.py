@@ -88,7 +88,7 @@ from torch.utils._python_dispatch import _disable_current_modes as disable_curre
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack as get_current_dispatch_mode_stack,
 )
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 from torch.utils._traceback import CapturedTraceback  # stacks without the text of their lines
 from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend as setup_privateuseone_for_python_backend,

@@ -97,6 +97,18 @@ def test_an_exception_has_what_was_recorded_until_then() -> None:
     assert "Linear layers.0" in str(recording)
 
 
+def test_an_interrupt_has_what_was_recorded_until_then() -> None:
+    def interrupted(x: Tensor) -> None:
+        x.sin()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        calque.record(interrupted, torch.ones(2))
+    recording: Any = raised.value.recording  # type: ignore[attr-defined]
+    assert [call.name for call in recording.calls] == ["sin"]
+    assert recording.problems == ["the program has raised KeyboardInterrupt, and did not end"]
+
+
 def test_modes_that_the_program_leaves_open_stay_open() -> None:
     class Mine(torch.overrides.TorchFunctionMode):
         def __torch_function__(

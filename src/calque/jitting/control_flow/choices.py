@@ -137,7 +137,7 @@ class _Plan:
 
         def look() -> int:
             nested = Nested(self._outer, {}, None, looking=True)
-            results = inside(nested, lambda: self._try(branch))
+            results = inside(nested, lambda: all_read(self._try(branch)))
             specs = [(tuple(r.shape), r.dtype) if _is_ours(r) else r for r in results]
             found.append(_Found(nested.found, dict(nested.written), nested.draws, specs))
             return 0
@@ -310,6 +310,14 @@ def _is_ours(value: Any) -> bool:
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
     return [plain(read(r)) for r in results if _is_ours(r)]
+
+
+def all_read(results: Any) -> Any:
+    """The results, whose cells are found, too: a branch may return what it has not read."""
+    for result in (results,) if isinstance(results, torch.Tensor) else results:
+        if _is_ours(result):
+            read(result)
+    return results
 
 
 def plain(array: Array) -> Array:

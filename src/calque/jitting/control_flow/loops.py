@@ -10,7 +10,7 @@ from jax import Array, lax
 from calque.device.memory.cell import active, read
 from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
-from calque.jitting.control_flow.choices import Nested, inside, plain
+from calque.jitting.control_flow.choices import Nested, all_read, inside, plain
 from calque.program.lifting import Lifting
 from calque.tracing.graph.branching import Branch
 
@@ -59,7 +59,7 @@ class _Calls:
         def look() -> int:
             values = [wrap(value) for value in start]  # traced: nothing is computed here
             with torch.set_grad_enabled(gradients):
-                found = inside(nested, lambda: branch(*values, *self._captured))
+                found = inside(nested, lambda: all_read(branch(*values, *self._captured)))
             if any(t.requires_grad for t in _tensors(found)):
                 raise _no_gradient()
             return 0

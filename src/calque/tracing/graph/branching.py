@@ -14,6 +14,7 @@ from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
+from calque.tracing.graph.home import renamed
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DropoutNd,
@@ -48,8 +49,13 @@ class Branch(GraphModule):
         Args:
             resolve: finds what the graph names.
         """
-        named = [str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")]
-        branch = cls({name: resolve(name) for name in named}, graph, "Branch")
+        old = renamed(graph, {str(node.target).partition(".")[0] for node in graph.nodes})
+        members = {}
+        for node in graph.nodes:
+            if node.op in ("call_module", "get_attr"):
+                first, dot, rest = str(node.target).partition(".")
+                members[str(node.target)] = resolve(f"{old.get(first, first)}{dot}{rest}")
+        branch = cls(members, graph, "Branch")
         branch.graph.eliminate_dead_code()
         branch.recompile()
         branch.draws = any(map(_draws, branch.graph.nodes))

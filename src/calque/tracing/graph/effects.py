@@ -64,11 +64,15 @@ def may_share_memory(value: Value) -> bool:
         return True
     if value.op == "call_method":
         return may_return_view(str(value.target))
-    if value.op == "call_function" and value.target not in _VIEWS:
-        module = getattr(value.target, "__module__", None) or ""
-        if module.startswith(("torch", "_operator", "operator")):
-            return may_return_view(getattr(value.target, "__name__", "").strip("_"))
+    if value.op == "call_function" and value.target not in _VIEWS and is_of_torch(value):
+        return may_return_view(getattr(value.target, "__name__", "").strip("_"))
     return True
+
+
+def is_of_torch(step: Step) -> bool:
+    """Returns True if a step calls a function of PyTorch's or a method of a tensor."""
+    module = getattr(step.target, "__module__", None) or ""
+    return step.op == "call_method" or module.startswith(("torch", "_operator", "operator"))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,20 +1,56 @@
 """The module that a graph module takes its members from."""
 
+from collections.abc import Container
 from typing import Any
 
 import torch
+from torch.fx.graph import Graph
+from torch.fx.graph_module import GraphModule
+
+_MEMBERS = ("_parameters", "_buffers", "_modules")
+_RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code"}
+"""Attributes that a graph module has itself, and no member of a program's can be under."""
 
 
 def home(tracer: Any) -> torch.nn.Module:
     """A module with the members of the root and the constants; the user's own is not touched.
+
+    A member that is called as an attribute of every graph module is (`graph`, `code`, `meta`) has a
+    `_` behind its name, in the graph of the tracer, too.
 
     Args:
         tracer: has the `root` that was traced, and the constants in `kept`, by name.
     """
     made = torch.nn.Module()
     vars(made).update(vars(tracer.root))
-    for members in ("_parameters", "_buffers", "_modules"):
+    for members in _MEMBERS:
         vars(made)[members] = dict(vars(tracer.root)[members])
+    for new, old in renamed(tracer.graph, vars(made).keys() | _names(made)).items():
+        for members in _MEMBERS:
+            if old in vars(made)[members]:
+                vars(made)[members][new] = vars(made)[members][old]
     for name, value in tracer.kept.items():
         setattr(made, name, value)
     return made
+
+
+def _names(module: torch.nn.Module) -> set[str]:
+    return {name for members in _MEMBERS for name in vars(module)[members]}
+
+
+def renamed(graph: Graph, taken: Container[str]) -> dict[str, str]:
+    """Give members other names in a graph, where a graph module has attributes of those names.
+
+    Returns:
+        From the new names to the old ones.
+    """
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        first, dot, rest = str(node.target).partition(".")
+        if node.op in ("call_module", "get_attr") and first in _RESERVED:
+            new = f"{first}_"
+            while new in taken:
+                new += "_"
+            found[new] = first
+            node.target = f"{new}{dot}{rest}"
+    return found

@@ -50,9 +50,14 @@ class Step(Value):
 
 
 class Result(Value):
-    """A value that comes from whichever block of a choice has run."""
+    """A value that comes from whichever block of a choice has run.
+
+    Attributes:
+        sides: the values of the blocks.
+    """
 
     def __init__(self, true: Value, false: Value) -> None:
+        self.sides: tuple[Value, Value] = true, false
         self.val: Any = true.val if false.val is not None else None
         self.origin: NodeOrigin | None = true.origin
 

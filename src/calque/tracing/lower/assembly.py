@@ -125,6 +125,7 @@ class Assembly:
                 looks["stride"] = tuple(value.stride())
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
+            node.meta["val"] = value
             looks = checks.class_name(value), checks.parts_of(value)
             self._check(checks.expect_container, node, *looks, name)
             items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -7,52 +7,104 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.branching import cond
+from calque.tracing.graph.branching import Branch, cond
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 
+Memory = Node | str | tuple[Node, int]
+"""The node that makes it, the name of a member, or a choice and the number of its result."""
+
 
 def refuse_writes_to_choices(graph: Graph) -> None:
-    """Raise where the program writes to a tensor that a choice has returned, or to its result.
+    """Raise where the program writes to a tensor that a choice has returned, or to its result, and
+    the other of the two is used afterwards.
 
     Raises:
         TraceError: names the write and its line.
     """
-    shared: dict[Node, Node] = {}
+    shared: dict[Memory, set[Memory]] = {}
+    choices: dict[Memory, Node] = {}
+    last_use = {_memory(used): node for node in graph.nodes for used in node.all_input_nodes}
+    order = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        for written in written_by(node):
-            choice = shared.get(_root(written))
-            if choice is not None:
-                _refuse(node, choice)
-        given_back = set(_given_back(node)) if node.target is cond else ()
-        if given_back:
-            shared[node] = node
-            shared.update((_root(operand), node) for operand in given_back)
+        for memory in map(_memory, written_by(node)):
+            for other in _reached(memory, shared) - {memory}:
+                is_used = other in last_use and order[last_use[other]] > order[node]
+                if is_used or (isinstance(memory, tuple) and _is_outside(other)):
+                    _refuse(node, choices[memory])
+        inside = _member(node) if node.op == "get_attr" else None
+        if isinstance(inside, Branch):
+            refuse_writes_to_choices(inside.graph)
+        for one, other in _shared(node) if node.target is cond else ():
+            for here, there in ((one, other), (other, one)):
+                shared.setdefault(here, set()).add(there)
+                choices[here] = node
 
 
-def _given_back(choice: Node) -> Iterator[Node]:
-    """The operands whose memory a branch of the choice may return."""
+def _reached(memory: Memory, shared: dict[Memory, set[Memory]]) -> set[Memory]:
+    found, left = {memory}, [memory]
+    while left:
+        new = shared.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
+
+
+def _is_outside(memory: Memory) -> bool:
+    """Returns True for memory that the caller sees."""
+    return isinstance(memory, str) or (isinstance(memory, Node) and memory.op == "placeholder")
+
+
+def _shared(choice: Node) -> Iterator[tuple[Memory, Memory]]:
+    """The memory that is one where a branch runs, and two where results are copies: of a result and
+    an operand, or another result.
+    """
+    for branch in choice.args[1:3]:
+        results = _results(branch)
+        for index, memory in enumerate(results):
+            for outside in _outside(choice, memory):
+                yield (choice, index), outside
+            for other in range(index):
+                if memory is not None and results[other] == memory:
+                    yield (choice, index), (choice, other)
+
+
+def _results(branch: Any) -> list[Memory | None]:
+    """The memory of each result of a branch."""
+    given: Any = _member(branch).graph.output_node().args[0]
+    return [_memory(part) if isinstance(part, Node) else None for part in given]
+
+
+def _outside(choice: Node, memory: Memory | None) -> Iterator[Memory]:
+    """The memory of operands that a branch, of which `memory` is a result, gives back."""
     operands: Any = choice.args[3]
-    for name in choice.args[1:3]:
-        branch: Any = resolve(choice.graph.owning_module, str(getattr(name, "target", "")))
-        inputs = branch.graph.find_nodes(op="placeholder")
-        for result in branch.graph.output_node().all_input_nodes:
-            root = _root(result)
-            found = operands if root.target is cond else _at(root, inputs, operands)
-            yield from (operand for operand in found if isinstance(operand, Node))
+    if isinstance(memory, str):
+        yield memory
+    elif isinstance(memory, tuple):  # of a choice in the branch
+        for branch in memory[0].args[1:3]:
+            for inner in _outside(memory[0], _results(branch)[memory[1]]):
+                yield from _outside(choice, inner)
+    elif memory is not None and memory.op == "placeholder":
+        operand = operands[memory.graph.find_nodes(op="placeholder").index(memory)]
+        if isinstance(operand, Node):
+            yield _memory(operand)
 
 
-def _at(root: Node, inputs: list[Node], operands: Any) -> list[Any]:
-    return [operand for given, operand in zip(inputs, operands) if given is root]
-
-
-def _root(node: Node) -> Node:
-    """The node whose memory a node may show."""
+def _memory(node: Node) -> Memory:
+    """The memory that a node may show."""
     source = node.args[0] if node.op.startswith("call") and node.args else None
+    if node.op == "get_attr":
+        return str(node.target)
     if isinstance(source, Node) and node.op != "call_module" and node.target is not cond:
+        if source.target is cond and isinstance(node.args[1], int):
+            return source, node.args[1]
         if source in written_by(node) or is_view(node):
-            return _root(source)
+            return _memory(source)
     return node
+
+
+def _member(node: Any) -> Any:
+    return resolve(node.graph.owning_module, str(node.target))
 
 
 def _refuse(write: Node, choice: Node) -> None:

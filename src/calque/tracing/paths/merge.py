@@ -12,9 +12,10 @@ import torch
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import raise_when
-from calque.tracing.graph.effects import may_share_memory, step_has_effect, writes
+from calque.tracing.graph.effects import step_has_effect
 from calque.tracing.graph.ir import Block, Choice, Join, Mismatch, Step, Value, values_in
 from calque.tracing.paths.decisions import Decision
+from calque.tracing.paths.memory import last_lost_write
 
 Steps = list[Step | Choice]
 
@@ -90,12 +91,10 @@ class Joiner:
                     raise _disagreement(fork, true[-1], false[-1], bad)
                 shared -= 1 + max(i for i, s in enumerate(join.steps) if _uses(s, join.pairs[bad]))
                 continue
-            if any(may_share_memory(value) for pair in join.pairs for value in pair):
-                write = [i for i, s in enumerate(join.steps) if writes(s, self._resolve)]
-                if write:
-                    shared -= 1 + write[-1]
-                    continue
-            break
+            write = last_lost_write(join, self._resolve)
+            if write is None:
+                break
+            shared -= 1 + write
         results = list(join.pairs.values())
         blocks = [
             Block(steps[: len(steps) - shared], [pair[side] for pair in join.pairs])

@@ -71,8 +71,8 @@ def record(
         TraceError: the program does something that no recording can hold, such as drawing one of
             Python's random numbers; or, with `strict`, it reads a value.
         ValueError: a pattern matches nothing; the error names the nearest match.
-        Exception: whatever the program raises. The exception has an attribute `recording`, with
-            what was recorded until then.
+        BaseException: whatever the program raises. The exception has an attribute `recording`,
+            with what was recorded until then.
 
     >>> import calque, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
@@ -121,7 +121,7 @@ def run_once(
             _end(tape, recorder, watch, result, can_tell(), bound)
         recording.result = result
         keeper.check_seen()
-    except Exception as error:
+    except BaseException as error:  # an interrupt, too
         recorder.problems.append(f"{RAISED} {type(error).__name__}, and did not end")
         with contextlib.suppress(Exception):  # a class of its own may refuse attributes
             error.recording = recording  # type: ignore[attr-defined]

@@ -14,7 +14,14 @@ from calque.tracing.core.refusals import refuse_because
 from calque.tracing.graph.branching import Branch, while_loop
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.proxies.proxy import has_proxy
-from calque.upstream.torch_internals import eager_transforms, higher_order_utils, vmap
+from calque.upstream.torch_internals import (
+    HigherOrderOperator,
+    cond_op,
+    eager_transforms,
+    higher_order_utils,
+    vmap,
+    while_loop_op,
+)
 
 if TYPE_CHECKING:
     from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
@@ -27,6 +34,8 @@ def hold_operators(patches: Patches) -> None:
     patches.hold(higher_order_utils, "_hop_compile_and_call", _refused)
     patches.hold(eager_transforms, "_wrap_for_grad", _refused)
     patches.hold(vmap, "_add_batch_dim", _refused)
+    for graph_operator in (cond_op, while_loop_op):
+        patches.hold(type(graph_operator), "__call__", _unchecked)
 
 
 def _tracer() -> Any:
@@ -68,6 +77,20 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
                 "Make the function around it a leaf: calque.tracing.wrap.",
             )
         return original(*args)
+
+    return call
+
+
+def _unchecked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of an operator by a graph's own code, which is traced when the graph is unpickled:
+    a node, where PyTorch's check of the operands' types would refuse proxies.
+    """
+
+    @functools.wraps(original)
+    def call(called: HigherOrderOperator, *args: Any, **kwargs: Any) -> Any:
+        if current_trace() is not None and has_proxy((*args, *kwargs.values())):
+            return HigherOrderOperator.__call__(called, *args, **kwargs)
+        return original(called, *args, **kwargs)
 
     return call
 

@@ -1,0 +1,95 @@
+"""Memory that a choice hands on.
+
+The operator for a choice gives copies where a compiler runs it. So what stands behind a choice must
+not write to a result of it that other tensors share memory with, nor to what a result shares memory
+with, if the others are used afterwards: such a write belongs into both blocks.
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
+
+from calque.tracing.graph.effects import is_of_torch, may_share_memory, writes
+from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
+
+Memory = set[Value | None]
+"""The values that have made some memory; None for memory from outside of the program."""
+Given = dict[Value | None, list[Memory]]
+"""For each result of a choice, the memory that it shows, of either block."""
+
+
+def last_lost_write(join: Join, resolve: Any) -> int | None:
+    """The number of the last step behind a choice whose write others would not see; None if there
+    is none.
+
+    Args:
+        join: what is behind the choice, and what the choice gives it.
+        resolve: finds what a `call_module` names.
+    """
+    given: Given = {}
+    for pair, result in join.pairs.items():
+        given[result] = [memory_of([side]) for side in pair]
+    used: Memory = set()
+    for index, step in reversed(list(enumerate(join.steps))):
+        if given and writes(step, resolve):
+            for written in memory_of(_written(step), given):
+                if _is_shared(written, used, given):
+                    return index
+        used |= memory_of(_used(step), given)
+    return None
+
+
+def _is_shared(written: Value | None, used: Memory, given: Given) -> bool:
+    """Returns True if others that are used have memory in common with what is written to, on either
+    side of the choice.
+    """
+    for side in (0, 1):
+        memory = given[written][side] if written in given else {written}
+        if written in given and None in memory:
+            return True  # the caller has it, too
+        for other in used - {written}:
+            if other in given and memory & given[other][side]:
+                return True
+            if written in given and other in memory:
+                return True
+    return False
+
+
+def memory_of(values: Iterable[Value], known: Container[Value] = ()) -> Memory:
+    """What has made the memory that values may show, as far back as the `known` ones."""
+    found: Memory = set()
+    left = list(values)
+    while left:
+        value = left.pop()
+        if value in found:
+            continue
+        found.add(value)
+        if value in known:
+            continue
+        if isinstance(value, Result):
+            left += value.sides
+        elif isinstance(value, Step) and may_share_memory(value):
+            left += values_in((value.args, value.kwargs))
+            if value.op in ("placeholder", "get_attr", "call_module") or not is_of_torch(value):
+                found.add(None)
+    return found
+
+
+def _written(step: Step | Choice) -> Iterator[Value]:
+    if isinstance(step, Choice):
+        for inner in (*step.true.steps, *step.false.steps):
+            yield from _written(inner)
+    elif step.op != "call_module" and is_of_torch(step):
+        yield from values_in((step.args[:1], step.kwargs.get("out")))
+    else:
+        yield from _used(step)
+
+
+def _used(step: Step | Choice) -> Iterator[Value]:
+    if isinstance(step, Step):
+        yield from values_in((step.args, step.kwargs))
+        return
+    yield step.condition
+    for block in (step.true, step.false):
+        yield from block.results
+        for inner in block.steps:
+            yield from _used(inner)

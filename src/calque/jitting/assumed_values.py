@@ -94,7 +94,7 @@ class Observer:
             register_optimizer_step_post_hook(lambda *_: self._tell(True)),
         ]
         try:
-            with torch.autograd.set_multithreading_enabled(False), announced_as_compiling():
+            with announced_as_compiling():
                 yield
         finally:
             active.observer, active.inlining = before, before is not None

@@ -154,6 +154,8 @@ class PythonState:
             return
         if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps
+            if id(value) not in self.snapshot.known:  # it stands for one of the call's
+                self.snapshot.code.bring(value)
             return
         if isinstance(value, torch.Tensor):
             self._arguments.append((steps, InstanceRow(value, path)))

@@ -1,5 +1,6 @@
 """The code that has run in a function: what it names decides which state matters."""
 
+import functools
 import gc
 import sys
 import types
@@ -44,6 +45,7 @@ class RunningCode:
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
+        self._brought: set[types.CodeType] = set()
         self._elsewhere = False
         self._tells = False
         self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
@@ -160,6 +162,24 @@ class RunningCode:
         self._variables_of(names_of(code).globals, function.__globals__, owner)
         return True
 
+    def bring(self, function: Any) -> None:
+        """Take note of a function, and those in it, that stand for what each call brings.
+
+        What they close over is none of the state, nor that of others with their code.
+        """
+        stack, seen = [function], set[int]()
+        while stack:
+            one = stack.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            if isinstance(one, functools.partial):
+                stack += [one.func, *one.args, *one.keywords.values()]
+            elif isinstance(one, types.FunctionType) and id(one) not in self._snapshot.known:
+                self._brought.add(one.__code__)
+                stack += [v for cell in one.__closure__ or () for v in _contents(cell)]
+                stack += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+
     def keep(self, function: types.FunctionType) -> None:
         """Keep a function for the time when its code runs."""
         self._functions.setdefault(function.__code__, []).append(function)
@@ -200,7 +220,7 @@ class RunningCode:
 
     def _functions_with(self, code: types.CodeType, owner: Owner) -> list[types.FunctionType]:
         known = self._functions.get(code, [])
-        if known or owner is not Owner.USER or not code.co_freevars or code in self._nested:
+        if known or code in self._brought or owner is not Owner.USER or not code.co_freevars or code in self._nested:
             return known
         # The program's own, and reached by nothing that was met. This looks at all objects there
         # are; the values of its variables would be at hand, but not the cells that hold them.

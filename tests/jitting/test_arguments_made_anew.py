@@ -1,4 +1,4 @@
-"""Arguments that a loop makes anew for each call: functions that close over tensors, sets, slices."""
+"""Arguments that a loop makes anew for each call: functions closing over tensors, sets, slices."""
 
 import functools
 import gc

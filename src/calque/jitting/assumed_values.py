@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
 from torch.optim.optimizer import (

@@ -14,7 +14,6 @@ from calque.program.called import CALLED
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
 from calque.program.unread import Restructure
 
-
 _ANEW = frozenset((set, *CALLED))
 """Classes of Python's whose objects are taken apart as plain objects are."""
 

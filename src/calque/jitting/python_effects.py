@@ -63,12 +63,14 @@ class Change:
         whole: whether it is to hold these and no others.
         path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
             or the attributes of one of its tensors.
+        counts: whether the values are added to the numbers that it holds.
     """
 
     row: Row
     keys: list[Any]
     whole: bool
     path: tuple[Any, ...] | None = None
+    counts: bool = False
 
     def apply(self, values: list[Any], given: Any) -> None:
         """Give it the values, at a call with these (args, kwargs)."""
@@ -79,7 +81,7 @@ class Change:
             row.assign(dict(zip(self.keys, values)))
             return
         for key, value in zip(self.keys, values):
-            row.put(key, value)
+            row.put(key, row.get(key) + value if self.counts else value)
 
 
 class Effects:
@@ -114,6 +116,8 @@ class PythonState:
         given: the keys that lead to each container among the arguments, by id.
         numbers: those of the optimizers that step.
         freed: places that held tensors, and are given others by `effects`.
+        counted: places whose number each call counts up.
+        assigned: others of the state that change, with None for all keys of a row.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -128,6 +132,8 @@ class PythonState:
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
         self._holders: Counter[int] = Counter()
         self.freed: list[Rebound] = []
+        self.counted: set[tuple[Row, Any]] = set()
+        self.assigned: set[tuple[Row, Any]] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -297,6 +303,7 @@ class PythonState:
         resized = isinstance(row, ListRow) and len(now) != len(before)
         if resized or (row.ordered and not same_keys(order, now)):
             self._changes.append((Change(row, list(now), True, path), list(now.values())))
+            self.assigned.add((row, None))
             return
         keys, values = [], []
         for key in before:
@@ -307,6 +314,10 @@ class PythonState:
             old = before.get(key, MISSING)
             if value is old or key in row.ignored or same_value(value, old):
                 continue
+            if path is None and type(value) is type(old) is int:
+                self._count(row, key, value - old)
+                continue
+            self.assigned.add((row, key))
             held = None if rebound is None else trees.tensors_in(old)
             leaves = None if held is None else self._leaves_of(value)
             if held is None or leaves is None:
@@ -319,6 +330,13 @@ class PythonState:
                 rebound.append(Rebound(row, key, *held, *leaves))
         if keys:
             self._changes.append((Change(row, keys, False, path), values))
+
+    def _count(self, row: Row, key: Any, by: int) -> None:
+        """A number changes: where code does not read it, by as much as it has in the trace."""
+        known = any(one.owner is row.owner and name == key for one, name in self.counted)
+        self.counted.add((row, key))
+        if not known:  # in no other row of the same namespace
+            self._changes.append((Change(row, [key], False, counts=True), [by]))
 
     def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a place that held tensors; None if it holds others."""

@@ -49,7 +49,8 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
 
 def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
     """A `functools.partial`."""
-    snapshot.stack += [(value.func, path), (value.args, path), (value.keywords, path)]
+    snapshot.stack += [(value.func, path), (value.args, path)]
+    snapshot.push_unnamed((value.keywords, *value.keywords.values()), path)
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
 
 
@@ -70,7 +71,7 @@ def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     if not path.foreign:
         row = snapshot.hold(CacheRow(value, path))
         snapshot.stack.append((value.__wrapped__, path))
-        snapshot.stack += [(result, path) for _, result in row.before["entries"].values()]
+        snapshot.push_unnamed((result for _, result in row.before["entries"].values()), path)
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:

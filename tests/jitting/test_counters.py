@@ -1,6 +1,7 @@
 """Numbers that a loop or the traced function itself counts up, and that nothing in it reads."""
 
 import dataclasses
+import logging
 import sys
 from types import SimpleNamespace
 
@@ -215,3 +216,31 @@ def test_what_is_no_number_any_more_is_compared():
     del state.n
     with pytest.raises(AttributeError):
         run(ones(1))
+
+
+def test_a_number_that_two_objects_tell_is_set_once():
+    logger = logging.getLogger("tests.counters")  # and the root logger, of one manager
+    logger.setLevel(logging.DEBUG)
+
+    @calque.jit
+    def run(x):
+        found = logger.isEnabledFor(logging.DEBUG)
+        logging.disable(logging.ERROR)
+        return x * (2 if found else 1)
+
+    try:
+        for expected in (2, 1):
+            assert run(ones(1)).tolist() == [expected]
+            assert logging.root.manager.disable == logging.ERROR
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_a_default_of_a_keyword_is_compared():
+    def helper(x, *, factor=2):
+        return x * factor
+
+    run = calque.jit(lambda x: helper(x) * 1)
+    for factor in (2, 3, 4):
+        helper.__kwdefaults__["factor"] = factor
+        assert run(ones(1)).tolist() == [factor]

@@ -17,14 +17,22 @@ import torch
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
+from calque.jitting.effects import Change, Effects, stands_alone
 from calque.jitting.numbers import Numbers
 from calque.program import trees
-from calque.program.results import Attribute, Given, container_at
+from calque.program.results import Attribute, Given
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
+from calque.state.rows import (
+    DictRow,
+    InstanceRow,
+    ListRow,
+    SetRow,
+    SlotsRow,
+    slots_of,
+)
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
@@ -51,60 +59,6 @@ class Rebound:
     spec_before: Any
     after: list[Any]
     spec_after: Any
-
-
-@dataclass(frozen=True)
-class Change:
-    """The keys of a row that change, or all of its contents, in order.
-
-    Attributes:
-        row: where.
-        keys: the keys whose values are given.
-        whole: whether it is to hold these and no others.
-        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
-            or the attributes of one of its tensors.
-        counts: whether the values are added to the numbers that it holds.
-    """
-
-    row: Row
-    keys: list[Any]
-    whole: bool
-    path: tuple[Any, ...] | None = None
-    counts: bool = False
-
-    def apply(self, values: list[Any], given: Any) -> None:
-        """Give it the values, at a call with these (args, kwargs)."""
-        row = self.row
-        if self.path is not None:
-            row = type(row)(container_at(self.path, given), row.path)
-        if self.whole:
-            row.assign(dict(zip(self.keys, values)))
-            return
-        for key, value in zip(self.keys, values):
-            row.put(key, row.get(key) + value if self.counts else value)
-
-
-class Effects:
-    """The changes of one trace, in the form in which each call makes them."""
-
-    def __init__(self, changes: list[Change], template: Template) -> None:
-        self._changes = changes
-        self._template = template
-
-    def __bool__(self) -> bool:
-        return bool(self._changes)
-
-    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
-        """Make the changes; gives the values that the function returns, too.
-
-        Args:
-            make: gives the tensor for a description.
-            given: the call's (args, kwargs).
-        """
-        values = iter(self._template.build(make))
-        for change in self._changes:
-            change.apply([next(values) for _ in change.keys], given)
-        return list(values)
 
 
 class PythonState:
@@ -314,7 +268,7 @@ class PythonState:
             old = before.get(key, MISSING)
             if value is old or key in row.ignored or same_value(value, old):
                 continue
-            if path is None and type(value) is type(old) is int:
+            if path is None and type(value) is type(old) is int and stands_alone(row):
                 self._count(row, key, value - old)
                 continue
             self.assigned.add((row, key))

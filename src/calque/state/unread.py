@@ -125,7 +125,7 @@ class Unread:
         before, after = row.before.get(key, MISSING), now.get(key, MISSING)
         appears = before is MISSING or after is MISSING
         name = variable_of(row) if type(row) is CellRow else key
-        if not isinstance(name, str) or name in self._named.read or self._is_special(name):
+        if not isinstance(name, str) or name in self._named.read or _is_special(name):
             return False
         if appears and name in self._named.called:  # it hides a method, or does no more
             return False
@@ -139,10 +139,6 @@ class Unread:
         if key in row.ignored:
             return (before is MISSING) is not (after is MISSING)
         return before is not after and type(before) in ATOMIC and type(after) in ATOMIC
-
-    @staticmethod
-    def _is_special(name: str) -> bool:
-        return name.startswith("__") and name.endswith("__")
 
     # Dicts --------------------------------------------------------------------------------------
 
@@ -199,6 +195,11 @@ Holders = dict[int, list[tuple[Row, str | None]]]
 """Where dicts are held, by id: the row, and the name there; None where it has none."""
 
 
+def _is_special(name: str) -> bool:
+    """Returns True if Python itself reads what is called so."""
+    return name.startswith("__") and name.endswith("__")
+
+
 def _is_plain_dict(row: Row) -> bool:
     if type(row) is not DictRow or row.attribute or row.path.foreign:
         return False
@@ -233,7 +234,7 @@ def _name_in(row: Row, key: Any) -> str | None:
     by_name = isinstance(row, NamedRow | AttributeRow) or _is_plain_dict(row)
     if isinstance(row, DictRow):
         by_name = by_name or row.attribute
-    return key if by_name and isinstance(key, str) else None
+    return key if by_name and isinstance(key, str) and not _is_special(key) else None
 
 
 def _inside(value: Any) -> Iterator[Any]:

@@ -244,3 +244,59 @@ def test_a_default_of_a_keyword_is_compared():
     for factor in (2, 3, 4):
         helper.__kwdefaults__["factor"] = factor
         assert run(ones(1)).tolist() == [factor]
+
+
+class Noting(nn.Module):
+    def __init__(self, read=None):
+        super().__init__()
+        self.losses, self.notes, self.read = [], {"seen": [], "factor": 2}, read
+
+    def forward(self, x):
+        x = doubled(x) * self.notes["factor"]
+        return x if self.read is None else x * self.read(self)
+
+
+def doubled(x):
+    doubled.calls += 1
+    return x * 2
+
+
+def test_lists_that_only_the_loop_fills_are_not_compared():
+    doubled.calls = 0
+    run = calque.jit(noting := Noting())
+    for step in range(4):
+        noting.losses.append(step)
+        noting.notes["seen"].append({"step": step})
+        assert run(ones(1)).tolist() == [4]
+    assert doubled.calls == 4
+    assert len(run.history) == 1, run.history
+
+
+def test_lists_that_code_reaches_are_compared():
+    kept = Noting()
+    alias, length = kept.losses, kept.losses.__len__
+
+    def by_default(module, found=alias):
+        return len(found)
+
+    for read in (
+        lambda module: len(module.losses),
+        lambda module: len(alias),
+        lambda module: length(),
+        lambda module: len(getattr(module, "".join(("los", "ses")))),
+        by_default,
+    ):
+        kept.read = read
+        run = calque.jit(kept)
+        for _ in range(3):
+            kept.losses.append(0)
+            assert run(ones(1)).tolist() == [4 * len(kept.losses)]
+
+
+def test_lists_of_pytorchs_modules_are_its_own():
+    torch.manual_seed(0)
+    layer = nn.GRU(2, 2).to("jax")
+    run, x = calque.jit(layer), ones(3, 1, 2)
+    for _ in range(3):
+        assert torch.allclose(run(x)[0], layer(x)[0], atol=1e-5)
+        layer._flat_weights[0] = nn.Parameter(layer._flat_weights[0].detach() * 0.5)

@@ -83,6 +83,7 @@ class StateGuard:
             and self._unread is not None
             and self._unread.ignore(self._by_owner.values())
         ):
+            self._rows = [row for row in self._rows if row not in self._unread.dropped]
             self._rows += self._unread.fresh()
             self.identities = Identities(self._rows, self._free)
             found = self.first_difference()

@@ -1,7 +1,7 @@
 """Numbers and strings that a program keeps in Python, and that no traced code reads."""
 
 import functools
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType, SimpleNamespace
@@ -12,7 +12,7 @@ from torch.nn import Module
 from calque.state.matters import functions_of
 from calque.state.names import names_of
 from calque.state.reads import reads_of
-from calque.state.rows import AttributeRow, CellRow, DictRow, NamedRow, Row
+from calque.state.rows import CellRow, DictRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import Owner, owner_of_class
 
@@ -21,7 +21,8 @@ _TEXT = ("__repr__", "extra_repr")
 _DICTS = (dict, defaultdict, OrderedDict, Counter)
 WITHOUT_METHODS = (SimpleNamespace,)
 """Classes in C, which look at all attributes of an object (to compare it, or to print it)."""
-_REACHED = (*_DICTS, *WITHOUT_METHODS)
+_LISTS = (list, deque, set)
+_REACHED = (*_DICTS, *_LISTS, *WITHOUT_METHODS)
 
 Place = tuple[Row, Any]
 """A row and a key."""
@@ -77,11 +78,15 @@ class Unread:
 
     Args:
         named: what is known of names.
+
+    Attributes:
+        dropped: rows of lists, sets and dicts that nothing reads at all.
     """
 
     def __init__(self, named: Named) -> None:
         self._named = named
         self._fresh: list[Row] = []
+        self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
         """The same places, of the rows that took the place of these."""
@@ -103,7 +108,9 @@ class Unread:
         if self._named.rows or self._named.dicts:
             self._named.look()
         changed = [self._ignore(row) for row in (*self._named.rows, *self._dicts(rows))]
-        return any(changed)
+        dropped = set(self._lists(rows)) - self.dropped
+        self.dropped |= dropped
+        return any(changed) or bool(dropped)
 
     def fresh(self) -> list[Row]:
         """Returns the rows that are to be compared in place of what is ignored; once."""
@@ -149,7 +156,7 @@ class Unread:
         found = [(row, row.owner) for row in rows if _is_plain_dict(row)]
         found = [pair for pair in (*found, *self._named.objects) if pair[0].is_changed()]
         if found:
-            holders = _holders(rows)
+            holders = _holders(rows, self._by_name())
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
     def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
@@ -168,6 +175,38 @@ class Unread:
             if _is_plain_dict(row) and not self._is_reached(row.owner, holders, seen):
                 return False
         return True
+
+    def _by_name(self) -> set[Row]:
+        """The rows that only code reads which was looked at, and under names."""
+        return {*self._named.rows, *(row for row, _ in self._named.objects)}
+
+    # Lists --------------------------------------------------------------------------------------
+
+    def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
+        """The lists, sets and dicts that have changed, and that code reaches by no name."""
+        if not self._named.dicts:
+            return
+        found = [row for row in rows if _is_container(row) and row.is_changed()]
+        found = [row for row in found if all(one is not row for one, _ in self._named.assigned)]
+        if found:
+            holders = _holders(rows, self._by_name())
+            yield from (row for row in found if self._is_unread(row.owner, holders, set()))
+
+    def _is_unread(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
+        """Returns True if all that holds a list or a dict holds it under a name that nobody reads,
+        or is read as little itself.
+        """
+        if id(value) in self._named.unnamed or id(value) not in holders:
+            return False
+        if id(value) in seen:
+            return True
+        seen.add(id(value))
+        return all(self._hides(row, name, holders, seen) for row, name in holders[id(value)])
+
+    def _hides(self, row: Row, name: str | None, holders: "Holders", seen: set[int]) -> bool:
+        if name is not None and name not in self._named.read:
+            return not _is_plain_dict(row) or self._is_reached(row.owner, holders, set())
+        return _is_container(row) and self._is_unread(row.owner, holders, seen)
 
 
 class CountedRow(Row):
@@ -206,35 +245,42 @@ def _is_plain_dict(row: Row) -> bool:
     return type(row.owner) in _DICTS
 
 
+def _is_container(row: Row) -> bool:
+    if _is_plain_dict(row):
+        return True
+    return type(row) in (ListRow, SetRow) and type(row.owner) in _LISTS and not row.path.foreign
+
+
 def variable_of(row: Row) -> str | None:
     """The name of the variable that a cell is of."""
     path = row.path
     return path.key if path.parent is None and isinstance(path.key, str) else None
 
 
-def _holders(rows: Iterable[Row]) -> Holders:
-    """Where each dict and each object without methods is held."""
+def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
+    """Where each container and each object without methods is held.
+
+    Args:
+        by_name: rows that are read by names only.
+    """
     found: Holders = defaultdict(list)
     for row in rows:
         for key, value in row.before.items():
             if type(value) in _REACHED:
-                found[id(value)].append((row, _name_in(row, key)))
+                found[id(value)].append((row, _name_in(row, key, by_name)))
             elif type(value) not in ATOMIC:
                 for one in _inside(value):
                     found[id(one)].append((row, None))
     return found
 
 
-def _name_in(row: Row, key: Any) -> str | None:
+def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
     """The name by which code reaches what a row holds."""
-    if row.path.foreign:
+    if row not in by_name and not _is_plain_dict(row):
         return None
     if type(row) is CellRow:
         return variable_of(row)
-    by_name = isinstance(row, NamedRow | AttributeRow) or _is_plain_dict(row)
-    if isinstance(row, DictRow):
-        by_name = by_name or row.attribute
-    return key if by_name and isinstance(key, str) and not _is_special(key) else None
+    return key if isinstance(key, str) and not _is_special(key) else None
 
 
 def _inside(value: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -
     if owner is Owner.USER:
         snapshot.push_items(snapshot.hold(function_row(value, path)))
         snapshot.hold_dict(value.__dict__, path, attribute=True)
+        snapshot.namespaces.read_by_name(snapshot.rows[id(value.__dict__)], types.FunctionType)
         if "__annotations__" in snapshot.namespaces.words:
             snapshot.hold_dict(value.__annotations__, path.attribute("__annotations__"))
     ran = snapshot.code.add(value, owner)
@@ -44,7 +45,7 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
         snapshot.has_differing = True
         snapshot.on_difference()
     elif owner is not None and not isinstance(owner, types.ModuleType | type):
-        snapshot.stack.append((owner, path))
+        snapshot.push_unnamed((owner,), path)
 
 
 def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:

@@ -19,7 +19,7 @@ from calque.interop.functional_arguments import as_given, is_array, key_data, ke
 from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
 from calque.program.manual_axes import axes_of, varying
-from calque.state import Running, Snapshot, StateGuard, guard_of
+from calque.state import Running, Snapshot, StateGuard, guard_in_place
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
@@ -168,7 +168,7 @@ class Functional:
             with taken_back(self._module):
                 trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
                 self.settle(snapshot)
-            return trace, guard_of(snapshot)
+            return trace, guard_in_place(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
                 raise

@@ -242,6 +242,20 @@ class StateGuard:
         return None
 
 
+def guard_in_place(snapshot: "Snapshot") -> StateGuard:
+    """The guard over all that a snapshot has met, where changes were left as they are.
+
+    What has changed no call changes again: it is compared, whoever reads it.
+    """
+    changed = {
+        (row, key)
+        for row, now in snapshot.changed()
+        for key in {**row.before, **now}
+        if not same_value(row.before.get(key, MISSING), now.get(key, MISSING))
+    }
+    return guard_of(snapshot, assigned=changed)
+
+
 def guard_of(
     snapshot: "Snapshot",
     free: Collection[tuple[Row, Any]] = (),

@@ -175,3 +175,20 @@ def test_tensors_that_a_module_keeps_of_a_trace_are_taken_back():
     np.testing.assert_allclose(apply(params, X[:2]), first[:2], rtol=1e-6)
     np.testing.assert_allclose(jax.jit(apply)(params, X), first, rtol=1e-6)
     assert module(torch.ones(1, 3)).shape == (1, 3)
+
+
+def test_what_a_functional_module_counts_is_counted_at_each_call():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.calls = nn.Parameter(torch.ones(2)), 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.weight
+
+    module = Counting().to("jax")
+    apply, params = calque.functional(module)
+    for count in (1, 2, 3):
+        apply(params, jnp.ones(2))
+        assert module.calls == count

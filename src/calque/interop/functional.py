@@ -20,7 +20,7 @@ from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
 from calque.interop.repeated_calls import repeats
 from calque.program.manual_axes import axes_of, varying
-from calque.state import Running, Snapshot, StateGuard, guard_of
+from calque.state import Running, Snapshot, StateGuard, guard_in_place
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
@@ -172,7 +172,7 @@ class Functional:
             with taken_back(self._module):
                 trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
                 self.settle(snapshot, lambda: repeats(self, leaves, spec, arguments_are_leaves))
-            return trace, guard_of(snapshot)
+            return trace, guard_in_place(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
                 raise

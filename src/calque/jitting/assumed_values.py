@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
 from torch.optim.optimizer import (
@@ -94,7 +93,7 @@ class Observer:
             register_optimizer_step_post_hook(lambda *_: self._tell(True)),
         ]
         try:
-            with torch.autograd.set_multithreading_enabled(False), announced_as_compiling():
+            with announced_as_compiling():
                 yield
         finally:
             active.observer, active.inlining = before, before is not None

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from calque.program import signature, trees
+from calque.program.called import CALLED
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
 from calque.program.unread import Restructure
+
+_ANEW = frozenset((set, *CALLED))
+"""Classes of Python's whose objects are taken apart as plain objects are."""
 
 
 class Objects:
@@ -62,7 +66,7 @@ class Objects:
             Restructure: the second has other objects of the same classes.
         """
         kinds = signature.replaced(old, new)
-        found = {k for k in kinds if k not in self.opened | self._closed and can_open(k)}
+        found = {k for k in kinds if k in _ANEW or can_open(k)} - self.opened - self._closed
         if found:
             raise Restructure(opened=found)
 

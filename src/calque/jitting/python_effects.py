@@ -17,14 +17,22 @@ import torch
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
+from calque.jitting.effects import Change, Effects, stands_alone
 from calque.jitting.numbers import Numbers
 from calque.program import trees
-from calque.program.results import Attribute, Given, container_at
+from calque.program.results import Attribute, Given
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.paths import Path
-from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
+from calque.state.rows import (
+    DictRow,
+    InstanceRow,
+    ListRow,
+    SetRow,
+    SlotsRow,
+    slots_of,
+)
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 from calque.state.whose import Owner
@@ -53,58 +61,6 @@ class Rebound:
     spec_after: Any
 
 
-@dataclass(frozen=True)
-class Change:
-    """The keys of a row that change, or all of its contents, in order.
-
-    Attributes:
-        row: where.
-        keys: the keys whose values are given.
-        whole: whether it is to hold these and no others.
-        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
-            or the attributes of one of its tensors.
-    """
-
-    row: Row
-    keys: list[Any]
-    whole: bool
-    path: tuple[Any, ...] | None = None
-
-    def apply(self, values: list[Any], given: Any) -> None:
-        """Give it the values, at a call with these (args, kwargs)."""
-        row = self.row
-        if self.path is not None:
-            row = type(row)(container_at(self.path, given), row.path)
-        if self.whole:
-            row.assign(dict(zip(self.keys, values)))
-            return
-        for key, value in zip(self.keys, values):
-            row.put(key, value)
-
-
-class Effects:
-    """The changes of one trace, in the form in which each call makes them."""
-
-    def __init__(self, changes: list[Change], template: Template) -> None:
-        self._changes = changes
-        self._template = template
-
-    def __bool__(self) -> bool:
-        return bool(self._changes)
-
-    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
-        """Make the changes; gives the values that the function returns, too.
-
-        Args:
-            make: gives the tensor for a description.
-            given: the call's (args, kwargs).
-        """
-        values = iter(self._template.build(make))
-        for change in self._changes:
-            change.apply([next(values) for _ in change.keys], given)
-        return list(values)
-
-
 class PythonState:
     """The Python state of a trace, to restore after an error or compare after it.
 
@@ -114,6 +70,8 @@ class PythonState:
         given: the keys that lead to each container among the arguments, by id.
         numbers: those of the optimizers that step.
         freed: places that held tensors, and are given others by `effects`.
+        counted: places whose number each call counts up.
+        assigned: others of the state that change, with None for all keys of a row.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -128,6 +86,8 @@ class PythonState:
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
         self._holders: Counter[int] = Counter()
         self.freed: list[Rebound] = []
+        self.counted: set[tuple[Row, Any]] = set()
+        self.assigned: set[tuple[Row, Any]] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -154,6 +114,8 @@ class PythonState:
             return
         if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps
+            if id(value) not in self.snapshot.known:  # it stands for one of the call's
+                self.snapshot.code.bring(value)
             return
         if isinstance(value, torch.Tensor):
             self._arguments.append((steps, InstanceRow(value, path)))
@@ -295,6 +257,7 @@ class PythonState:
         resized = isinstance(row, ListRow) and len(now) != len(before)
         if resized or (row.ordered and not same_keys(order, now)):
             self._changes.append((Change(row, list(now), True, path), list(now.values())))
+            self.assigned.add((row, None))
             return
         keys, values = [], []
         for key in before:
@@ -305,6 +268,10 @@ class PythonState:
             old = before.get(key, MISSING)
             if value is old or key in row.ignored or same_value(value, old):
                 continue
+            if path is None and type(value) is type(old) is int and stands_alone(row):
+                self._count(row, key, value - old)
+                continue
+            self.assigned.add((row, key))
             held = None if rebound is None else trees.tensors_in(old)
             leaves = None if held is None else self._leaves_of(value)
             if held is None or leaves is None:
@@ -317,6 +284,13 @@ class PythonState:
                 rebound.append(Rebound(row, key, *held, *leaves))
         if keys:
             self._changes.append((Change(row, keys, False, path), values))
+
+    def _count(self, row: Row, key: Any, by: int) -> None:
+        """A number changes: where code does not read it, by as much as it has in the trace."""
+        known = any(one.owner is row.owner and name == key for one, name in self.counted)
+        self.counted.add((row, key))
+        if not known:  # in no other row of the same namespace
+            self._changes.append((Change(row, [key], False, counts=True), [by]))
 
     def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a place that held tensors; None if it holds others."""

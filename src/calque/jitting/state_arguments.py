@@ -12,6 +12,7 @@ import torch
 
 from calque.jitting.objects import Distinct
 from calque.jitting.python_effects import PythonState
+from calque.program.called import CALLED
 from calque.program.structures import Structure
 from calque.program.unread import Restructure
 from calque.state import Row, Snapshot
@@ -159,6 +160,8 @@ def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | N
         return None
     distinct = Distinct(spec.opened, snapshot.known)
     closed = spec.opened if snapshot.asks_identity else distinct.shared(given)
+    if snapshot.compares_objects:  # by `is` functions can be told from those made like them
+        closed = closed | spec.opened.intersection(CALLED)
     if closed:
         raise Restructure(closed=closed)
     return distinct

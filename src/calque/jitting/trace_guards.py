@@ -17,9 +17,10 @@ from calque.jitting.guards import (
     OptimizerGuard,
 )
 from calque.jitting.known_tensors import KnownTensors
+from calque.jitting.python_effects import PythonState
 from calque.jitting.recording import Recording
 from calque.jitting.state_arguments import Apart
-from calque.state import Snapshot, guard_of
+from calque.state import guard_of
 
 
 def guards_of_state(
@@ -27,7 +28,7 @@ def guards_of_state(
     given: Set[int],
     cells: Set[Cell],
     implicit: ImplicitFinder,
-    snapshot: Snapshot,
+    state: PythonState,
     optimizers: OptimizerGuard | None,
 ) -> list[Guard]:
     """The guards of the state, cheapest first.
@@ -37,7 +38,7 @@ def guards_of_state(
         given: those that each call brings, by id.
         cells: of the program's inputs that are state.
         implicit: what is handed anew at each call.
-        snapshot: the Python state.
+        state: the Python state.
         optimizers: the guard of those that stepped.
     """
     before = known.before
@@ -46,7 +47,7 @@ def guards_of_state(
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
-        guard_of(snapshot, implicit.free),
+        guard_of(state.snapshot, implicit.free, state.counted, state.assigned),
     ]
     return guards if optimizers is None else [*guards, optimizers]
 

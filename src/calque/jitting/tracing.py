@@ -293,7 +293,7 @@ class Trace:
             given | positions.keys(),
             state_of(recording.inputs),
             self.implicit,
-            self.state.snapshot,
+            self.state,
             OptimizerGuard(optimizers, self.lending.watch) if optimizers else None,
         )
         recording.call_guards = guards_of_calls(

@@ -276,11 +276,7 @@ class Lifting:
         previous, active.trace = active.trace, self
         inlining, active.inlining = active.inlining, True
         try:
-            with (
-                x64(),
-                torch.autograd.set_multithreading_enabled(False),
-                announced_as_compiling(),
-            ):
+            with x64(), announced_as_compiling():
                 yield
         finally:
             active.trace, active.inlining = previous, inlining

@@ -1,7 +1,7 @@
 """The signature of a call: what of its arguments a program is compiled for."""
 
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -90,6 +90,28 @@ def _key_of_called(value: Any, depth: int = 0) -> Any:
     return Called((kind, parts, tuple((n, _key_of_part(v, depth)) for n, v in named.items())))
 
 
+_COMPOSED: dict[type, Callable[[Any], Iterable[Any]]] = {
+    slice: lambda s: (s.start, s.stop, s.step),
+    range: lambda r: (r.start, r.stop, r.step),
+    frozenset: tuple,
+}
+"""What cannot change, and the values that it is made of."""
+_PARTS = VALUES | INEXACT
+
+
+class Composed(tuple[Any, ...]):
+    """A slice, a range or a frozenset, in a key: its class and its parts, in order."""
+
+    __slots__ = ()
+
+
+def _key_of_composed(value: Any) -> Any:
+    parts = tuple(_COMPOSED[type(value)](value))
+    if all(type(part) in _PARTS for part in parts):
+        return Composed((type(value), *map(key_of, parts)))
+    return Same(value)
+
+
 def key_of(leaf: Any) -> Any:
     """Returns the part of the key for one leaf: shape and dtype, a value, or an identity."""
     kind = type(leaf)
@@ -110,6 +132,8 @@ def key_of(leaf: Any) -> Any:
         return (kind, repr(leaf))  # -0.0 == 0.0 and nan != nan
     if kind in _CALLED:
         return _key_of_called(leaf)
+    if kind in _COMPOSED:
+        return _key_of_composed(leaf)
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
         return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
     return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
@@ -171,12 +195,37 @@ def replaced(old: Any, new: Any) -> set[type]:
     """The classes of the objects among the arguments in whose place another one stands."""
     if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return set()
-    return {type(b.value) for a, b in zip(old[3:], new[3:]) if _is_another(a, b)}
+    pairs = list(zip(old[3:], new[3:]))
+    found = {type(b.value) for a, b in pairs if _is_another(a, b)}
+    return found.union(*(_kinds_called(b) for a, b in pairs if a != b and _are_called(a, b)))
+
+
+def _are_called(old: Any, new: Any) -> bool:
+    """Returns True if both are keys of functions with one code."""
+    return _is_of_function(old) and _is_of_function(new) and old[0] == new[0]
+
+
+def _is_of_function(key: Any) -> bool:
+    return isinstance(key, Called) and isinstance(key[0], tuple)  # a method's is flat
+
+
+def _kinds_called(key: Any) -> set[type]:
+    """The classes of a function, and of those that it holds."""
+    if not _is_of_function(key):
+        return set()
+    (kind, *inner), parts, named = key
+    held = (*inner, *parts, *(part for _, part in named))
+    return {kind}.union(*map(_kinds_called, held))
 
 
 def holds_any(key: Any, kinds: Collection[type]) -> bool:
     """Returns True if objects of some classes are part of a signature."""
-    return any(isinstance(one, Same) and type(one.value) in kinds for one in key[3:])
+    return any(
+        type(one.value) in kinds
+        if isinstance(one, Same)
+        else not _kinds_called(one).isdisjoint(kinds)
+        for one in key[3:]
+    )
 
 
 def _is_another(old: Any, new: Any) -> bool:
@@ -190,6 +239,8 @@ def _spoken(key: Any) -> str:
         return f"one {type(key.value).__name__} object"
     if isinstance(key, Called):
         return "one function or method"
+    if isinstance(key, Composed):
+        return f"{key[0].__name__}({', '.join(map(_spoken, key[1:]))})"
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:

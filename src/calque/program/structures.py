@@ -19,6 +19,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from calque.program.called import CALLED, made_of, taken_apart
 from calque.program.unread import Unread
 from calque.state.plain import OF_PYTHON, bare, base_of
 from calque.state.rows import slots_of
@@ -116,11 +117,16 @@ class Flattening:
             return self._leaf(value)
         if kind is tuple:
             return Node(kind, items=tuple([self.visit(item, inside) for item in value]))
-        if kind in (set, frozenset) and all(type(item) in ATOMIC for item in value):
+        if kind in (set, frozenset) and _holds_values(value):
+            if self._opens(kind, inside):
+                self.opened.add(kind)
             return self._numbered(value) or Node(kind, tuple([(type(i), i) for i in value]))
         if kind in (dict, list):
             return self._numbered(value) or self._contents(value, kind, inside)
-        if self._opens(kind, inside):
+        if kind in CALLED and self._opens(kind, False):
+            node = self._called(value, kind)
+            return self._leaf(value) if node is None else node
+        if kind is not set and self._opens(kind, inside):
             self.opened.add(kind)
             return self._numbered(value) or self._object(value, kind)
         return self._registered(value, kind, inside)
@@ -141,6 +147,23 @@ class Flattening:
             items = [self.visit(item, inside) for item in list.__iter__(value)]
             return Node(kind, items=tuple(items))
         return Node(kind)
+
+    def _called(self, value: Any, kind: type) -> Any:
+        """The node of a function; None if it is more than its code and what that reads."""
+        found = taken_apart(value)
+        if found is None:
+            return None
+        again = self._numbered(value)
+        if again is None:
+            self.opened.add(kind)
+            keys, names, parts = found
+            items = [self._part(part) for part in parts]
+            again = Node(kind, keys, tuple(items), names)
+        return again
+
+    def _part(self, value: Any) -> Any:
+        """A part of a function: one of these may be, or hold, what nobody else does."""
+        return self.visit(value) if type(value) in CALLED else self._leaf(value)
 
     def _object(self, value: Any, kind: type) -> Node:
         node = self._contents(value, kind, True)
@@ -166,6 +189,16 @@ class Flattening:
         self.leaves.append(value)
 
 
+def _build_all(node: Node, leaves: Iterator[Any], made: list[Any]) -> list[Any]:
+    return [_build(item, leaves, made) for item in node.items]
+
+
+def _holds_values(value: Any) -> bool:
+    """Returns True if a set holds plain values, and one made of these has them in its order."""
+    items = list(value)
+    return all(type(item) in ATOMIC for item in items) and list(type(value)(items)) == items
+
+
 def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     if node is None:
         return next(leaves)
@@ -182,6 +215,8 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     if kind in (set, frozenset):
         made.append(kind(item for _, item in node.keys))
         return made[-1]
+    if kind in CALLED:
+        return made_of(kind, node.keys, node.names, lambda: _build_all(node, leaves, made), made)
     new = bare(kind)
     made.append(new)
     items = [_build(item, leaves, made) for item in node.items]
@@ -224,9 +259,16 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
     while stack:
         value, inside = stack.pop()
         kind = type(value)
-        if kind in _LEAVES or id(value) in seen or isinstance(value, _LASTING):
+        if kind in _LEAVES or id(value) in seen:
+            continue
+        if isinstance(value, _LASTING) and kind not in opened:
             continue
         seen[id(value)] = value
+        if kind in CALLED and kind in opened:
+            found = taken_apart(value)
+            stack += [(part, None) for part in (() if found is None else found[2])]
+            yield value, kind
+            continue
         if kind in opened:
             inside = kind
             held = getattr_of(value, "__dict__", {})

@@ -142,8 +142,9 @@ class _Watch(TorchFunctionMode):
                 for tensor in args:
                     self._see(tensor)
         elif func in _RUNNING:
+            run = _RUNNING[func]
             with self:
-                return _RUNNING[func](*args, **kwargs)
+                return (run if run is _backward else _unasked(run))(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -159,7 +160,10 @@ def _backward(
 
 
 def _unasked(function: Any) -> Any:
-    """One of PyTorch's own functions, but for its first step: to ask the modes and be done."""
+    """One of PyTorch's own functions, but for its first step: to ask the modes and be done.
+
+    What it names it finds as it is now: the device replaces the engine.
+    """
     assert "has_torch_function" in function.__globals__
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -176,8 +180,8 @@ def _unasked(function: Any) -> Any:
 
 _RUNNING = {
     _Tensor.backward: _backward,
-    torch.autograd.backward: _unasked(torch.autograd.backward),
-    torch.autograd.grad: _unasked(torch.autograd.grad),
+    torch.autograd.backward: torch.autograd.backward,
+    torch.autograd.grad: torch.autograd.grad,
 }
 """Functions that run the user's code (hooks, custom backwards) where no mode sees it."""
 

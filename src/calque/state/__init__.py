@@ -1,6 +1,6 @@
 """The Python state that a function reaches: found, compared, restored and guarded."""
 
-from calque.state.guard import StateGuard, guard_of
+from calque.state.guard import StateGuard, guard_in_place, guard_of
 from calque.state.rows import Row
 from calque.state.running import Running, Suspension, call_watched, unwatched, watched
 from calque.state.snapshot import Snapshot
@@ -16,6 +16,7 @@ __all__ = [
     "StateGuard",
     "Suspension",
     "call_watched",
+    "guard_in_place",
     "guard_of",
     "same_value",
     "unwatched",

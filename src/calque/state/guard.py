@@ -78,7 +78,13 @@ class StateGuard:
         """Returns True if what is not the same object is an equal value."""
         self.expected = object()
         found = self.first_difference()
-        if found is not None and self._unread is not None and self._unread.ignore():
+        if (
+            found is not None
+            and self._unread is not None
+            and self._unread.ignore(self._by_owner.values())
+        ):
+            self._rows = [row for row in self._rows if row not in self._unread.dropped]
+            self._rows += self._unread.fresh()
             self.identities = Identities(self._rows, self._free)
             found = self.first_difference()
         adopted = 0
@@ -236,13 +242,35 @@ class StateGuard:
         return None
 
 
-def guard_of(snapshot: "Snapshot", free: Collection[tuple[Row, Any]] = ()) -> StateGuard:
+def guard_in_place(snapshot: "Snapshot") -> StateGuard:
+    """The guard over all that a snapshot has met, where changes were left as they are.
+
+    What has changed no call changes again: it is compared, whoever reads it.
+    """
+    changed = {
+        (row, key)
+        for row, now in snapshot.changed()
+        for key in {**row.before, **now}
+        if not same_value(row.before.get(key, MISSING), now.get(key, MISSING))
+    }
+    return guard_of(snapshot, assigned=changed)
+
+
+def guard_of(
+    snapshot: "Snapshot",
+    free: Collection[tuple[Row, Any]] = (),
+    counted: Collection[tuple[Row, Any]] = (),
+    assigned: Collection[tuple[Row, Any]] = (),
+) -> StateGuard:
     """The guard over all that a snapshot has met.
 
     Args:
         free: keys of its rows that may hold anything, as (row, key).
+        counted: those whose number each call counts up.
+        assigned: others that each call changes.
     """
-    rows, unread = weakened(snapshot.rows, snapshot.weak.values()), snapshot.namespaces.unread()
+    rows = weakened(snapshot.rows, snapshot.weak.values())
+    unread = snapshot.namespaces.unread(counted, assigned)
     if snapshot.weak:
         moved = {row: rows[key] for key, row in snapshot.rows.items()}
         free = [(moved.get(row, row), key) for row, key in free]

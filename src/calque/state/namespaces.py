@@ -3,19 +3,19 @@
 import builtins
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.lookups import Everything
-from calque.state.names import Names
+from calque.state.names import Names, names_of
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
-from calque.state.unread import Unread, words_of_class
+from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, owner_of_module, owner_of_name
 
@@ -53,6 +53,9 @@ class Namespaces:
         self._anywhere = False
         self._layers: list[Row] = []
         self._words_of_layers: set[str] = set()
+        self._objects: list[tuple[Row, Any]] = []
+        self._otherwise: set[str] = set()
+        self._computes = False
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -94,6 +97,7 @@ class Namespaces:
         if _FAMILY in self.words:
             self._hold_subclasses(kind, path)
         self._rows.append(row)
+        self.read_by_name(row, kind)
         self._snapshot.push_items(row)
 
     def _hold_subclasses(self, kind: type, path: Path) -> None:
@@ -140,15 +144,42 @@ class Namespaces:
         return row
 
     def read_by_name(self, row: Row, kind: type) -> None:
-        """Take note of the attributes of an `nn.Module`, of a class of the user."""
+        """Take note of the attributes of an object of a class of the user's."""
         words = words_of_class(kind)
         if words is not None:
             self._layers.append(row)
             self._words_of_layers |= words
 
-    def unread(self) -> Unread:
-        """Returns the attributes of the user's modules that no code names."""
-        return Unread([] if self.whole else self._layers, self.words | self._words_of_layers)
+    def reach_by_name(self, row: Row, value: Any) -> None:
+        """Take note of the attributes of an object without methods."""
+        if id(value) not in self._snapshot.weak:
+            self._objects.append((row, value))
+
+    def unread(self, counted: Collection[Place], assigned: Collection[Place]) -> Unread:
+        """Returns the places that no code reads.
+
+        Args:
+            counted: those that each call counts up.
+            assigned: others that the function changes.
+        """
+        if self.whole:
+            return Unread(Named())
+        snapshot = self._snapshot
+        codes, rows = snapshot.codes, snapshot.rows.values()
+        packages = any(names_of(c).whole for c, o in codes.items() if o is Owner.PACKAGE)
+        variables = [] if self._computes else [row for row in rows if is_by_name(row)]
+        return Unread(
+            Named(
+                codes=tuple(codes),
+                words=self._otherwise | self._words_of_layers | _CALLED,
+                rows=[*self._layers, *variables],
+                dicts=not packages,
+                objects=self._objects,
+                unnamed=snapshot.unnamed,
+                counted=counted,
+                assigned=assigned,
+            )
+        )
 
     # Names that matter --------------------------------------------------------------------------
 
@@ -156,8 +187,14 @@ class Namespaces:
         """Returns True if code asks how far something has moved on, without using it."""
         return not _READS_OF_STATE.isdisjoint(self.words)
 
-    def use(self, words: frozenset[str]) -> frozenset[str]:
-        """Let more names of attributes matter from now on; returns those that did not before."""
+    def use(self, words: frozenset[str], of_code: bool = False) -> frozenset[str]:
+        """Let more names of attributes matter from now on; returns those that did not before.
+
+        Args:
+            of_code: whether it is code that ran which contains them.
+        """
+        if not of_code:
+            self._otherwise |= words
         fresh, snapshot = words - self.words, self._snapshot
         if not _READS_OF_STATE.isdisjoint(fresh):
             for row in snapshot.moving:
@@ -190,6 +227,7 @@ class Namespaces:
             if isinstance(value, types.ModuleType) and owner_of_module(value) is Owner.USER:
                 self.hold(vars(value), Path(name), ("m", id(value)))
                 self._extend(("m", id(value)))
+        self._computes |= names.namespace or bool(names.looked_into)
         if names.namespace:
             self._extend(("g", id(held)))
 

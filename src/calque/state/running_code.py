@@ -1,5 +1,6 @@
 """The code that has run in a function: what it names decides which state matters."""
 
+import functools
 import gc
 import sys
 import types
@@ -44,6 +45,7 @@ class RunningCode:
         self._snapshot = snapshot
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._nested: set[types.CodeType] = set()
+        self._brought: set[types.CodeType] = set()
         self._elsewhere = False
         self._tells = False
         self._unseen: list[tuple[types.CodeType, dict[str, Any]]] = []
@@ -117,7 +119,7 @@ class RunningCode:
             self.variables(function)
             if function.__globals__ is not held:  # the same text, executed in two namespaces
                 self._variables_of(names.globals, function.__globals__, owner)
-        self._snapshot.use(names.words)
+        self._snapshot.use(names.words, of_code=True)
         if owner is Owner.USER:
             if not (self._tells or names.words.isdisjoint(_TOLD)):
                 self._tells = True
@@ -160,6 +162,24 @@ class RunningCode:
         self._variables_of(names_of(code).globals, function.__globals__, owner)
         return True
 
+    def bring(self, function: Any) -> None:
+        """Take note of a function, and those in it, that stand for what each call brings.
+
+        What they close over is none of the state, nor that of others with their code.
+        """
+        stack, seen = [function], set[int]()
+        while stack:
+            one = stack.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            if isinstance(one, functools.partial):
+                stack += [one.func, *one.args, *one.keywords.values()]
+            elif isinstance(one, types.FunctionType) and id(one) not in self._snapshot.known:
+                self._brought.add(one.__code__)
+                stack += [v for cell in one.__closure__ or () for v in _contents(cell)]
+                stack += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+
     def keep(self, function: types.FunctionType) -> None:
         """Keep a function for the time when its code runs."""
         self._functions.setdefault(function.__code__, []).append(function)
@@ -174,7 +194,7 @@ class RunningCode:
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
         stack += [(cell, Path(variable)) for variable, cell in cells]
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        stack += [(default, name) for default in defaults]
+        self._snapshot.push_unnamed(defaults, name)
 
     def wrapped(self, values: Iterable[Any], name: str) -> None:
         """Visits what a library's function holds in its closure, as a decorator does."""
@@ -182,7 +202,7 @@ class RunningCode:
             if is_program(value):
                 self._snapshot.stack.append((value, Path(name)))
             elif isinstance(value, _CONTAINERS):
-                self._snapshot.stack.append((value, Path(name, foreign=True)))
+                self._snapshot.push_unnamed((value,), Path(name, foreign=True))
 
     def hold_annotations(self) -> None:
         """Hold the annotations of the user's functions that were met: some code reads them."""
@@ -200,7 +220,13 @@ class RunningCode:
 
     def _functions_with(self, code: types.CodeType, owner: Owner) -> list[types.FunctionType]:
         known = self._functions.get(code, [])
-        if known or owner is not Owner.USER or not code.co_freevars or code in self._nested:
+        if (
+            known
+            or code in self._brought
+            or owner is not Owner.USER
+            or not code.co_freevars
+            or code in self._nested
+        ):
             return known
         # The program's own, and reached by nothing that was met. This looks at all objects there
         # are; the values of its variables would be at hand, but not the cells that hold them.

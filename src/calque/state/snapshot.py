@@ -9,7 +9,7 @@ computes with is known before it does.
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Snapshot:
         classes: the classes that were met, by id.
         tensors: those objects that are tensors, by id.
         weak: those that something refers to weakly, by id.
+        unnamed: those that something holds under no name, by id.
         moving: rows of what moves on as it is used, and matters where that is read.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         has_differing: whether a builtin function was met whose results differ by nature.
@@ -64,6 +65,7 @@ class Snapshot:
         self.classes: dict[int, type] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self.weak: dict[int, Any] = {}
+        self.unnamed: set[int] = set()
         self.moving: list[Row] = []
         self.unrepeatable: list[str] = []
         self.has_differing = False
@@ -102,6 +104,13 @@ class Snapshot:
                 if value is sys.modules:
                     continue
             finding.handler_of(value)(self, value, path)
+
+    def push_unnamed(self, values: Iterable[Any], path: Path) -> None:
+        """Let values be met that something holds under no name that code could contain."""
+        for value in values:
+            if type(value) not in ATOMIC:
+                self.unnamed.add(id(value))
+                self.stack.append((value, path))
 
     def hold(self, row: Row, key: Any = None) -> Row:
         """Keep a row under a key, the id of its container by default; returns the row."""
@@ -143,9 +152,9 @@ class Snapshot:
 
     # Code that runs -----------------------------------------------------------------------------
 
-    def use(self, words: frozenset[str]) -> None:
-        """Let more names of attributes matter from now on."""
-        if "__annotations__" in self.namespaces.use(words):
+    def use(self, words: frozenset[str], of_code: bool = False) -> None:
+        """Let more names of attributes matter from now on; see `Namespaces.use`."""
+        if "__annotations__" in self.namespaces.use(words, of_code):
             self.code.hold_annotations()
 
     @property

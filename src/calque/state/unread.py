@@ -1,45 +1,121 @@
-"""Numbers and strings that a program keeps on its modules, and that no traced code reads."""
+"""Numbers and strings that a program keeps in Python, and that no traced code reads."""
 
 import functools
-from collections.abc import Collection, Mapping
-from types import CodeType
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from torch.nn import Module
 
 from calque.state.matters import functions_of
 from calque.state.names import names_of
-from calque.state.rows import Row
+from calque.state.reads import reads_of
+from calque.state.rows import CellRow, DictRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import Owner, owner_of_class
 
 _TEXT = ("__repr__", "extra_repr")
 """Methods that fill attributes into a format, which names them."""
+_DICTS = (dict, defaultdict, OrderedDict, Counter)
+WITHOUT_METHODS = (SimpleNamespace,)
+"""Classes in C, which look at all attributes of an object (to compare it, or to print it)."""
+_LISTS = (list, deque, set)
+_REACHED = (*_DICTS, *_LISTS, *WITHOUT_METHODS)
+
+Place = tuple[Row, Any]
+"""A row and a key."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a trace knows of the names by which code reaches things.
+
+    Attributes:
+        codes: the code that ran, of whoever looks names up only where it contains them.
+        words: names that are read by other means.
+        rows: rows of which only such keys are read as code names.
+        dicts: whether dicts may be looked at, too: no code of a package's looks into objects.
+        objects: namespaces without methods, with the rows of their attributes.
+        unnamed: dicts that are held by something else than a name, by id.
+        counted: places whose number the trace counts up: each call adds to what it finds.
+        assigned: other places that the trace changes.
+    """
+
+    codes: Collection[CodeType] = ()
+    words: Collection[str] = ()
+    rows: Collection[Row] = ()
+    dicts: bool = False
+    objects: Collection[tuple[Row, Any]] = ()
+    unnamed: Collection[int] = ()
+    counted: Collection[Place] = ()
+    assigned: Collection[Place] = ()
+    read: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Read the code, which takes a while and is seldom asked for."""
+        if self.read:
+            return
+        self.read.update(self.words)
+        # What is counted up for the first time may be counted from what a class has.
+        self.read.update(key for _, key in self.assigned if isinstance(key, str))
+        for reads in map(reads_of, self.codes):
+            self.read.update(reads.values)
+            self.called.update(reads.called)
+            self.used.update(reads.used)
+            self.passed.update(reads.passed)
 
 
 class Unread:
-    """Attributes of modules which calls need not compare, because no code names them.
+    """Places which calls need not compare, because no code reads them.
 
-    A trace finds all attributes of a module, and puts them back. But a loop may count in one
-    (`model.global_step += 1`): if the traced code does not name it, any value is as good.
+    A loop may count in one (`model.global_step += 1`), and so may the traced function: if nothing
+    there reads the number, any other is as good.
 
     Args:
-        rows: the attributes of modules of the user's classes.
-        names: the names that code contains, the user's and that of PyTorch's modules.
+        named: what is known of names.
+
+    Attributes:
+        dropped: rows of lists, sets and dicts that nothing reads at all.
     """
 
-    def __init__(self, rows: Collection[Row], names: Collection[str]) -> None:
-        self._rows = rows
-        self._names = names
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._fresh: list[Row] = []
+        self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
-        """The same attributes, of the rows that took the place of these."""
-        return Unread([rows.get(row, row) for row in self._rows], self._names)
+        """The same places, of the rows that took the place of these."""
 
-    def ignore(self) -> bool:
-        """Let the rows ignore those that have changed; returns True if there were any."""
-        changed = [self._ignore(row) for row in self._rows]
-        return any(changed)
+        def moved(places: Collection[Place]) -> set[Place]:
+            return {(rows.get(row, row), key) for row, key in places}
+
+        old = self._named
+        found = [rows.get(row, row) for row in old.rows]
+        counted, assigned = moved(old.counted), moved(old.assigned)
+        return Unread(replace(old, rows=found, counted=counted, assigned=assigned))
+
+    def ignore(self, rows: Collection[Row]) -> bool:
+        """Let rows ignore what has changed unread; returns True if there was any.
+
+        Args:
+            rows: all of the guard's.
+        """
+        if self._named.rows or self._named.dicts:
+            self._named.look()
+        changed = [self._ignore(row) for row in (*self._named.rows, *self._dicts(rows))]
+        dropped = set(self._lists(rows)) - self.dropped
+        self.dropped |= dropped
+        return any(changed) or bool(dropped)
+
+    def fresh(self) -> list[Row]:
+        """Returns the rows that are to be compared in place of what is ignored; once."""
+        found, self._fresh = self._fresh, []
+        return found
 
     def _ignore(self, row: Row) -> bool:
         now, before = row.items(), row.before
@@ -54,11 +130,168 @@ class Unread:
 
     def _has_changed(self, row: Row, key: Any, now: dict[Any, Any]) -> bool:
         before, after = row.before.get(key, MISSING), now.get(key, MISSING)
+        appears = before is MISSING or after is MISSING
+        name = variable_of(row) if type(row) is CellRow else key
+        if not isinstance(name, str) or name in self._named.read or _is_special(name):
+            return False
+        if appears and name in self._named.called:  # it hides a method, or does no more
+            return False
+        if (row, key) in self._named.counted:
+            if key in row.ignored or type(before) is not int or type(after) is not int:
+                return False
+            self._fresh.append(CountedRow(row, key))
+            return True
+        if (row, key) in self._named.assigned or (row, None) in self._named.assigned:
+            return False
         if key in row.ignored:
             return (before is MISSING) is not (after is MISSING)
-        if before is after or key in self._names:
+        return before is not after and type(before) in ATOMIC and type(after) in ATOMIC
+
+    # Dicts --------------------------------------------------------------------------------------
+
+    def _dicts(self, rows: Collection[Row]) -> Iterator[Row]:
+        """The dicts of which code reads no more than items by constant keys, and such objects."""
+        if not self._named.dicts:
+            return
+        found = [(row, row.owner) for row in rows if _is_plain_dict(row)]
+        found = [pair for pair in (*found, *self._named.objects) if pair[0].is_changed()]
+        if found:
+            holders = _holders(rows, self._by_name())
+            yield from (row for row, value in found if self._is_reached(value, holders, set()))
+
+    def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
+        """Returns True if whatever reaches a dict takes single items of it, by constant keys; or
+        single attributes of an object.
+        """
+        if id(value) in self._named.unnamed or id(value) not in holders:
             return False
-        return type(before) in ATOMIC and type(after) in ATOMIC
+        if id(value) in seen:
+            return True
+        seen.add(id(value))
+        closed = self._named.used if type(value) in _DICTS else self._named.passed
+        for row, name in holders[id(value)]:
+            if name is None or name in closed:
+                return False
+            if _is_plain_dict(row) and not self._is_reached(row.owner, holders, seen):
+                return False
+        return True
+
+    def _by_name(self) -> set[Row]:
+        """The rows that only code reads which was looked at, and under names."""
+        return {*self._named.rows, *(row for row, _ in self._named.objects)}
+
+    # Lists --------------------------------------------------------------------------------------
+
+    def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
+        """The lists, sets and dicts that have changed, and that code reaches by no name."""
+        if not self._named.dicts:
+            return
+        found = [row for row in rows if _is_container(row) and row.is_changed()]
+        found = [row for row in found if all(one is not row for one, _ in self._named.assigned)]
+        if found:
+            holders = _holders(rows, self._by_name())
+            yield from (row for row in found if self._is_unread(row.owner, holders, set()))
+
+    def _is_unread(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
+        """Returns True if all that holds a list or a dict holds it under a name that nobody reads,
+        or is read as little itself.
+        """
+        if id(value) in self._named.unnamed or id(value) not in holders:
+            return False
+        if id(value) in seen:
+            return True
+        seen.add(id(value))
+        return all(self._hides(row, name, holders, seen) for row, name in holders[id(value)])
+
+    def _hides(self, row: Row, name: str | None, holders: "Holders", seen: set[int]) -> bool:
+        if name is not None and name not in self._named.read:
+            return not _is_plain_dict(row) or self._is_reached(row.owner, holders, set())
+        return _is_container(row) and self._is_unread(row.owner, holders, seen)
+
+
+class CountedRow(Row):
+    """A number that calls count up, whatever it is: it must be there to be counted."""
+
+    __slots__ = ("_key",)
+
+    settable = ordered = False
+
+    def __init__(self, row: Row, key: Any) -> None:
+        self._key = key
+        super().__init__(row, row.path)
+
+    def items(self) -> dict[Any, Any]:
+        return {None: type(self.owner.get(self._key))}
+
+    def put(self, key: Any, value: Any) -> None:
+        pass
+
+    def name(self, key: Any) -> str:
+        return self.owner.name(self._key)
+
+
+Holders = dict[int, list[tuple[Row, str | None]]]
+"""Where dicts are held, by id: the row, and the name there; None where it has none."""
+
+
+def _is_special(name: str) -> bool:
+    """Returns True if Python itself reads what is called so."""
+    return name.startswith("__") and name.endswith("__")
+
+
+def _is_plain_dict(row: Row) -> bool:
+    if type(row) is not DictRow or row.attribute or row.path.foreign:
+        return False
+    return type(row.owner) in _DICTS
+
+
+def _is_container(row: Row) -> bool:
+    if _is_plain_dict(row):
+        return True
+    return type(row) in (ListRow, SetRow) and type(row.owner) in _LISTS and not row.path.foreign
+
+
+def variable_of(row: Row) -> str | None:
+    """The name of the variable that a cell is of."""
+    path = row.path
+    return path.key if path.parent is None and isinstance(path.key, str) else None
+
+
+def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
+    """Where each container and each object without methods is held.
+
+    Args:
+        by_name: rows that are read by names only.
+    """
+    found: Holders = defaultdict(list)
+    for row in rows:
+        for key, value in row.before.items():
+            if type(value) in _REACHED:
+                found[id(value)].append((row, _name_in(row, key, by_name)))
+            elif type(value) not in ATOMIC:
+                for one in _inside(value):
+                    found[id(one)].append((row, None))
+    return found
+
+
+def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
+    """The name by which code reaches what a row holds."""
+    if row not in by_name and not _is_plain_dict(row):
+        return None
+    if type(row) is CellRow:
+        return variable_of(row)
+    return key if isinstance(key, str) and not _is_special(key) else None
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """The dicts in a value that has no row of its own."""
+    stack = [value] if isinstance(value, tuple | frozenset) else []
+    while stack:
+        for one in stack.pop():
+            if isinstance(one, tuple | frozenset):
+                stack.append(one)
+            elif type(one) in _REACHED:
+                yield one
 
 
 @functools.lru_cache(maxsize=4096)
@@ -81,3 +314,12 @@ def words_of_class(kind: type) -> frozenset[str] | None:
 
 def _codes_in(code: CodeType) -> list[CodeType]:
     return [code, *(inner for one in names_of(code).nested for inner in _codes_in(one))]
+
+
+def is_by_name(row: Row) -> bool:
+    """Returns True if a row is of variables of modules, or of functions, which code names."""
+    if row.path.foreign:
+        return False
+    if type(row) is CellRow:
+        return variable_of(row) is not None
+    return type(row) is NamedRow and type(row.names) is set

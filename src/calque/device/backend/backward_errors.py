@@ -7,6 +7,7 @@ the exception away, and the backward, which then fails without saying why, raise
 
 The engine makes a thread for each device at the first backward of the process. If that came before
 the device was registered there is none for it, and a backward runs in the thread that called it.
+So it does while a function is traced, for the trace is of that thread.
 """
 
 import functools
@@ -17,6 +18,7 @@ import torch
 
 from calque.device.backend.derivative_formulas import by_masks
 from calque.device.backend.placed_gradients import run_placing
+from calque.device.memory.cell import active
 from calque.device.runtime.placement import spread
 from calque.upstream import torch_c, torch_internals
 from calque.upstream.jax_internals import backends_are_initialized
@@ -54,7 +56,7 @@ def install() -> None:
             has_thread = _has_thread(run)
         try:
             with by_masks():
-                if has_thread is not False:
+                if has_thread is not False and not active.inlining:
                     return engine(*args, **kwargs)
                 with torch.autograd.set_multithreading_enabled(False):
                     return engine(*args, **kwargs)

@@ -85,7 +85,7 @@ def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """A bytearray, an `array.array` or an array of NumPy."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
-        snapshot.stack += [(item, path.item("...")) for item in value.flat]
+        snapshot.push_unnamed(value.flat, path.item("..."))
     else:
         snapshot.hold(BytesRow(value, path))
 
@@ -109,7 +109,7 @@ def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None
 
 def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """An object of which only Python's collector knows what it holds."""
-    snapshot.stack += [(item, path) for item in referents(value)]
+    snapshot.push_unnamed(referents(value), path)
 
 
 # Weak references ----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None
         target = target.__self__
     if target is not None:
         snapshot.weak[id(target)] = target
-        snapshot.stack.append((target, path))
+        snapshot.push_unnamed((target,), path)
 
 
 def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
@@ -131,10 +131,10 @@ def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
     target = proxied(value)
     if target is not None:
         snapshot.weak[id(target)] = target
-        snapshot.stack.append((target, path))
+        snapshot.push_unnamed((target,), path)
 
 
 def meet_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """A container of weak references."""
     if not path.foreign:
-        snapshot.stack.append((value.data, path))
+        snapshot.push_unnamed((value.data,), path)

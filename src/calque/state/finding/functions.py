@@ -21,6 +21,7 @@ def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -
     if owner is Owner.USER:
         snapshot.push_items(snapshot.hold(function_row(value, path)))
         snapshot.hold_dict(value.__dict__, path, attribute=True)
+        snapshot.namespaces.read_by_name(snapshot.rows[id(value.__dict__)], types.FunctionType)
         if "__annotations__" in snapshot.namespaces.words:
             snapshot.hold_dict(value.__annotations__, path.attribute("__annotations__"))
     ran = snapshot.code.add(value, owner)
@@ -44,12 +45,13 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
         snapshot.has_differing = True
         snapshot.on_difference()
     elif owner is not None and not isinstance(owner, types.ModuleType | type):
-        snapshot.stack.append((owner, path))
+        snapshot.push_unnamed((owner,), path)
 
 
 def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
     """A `functools.partial`."""
-    snapshot.stack += [(value.func, path), (value.args, path), (value.keywords, path)]
+    snapshot.stack += [(value.func, path), (value.args, path)]
+    snapshot.push_unnamed((value.keywords, *value.keywords.values()), path)
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
 
 
@@ -70,7 +72,7 @@ def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     if not path.foreign:
         row = snapshot.hold(CacheRow(value, path))
         snapshot.stack.append((value.__wrapped__, path))
-        snapshot.stack += [(result, path) for _, result in row.before["entries"].values()]
+        snapshot.push_unnamed((result for _, result in row.before["entries"].values()), path)
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:

@@ -19,6 +19,7 @@ from calque.state.matters import is_of_the_user, is_random
 from calque.state.opaque import moves, opaque
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, DictRow, StateRow, set_attribute
+from calque.state.unread import WITHOUT_METHODS
 from calque.state.values import ATOMIC, instance_dict
 from calque.state.whose import Owner, home_of_class, owner_of_class
 
@@ -75,11 +76,20 @@ def hold_attributes(
         if _is_read_by_name(snapshot, value):
             snapshot.known[id(held)] = held
             snapshot.namespaces.hold(held, path, ("d", id(value)))
+            _read_by_name(snapshot, ("d", id(value)), kind)
         else:
             snapshot.hold_dict(held, path, attribute=True)
+            if kind in WITHOUT_METHODS:
+                snapshot.namespaces.reach_by_name(snapshot.rows[id(held)], value)
     if slots:
         row = AttributeRow(value, path, slots, set_attribute)
         snapshot.push_items(snapshot.hold(row, ("s", id(value))))
+        _read_by_name(snapshot, ("s", id(value)), kind)
+
+
+def _read_by_name(snapshot: "Snapshot", key: Any, kind: type) -> None:
+    if owner_of_class(kind) is Owner.USER:
+        snapshot.namespaces.read_by_name(snapshot.rows[key], kind)
 
 
 def _is_read_by_name(snapshot: "Snapshot", value: Any) -> bool:
@@ -107,13 +117,13 @@ def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
         return
     how = opaque(value)
     if how is None:
-        snapshot.stack += [(item, path) for item in referents(value)]
+        snapshot.push_unnamed(referents(value), path)
         return
     row = snapshot.hold(StateRow(value, path, how.read, how.write))
     row.guarded = how.guarded or (moves(value) and snapshot.namespaces.reads_state())
     if how.guarded is False and moves(value):
         snapshot.moving.append(row)
-    snapshot.stack += [(item, path) for item in how.inner]
+    snapshot.push_unnamed(how.inner, path)
 
 
 def referents(value: Any) -> list[Any]:

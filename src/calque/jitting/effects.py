@@ -1,0 +1,78 @@
+"""The changes that each call of a program makes to Python state, as it makes them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from calque.program.results import container_at
+from calque.state import Row
+from calque.state.rows import (
+    AttributeRow,
+    CellRow,
+    ClassRow,
+    DictRow,
+    NamedRow,
+    set_attribute,
+)
+from calque.state.template import Template
+
+
+@dataclass(frozen=True)
+class Change:
+    """The keys of a row that change, or all of its contents, in order.
+
+    Attributes:
+        row: where.
+        keys: the keys whose values are given.
+        whole: whether it is to hold these and no others.
+        path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
+            or the attributes of one of its tensors.
+        counts: whether the values are added to the numbers that it holds.
+    """
+
+    row: Row
+    keys: list[Any]
+    whole: bool
+    path: tuple[Any, ...] | None = None
+    counts: bool = False
+
+    def apply(self, values: list[Any], given: Any) -> None:
+        """Give it the values, at a call with these (args, kwargs)."""
+        row = self.row
+        if self.path is not None:
+            row = type(row)(container_at(self.path, given), row.path)
+        if self.whole:
+            row.assign(dict(zip(self.keys, values)))
+            return
+        for key, value in zip(self.keys, values):
+            row.put(key, row.get(key) + value if self.counts else value)
+
+
+class Effects:
+    """The changes of one trace, in the form in which each call makes them."""
+
+    def __init__(self, changes: list[Change], template: Template) -> None:
+        self._changes = changes
+        self._template = template
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
+        """Make the changes; gives the values that the function returns, too.
+
+        Args:
+            make: gives the tensor for a description.
+            given: the call's (args, kwargs).
+        """
+        values = iter(self._template.build(make))
+        for change in self._changes:
+            change.apply([next(values) for _ in change.keys], given)
+        return list(values)
+
+
+def stands_alone(row: Row) -> bool:
+    """Returns True if what a row holds is told by no row of another object, too."""
+    if isinstance(row, AttributeRow):
+        return row.write is set_attribute
+    return type(row) in (DictRow, NamedRow, ClassRow, CellRow)

@@ -1,0 +1,109 @@
+"""Functions that a call brings, taken apart: their code, and the values that it closes over.
+
+A lambda that is made anew at each step is other code to nobody: it is the tensors that it closes
+over that differ, and those are inputs of a program as any others.
+"""
+
+import dis
+import functools
+import types
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any
+
+CALLED = (types.FunctionType, functools.partial)
+"""What a call may make anew to be called."""
+
+
+class _Itself:
+    """An object in a key, equal to itself only."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: Any = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+
+def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
+    """What a function is, the names of its keywords, and the values that it holds.
+
+    None if it is more than that: it has attributes of its own, or assigns what it closes over,
+    which whoever made it would see.
+    """
+    if value.__dict__:
+        return None
+    if isinstance(value, functools.partial):
+        names = tuple(value.keywords)
+        return (len(value.args),), names, [value.func, *value.args, *value.keywords.values()]
+    code, cells = value.__code__, value.__closure__ or ()
+    if _assigns(code):
+        return None
+    try:
+        closed = [cell.cell_contents for cell in cells]
+    except ValueError:  # a variable that has no value yet
+        return None
+    defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
+    told = value.__name__, value.__qualname__, value.__module__
+    keys = _Itself(code), _Itself(value.__globals__), len(cells), len(defaults), *told
+    return keys, tuple(named), [*closed, *defaults, *named.values()]
+
+
+def made_of(
+    kind: type,
+    keys: tuple[Any, ...],
+    names: tuple[str, ...],
+    parts: Callable[[], list[Any]],
+    made: list[Any],
+) -> Any:
+    """Put back what `taken_apart` gave, of other values.
+
+    Args:
+        kind: the class.
+        keys: what it is.
+        names: the names of its keywords.
+        parts: gives the values; one of them may be the function itself.
+        made: takes the function before these are asked for.
+    """
+    if kind is functools.partial:
+        place = len(made)
+        made.append(None)  # a partial cannot hold itself
+        function, *values = parts()
+        positional = keys[0]
+        made[place] = functools.partial(
+            function, *values[:positional], **dict(zip(names, values[positional:]))
+        )
+        return made[place]
+    code, held, n_cells, n_defaults, name, qualified, module = keys
+    cells = tuple(types.CellType() for _ in range(n_cells))
+    new = types.FunctionType(code.value, held.value, name, None, cells)
+    new.__qualname__, new.__module__ = qualified, module
+    made.append(new)
+    values = parts()
+    for cell, value in zip(cells, values):
+        cell.cell_contents = value
+    behind = n_cells + n_defaults
+    new.__defaults__ = tuple(values[n_cells:behind]) or None
+    new.__kwdefaults__ = dict(zip(names, values[behind:])) or None
+    return new
+
+
+@lru_cache(maxsize=4096)
+def _assigns(code: types.CodeType) -> bool:
+    """Returns True if code, or a function inside of it, assigns a variable that it closes over."""
+    names = set(code.co_freevars)
+    return bool(names) and any(
+        one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in names
+        for inner in _codes(code)
+        for one in dis.get_instructions(inner)
+    )
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return [code, *(one for c in inside for one in _codes(c))]

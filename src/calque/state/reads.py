@@ -1,0 +1,235 @@
+"""Which names a piece of code reads for what they hold, and not only calls or counts up.
+
+`self.steps += 1` needs no value to be repeated, and in `optimizer.step()` a name is that of a
+method. So a number that code names in no other way may be any.
+"""
+
+import dis
+import sys
+from functools import lru_cache
+from types import CodeType
+from typing import NamedTuple
+
+from calque.state.names import names_of, words_in
+
+_HIDDEN = frozenset(("CACHE", "PRECALL", "EXTENDED_ARG", "NOP", "RESUME", "PUSH_NULL"))
+_VARIABLES = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"))
+_OF_ATTRIBUTES = _ATTRIBUTES | {"STORE_ATTR", "DELETE_ATTR"}
+_OF_CELLS = frozenset(("LOAD_CLOSURE", "MAKE_CELL"))
+_PLACES = frozenset(("STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"))
+_SUBSCRIPTS = frozenset(("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"))
+_SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CONST"))
+_COUNTING = frozenset(("+=", "-="))
+_ADDING = frozenset(("+", "-"))
+_METHOD = 1
+"""The bit of an attribute's or a global's instruction that says that it is called."""
+
+
+class Reads(NamedTuple):
+    """How a code object uses names, those of keys among them.
+
+    Attributes:
+        values: names whose value it may use.
+        called: names that it calls.
+        used: names through which it reaches a container, for more than an item by its constant key.
+        passed: names through which it reaches an object, for more than one of its attributes.
+    """
+
+    values: frozenset[str]
+    called: frozenset[str]
+    used: frozenset[str]
+    passed: frozenset[str]
+
+
+@lru_cache(maxsize=16384)
+def reads_of(code: CodeType) -> Reads:
+    """How a code object uses names (not those of functions inside of it).
+
+    >>> def step(self, optimizer):
+    ...     self.count += 1
+    ...     optimizer.step(self.rate)
+    >>> found = reads_of(step.__code__)
+    >>> sorted(found.values), sorted(found.called)
+    (['rate'], ['step'])
+    """
+    return _Reading(code).result()
+
+
+class _Reading:
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+        self._steps = [i for i in dis.get_instructions(code) if i.opname not in _HIDDEN]
+        self._counted = self._counting()
+        self._values: set[str] = set()
+        self._called: set[str] = set()
+        self._used: set[str] = set()
+        self._passed: set[str] = set()
+
+    def result(self) -> Reads:
+        for place in range(len(self._steps)):
+            self._look(place)
+        loaded = {i.argval for i in self._steps if i.opname == "LOAD_CONST" and _is_text(i.argval)}
+        names = names_of(self._code)
+        rest = set(names.words | names.globals)
+        rest -= {one.argval for one in self._steps if isinstance(one.argval, str)}
+        rest -= {word for text in loaded for word in words_in(text)}
+        found = self._values | rest, self._called, self._used | rest, self._passed | rest
+        return Reads(*map(frozenset, found))
+
+    def _look(self, place: int) -> None:
+        one = self._steps[place]
+        name = one.opname
+        if name == "LOAD_CONST":
+            self._look_at_constant(place)
+        elif name in _VARIABLES or name in _ATTRIBUTES:
+            if place in self._counted:
+                return
+            if _is_called(one):
+                self._called.add(one.argval)
+                return
+            self._values.add(one.argval)
+            self._reach(place, one.argval)
+        elif name == "BINARY_SUBSCR" and place not in self._counted:
+            key = self._key(place)
+            if key is not None:
+                self._reach(place, key)
+        elif isinstance(one.argval, str) and name not in _OF_CELLS:  # any other one that has a name
+            if place not in self._counted and "_FAST" not in name:
+                for names in (self._values, self._used, self._passed):
+                    names.add(one.argval)
+
+    def _reach(self, place: int, name: str) -> None:
+        """Something is loaded that a name leads to."""
+        if not self._is_subscripted(place):
+            self._used.add(name)
+        following = [one.opname for one in self._steps[place + 1 : place + 3]]
+        if following[:1] == ["COPY"]:
+            following = following[1:]
+        if not following or following[0] not in _OF_ATTRIBUTES:
+            self._passed.add(name)
+
+    def _look_at_constant(self, place: int) -> None:
+        values = self._steps[place].argval
+        for text in values if isinstance(values, tuple | frozenset) else (values,):
+            if not isinstance(text, str):
+                continue
+            words = words_in(text)
+            if text is values and self._is_key(place):
+                if place in self._counted:
+                    continue
+                self._values |= words | {text}
+            else:
+                for names in (self._values, self._used, self._passed):
+                    names |= words | {text}
+
+    def _is_key(self, place: int) -> bool:
+        """Returns True if a constant is the key of an item."""
+        following = [one.opname for one in self._steps[place + 1 : place + 4]]
+        if following[:1] and following[0] in _SUBSCRIPTS:
+            return True
+        return following == ["COPY", "COPY", "BINARY_SUBSCR"]
+
+    def _is_subscripted(self, place: int) -> bool:
+        """Returns True if of what is loaded an item is taken, by a constant key."""
+        key = self._steps[place + 1 : place + 2]
+        is_text = bool(key) and key[0].opname == "LOAD_CONST" and isinstance(key[0].argval, str)
+        return is_text and self._is_key(place + 1)
+
+    def _key(self, place: int) -> str | None:
+        """The constant key of an item that is loaded."""
+        before = place - 1
+        while before >= 0 and self._steps[before].opname == "COPY":
+            before -= 1
+        key = self._steps[before]
+        return key.argval if key.opname == "LOAD_CONST" and _is_text(key.argval) else None
+
+    # Counting -----------------------------------------------------------------------------------
+
+    def _counting(self) -> set[int]:
+        """Where something is loaded to be counted up and put back, and what that takes."""
+        found: set[int] = set()
+        for place, one in enumerate(self._steps):
+            if one.opname == "STORE_ATTR" or one.opname in _PLACES or one.opname == "STORE_SUBSCR":
+                found |= self._counted_by(place) or self._added_by(place)
+        return found
+
+    def _counted_by(self, place: int) -> set[int]:
+        """The places of `x += 1`, of an attribute, a variable or an item."""
+        one = self._steps[place]
+        swaps = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)
+        operation = place - swaps - 1
+        if operation < 0 or not _is_operation(self._steps[operation], _COUNTING):
+            return set()
+        if any(self._steps[i].opname != "SWAP" for i in range(operation + 1, place)):
+            return set()
+        where = _position(one)
+        loads = [i for i in range(operation) if where and _position(self._steps[i]) == where]
+        loads = [i for i in loads if self._steps[i].opname in _LOADS_FOR[_kind(one)]]
+        if len(loads) != 1:
+            return set()
+        load = loads[0]
+        if one.opname != "STORE_SUBSCR":
+            return {load, place} if self._steps[load].argval == one.argval else set()
+        key = self._key(load)
+        return set() if key is None or not self._is_key(load - 3) else {load, load - 3, place}
+
+    def _added_by(self, place: int) -> set[int]:
+        """The places of `x = x + 1`, where no more than a constant or a variable is added."""
+        one = self._steps[place]
+        behind = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)  # what loads the place
+        operation = place - behind - 1
+        load = operation - 2
+        if load - behind < 0 or not _is_operation(self._steps[operation], _ADDING):
+            return set()
+        loaded, added = self._steps[load], self._steps[load + 1]
+        if loaded.opname not in _LOADS_FOR[_kind(one)] or added.opname not in _SIMPLE:
+            return set()
+        owner = self._steps[load - behind : load]
+        if any(i.opname not in _SIMPLE for i in owner) or (owner and _is_called(owner[0])):
+            return set()
+        again = self._steps[operation + 1 : place]
+        if [(i.opname, i.argval) for i in owner] != [(i.opname, i.argval) for i in again]:
+            return set()
+        if one.opname != "STORE_SUBSCR":
+            return {load, place} if loaded.argval == one.argval else set()
+        is_text = _is_text(owner[1].argval) and owner[1].opname == "LOAD_CONST"
+        return {load, load - 1, place - 1, place} if is_text else set()
+
+
+_LOADS_FOR: dict[str, frozenset[str]] = {
+    "attribute": frozenset(("LOAD_ATTR",)),
+    "item": frozenset(("BINARY_SUBSCR",)),
+    "variable": _VARIABLES,
+}
+
+
+def _kind(stored: dis.Instruction) -> str:
+    return {"STORE_ATTR": "attribute", "STORE_SUBSCR": "item"}.get(stored.opname, "variable")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_operation(one: dis.Instruction, symbols: frozenset[str]) -> bool:
+    return one.opname == "BINARY_OP" and one.argrepr in symbols
+
+
+def _is_called(one: dis.Instruction) -> bool:
+    if one.opname == "LOAD_METHOD":
+        return True
+    by_bit = ("LOAD_ATTR",) if _ATTRIBUTES_TELL else ()
+    return one.opname in ("LOAD_GLOBAL", *by_bit) and bool((one.arg or 0) & _METHOD)
+
+
+_ATTRIBUTES_TELL = sys.version_info >= (3, 12)
+
+
+def _position(one: dis.Instruction) -> tuple[int, int, int, int] | None:
+    at = one.positions
+    if at is None or at.lineno is None or at.end_lineno is None:
+        return None
+    if at.col_offset is None or at.end_col_offset is None:
+        return None
+    return at.lineno, at.end_lineno, at.col_offset, at.end_col_offset

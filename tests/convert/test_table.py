@@ -95,3 +95,19 @@ def test_what_has_no_operators_is_refused_in_words(program: Any, why: str) -> No
         layer_table(recording)
     with pytest.raises(calque.TraceError, match=f"(?s){why}"):
         recording.graph("aten")
+
+
+def test_products_that_pytorch_does_not_count() -> None:
+    matrix, vector = torch.randn(3, 4), torch.randn(4)
+    counted = [
+        (lambda m, v: m @ v, (matrix, vector), 12),
+        (lambda m, v: torch.addmv(torch.ones(3), m, v), (matrix, vector), 12),
+        (lambda m, v: v @ v + torch.vdot(v, v), (matrix, vector), 8),
+        (torch.nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4)), 2 * 3 * 4 * 5),
+    ]
+    for program, args, macs in counted:
+        assert layer_table(calque.record(program, *args)).total("macs") == macs
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad():  # one operator
+        macs = layer_table(calque.record(layer, torch.randn(2, 5, 8))).total("macs")
+    assert macs == 10 * (8 * 24 + 8 * 8 + 2 * 8 * 16) + 2 * (2 * 5 * 5 * 8)

@@ -396,3 +396,9 @@ def test_pooling_of_channels_last_has_no_operator_that_writes() -> None:
     assert not any(getattr(t, "_schema", None) and t._schema.is_mutable for t in targets)
     assert torch.equal(lowered(x), program(x))
     assert lowered(x).stride() == program(x).stride()
+
+
+def test_modules_of_torchscript_are_refused_in_words() -> None:
+    model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
+    with pytest.raises(calque.TraceError, match="a module of TorchScript is one call"):
+        calque.record(model, torch.ones(1, 2)).graph("aten")

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
-from torch.utils.flop_counter import flop_registry
 
 from calque.convert.calls import Call, Calls, TensorInfo
+from calque.convert.counting import flops_of
 from calque.errors.printable import printable
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.purity import TracedGraph
@@ -132,14 +132,6 @@ def _bytes(info: TensorInfo) -> int:
     return math.prod(info.shape) * getattr(torch, info.dtype).itemsize
 
 
-# The attention of the CPU, for which PyTorch has no formula, and the one it is like.
-_COUNTED_AS = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
-        torch.ops.aten._scaled_dot_product_flash_attention
-    )
-}
-
-
 def _macs(graph: GraphModule) -> dict[str, int]:
     """The MACs of each call of a graph, by the name of its node."""
     with torch.no_grad():  # what is counted has no gradient
@@ -148,12 +140,8 @@ def _macs(graph: GraphModule) -> dict[str, int]:
     for node in operators.graph.nodes:
         if node.op != "call_function":
             continue
-        packet: Any = getattr(node.target, "overloadpacket", None)
-        formula = flop_registry.get(_COUNTED_AS.get(packet, packet))
-        origin = origin_of(node)
-        if formula is not None and origin is not None:
-            args, kwargs = _values((node.args, node.kwargs))
-            flops = formula(*args, **kwargs, out_val=node.meta["val"])
+        flops, origin = flops_of(node), origin_of(node)
+        if flops is not None and origin is not None:
             found[origin.function] = found.get(origin.function, 0) + flops // 2
     return found
 
@@ -171,10 +159,6 @@ def _marked(graph: GraphModule) -> GraphModule:
     module = GraphModule(graph, made)
     module.training = graph.training
     return module
-
-
-def _values(arguments: Any) -> Any:
-    return torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
 
 
 def _shown(value: Any) -> str:

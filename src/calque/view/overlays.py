@@ -13,8 +13,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.interpreter import Interpreter
 from torch.fx.node import Node
-from torch.utils.flop_counter import flop_registry
 
+from calque.convert.counting import flops_of
 from calque.interop.export import Exported
 from calque.tracing.graph.modes import left_on_error
 from calque.upstream.torch_internals import pytree, tree_leaves
@@ -22,12 +22,6 @@ from calque.view.graph import TensorLook, ViewGraph
 from calque.view.operators import graph_module_of, lowered
 from calque.view.readers import read
 from calque.view.readers.fx import is_check
-
-_COUNTED_AS = {  # attention as the CPU has it, for which PyTorch 2.13 has no formula
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
-        torch.ops.aten._scaled_dot_product_flash_attention
-    )
-}
 
 
 def flops(graph: Any) -> dict[str, float]:
@@ -47,17 +41,10 @@ def flops(graph: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, one in lowered(graph).items():
         for node in one.operators:
-            packet: Any = getattr(node.target, "overloadpacket", None)
-            formula = flop_registry.get(_COUNTED_AS.get(packet, packet))
-            if formula is not None:
-                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _val)
-                count = formula(*args, **kwargs, out_val=node.meta["val"])
+            count = flops_of(node)
+            if count is not None:
                 found[name] = found.get(name, 0.0) + float(count)
     return found
-
-
-def _val(node: Node) -> Any:
-    return node.meta["val"]
 
 
 def memory(graph: Any) -> dict[str, float]:

@@ -14,6 +14,7 @@ from torch.fx.node import Node
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import Faithful
+from calque.tracing.lower.explained import of_torchscript
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensorMode, pytree
 
@@ -139,6 +140,8 @@ class State:
     """
 
     def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
+        if any(isinstance(module, torch.jit.ScriptModule) for module in graph.modules()):
+            raise of_torchscript()
         self.names: list[str] = []
         self.values: list[torch.Tensor] = []
         self.aliases: dict[str, str] = {}

@@ -52,3 +52,11 @@ def changed_geometry() -> SymbolicTraceError:
         "the program changes the shape of what it is given, in place, which operators cannot.\n"
         "Take a view instead (x.t()), or use the graph as it is, without lowering."
     )
+
+
+def of_torchscript() -> SymbolicTraceError:
+    """The error for a module of TorchScript."""
+    return SymbolicTraceError(
+        "a module of TorchScript is one call, whose operators cannot be found.\n"
+        "Use the module that it was made from, or the graph as it is, without lowering."
+    )

@@ -10,6 +10,7 @@ import torch
 
 import calque
 from calque.tracing import fx
+from calque.tracing.core.compiled import as_written
 from calque.tracing.core.patching import Patches, _installed
 
 X = torch.ones(2, 3)
@@ -71,6 +72,33 @@ def test_another_thread_runs_a_model_while_it_is_traced() -> None:
     graph = calque.symbolic_trace(Meets())
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_function", "output"]
     torch.testing.assert_close(found.result(), expected)
+
+
+def test_torch_compile_compiles_again_after_traces_that_overlap() -> None:
+    torch.compile(Model(), backend="eager")  # imports dynamo
+    first, second, over = threading.Event(), threading.Event(), threading.Event()
+
+    def early() -> None:
+        with as_written():
+            first.set()
+            assert second.wait(60)
+        over.set()
+
+    def late() -> None:
+        assert first.wait(60)
+        with as_written():
+            second.set()
+            assert over.wait(60)
+
+    assert run_together(early, late) == []
+    seen = []
+
+    def backend(module: torch.fx.GraphModule, args: list[torch.Tensor]) -> object:
+        seen.append(module)
+        return module.forward
+
+    torch.compile(lambda x: x + 1, backend=backend)(X)
+    assert seen
 
 
 def test_a_replacement_stays_until_its_last_holder_is_gone() -> None:

@@ -334,6 +334,45 @@ def test_an_interrupt_leaves_no_context_of_calques_behind(entering, kind):
     assert seen == ["entered", "left"], caught
 
 
+class Members(dict[str, nn.Parameter | None]):
+    """The parameters of a module, which sends an interrupt when the given one of them is set."""
+
+    moment = 0
+
+    def __setitem__(self, name: str, value: nn.Parameter | None) -> None:
+        super().__setitem__(name, value)
+        self.moment -= 1
+        if self.moment == 0:
+            [*map(operator.call, [sender("signal")])]
+
+
+class Last(nn.Module):
+    """A module that sends an interrupt as it ends, if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        self.sends = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight + self.bias
+        [*map(operator.call, [sender("signal")] if self.sends else [])]
+        return y
+
+
+def test_an_interrupt_leaves_no_replaced_parameters_behind():
+    module, x = Last(), torch.ones(2)
+    state = {n: p.detach() * 3 for n, p in module.named_parameters()}
+    members = module._parameters = Members(module._parameters)
+    before = dict(members)
+
+    for number in range(1, 6):  # two are replaced, two are put back, and between is the call
+        members.moment, module.sends = number, number == 5
+        with pytest.raises(Interrupt) as caught:
+            moment(torch.func.functional_call(module, state, (x,)))
+        assert all(members[name] is p for name, p in before.items()), (number, caught)
+
+
 def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
     begun, end = threading.Event(), threading.Event()
 

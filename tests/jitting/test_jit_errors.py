@@ -382,3 +382,54 @@ def test_text_of_a_traced_tensor_must_not_outlive_the_trace(fn):
     with pytest.raises(TraceError, match=r"test_jit_errors.py:\d+ in .*outlives"):
         calque.jit(fn)(ones(2))
     assert not _KEPT
+
+
+class Failure(Exception):
+    pass
+
+
+@pytest.mark.parametrize("registered", ["hook", "late hook", "hook and removed"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_error_after_a_hook_arrives_and_the_hook_is_taken_off(registered, others):
+    w = torch.ones(2, device="jax", requires_grad=True)
+    x = torch.tensor([1.0, 2.0], device="jax")
+    for _ in range(others):
+        w.register_hook(lambda gradient: gradient * 3)
+    before = w._backward_hooks, dict(w._backward_hooks or {})
+
+    def step(x):
+        if registered == "late hook":
+            w.register_post_accumulate_grad_hook(lambda leaf: None)
+        else:
+            handle = w.register_hook(lambda gradient: gradient * 5)
+            if registered == "hook and removed":
+                handle.remove()
+        (w * x).sum().backward()
+        raise Failure
+
+    with pytest.raises(Failure) as caught:
+        calque.jit(step)(x)
+    assert not any("moved on" in note for note in caught.value.__notes__)
+    assert (w._backward_hooks, dict(w._backward_hooks or {})) == before
+    assert w._backward_hooks is before[0] and w._post_accumulate_grad_hooks is None
+    assert w.grad is None
+    (w * x).sum().backward()
+    assert w.grad.tolist() == [3**others, 2 * 3**others]
+    w.register_hook(lambda gradient: gradient + 1)
+    w.grad = None
+    (w * x).sum().backward()
+    assert w.grad.tolist() == [3**others + 1, 2 * 3**others + 1]
+
+
+@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
+def test_an_error_of_the_program_arrives_though_an_iterator_has_moved_on(error):
+    batches = iter([1, 2, 3])
+
+    def step(x):
+        next(batches)
+        raise error("mine")
+
+    with pytest.raises(error, match="mine") as caught:
+        calque.jit(step)(torch.ones(2, device="jax"))
+    assert any("batches has moved on" in note for note in caught.value.__notes__)
+    assert list(batches) == [2, 3]

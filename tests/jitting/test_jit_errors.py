@@ -3,6 +3,7 @@
 import copy
 import io
 import traceback
+import weakref
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import calque
 from calque import TraceError
+from calque.jitting import known_tensors
 
 
 def ones(*shape):
@@ -433,3 +435,29 @@ def test_an_error_of_the_program_arrives_though_an_iterator_has_moved_on(error):
         calque.jit(step)(torch.ones(2, device="jax"))
     assert any("batches has moved on" in note for note in caught.value.__notes__)
     assert list(batches) == [2, 3]
+
+
+def test_an_interrupt_arrives_while_a_trace_takes_note_of_a_tensor(monkeypatch):
+    weights = [torch.ones(2, device="jax", requires_grad=True) for _ in range(2)]
+    references = list(map(weakref.ref, weights))
+    real, calls = known_tensors.cell_of, []
+
+    def interrupted(tensor):
+        calls.append(tensor)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return real(tensor)
+
+    def step(x):
+        hidden = [w() for w in references]  # met as they are used
+        (x * hidden[0] * hidden[1]).sum().backward()
+
+    monkeypatch.setattr(known_tensors, "cell_of", interrupted)
+    for number in (1, 2):
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            calque.jit(step)(ones(2))
+        assert [w.grad for w in weights] == [None, None]
+    number = 0
+    calque.jit(step)(ones(2))
+    assert [w.grad.tolist() for w in weights] == [[1, 1], [1, 1]]

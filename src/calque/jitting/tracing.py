@@ -120,13 +120,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
-        refused = refusal(error, trace.modules)
-        try:
-            trace.rollback()
-        except TraceError as left:
-            if refused is not None or not _ends_the_call(error, assumptions):
-                raise
-            error.add_note(str(left))  # it is as after such an error of an eager call
+        refused = _given_up(trace, error, assumptions)
         if refused is not None:
             raise refused from error
         raise
@@ -135,6 +129,21 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
         trace.place_inputs()
     else:
         trace.finish()
+
+
+@settles
+def _given_up(
+    trace: "Trace", error: BaseException, assumptions: Assumptions | None
+) -> TraceError | None:
+    """Leave all as it was before a trace that has failed; gives what to raise in its place."""
+    refused = refusal(error, trace.modules)
+    try:
+        trace.rollback()
+    except TraceError as left:
+        if refused is not None or not _ends_the_call(error, assumptions):
+            raise
+        error.add_note(str(left))  # it is as after such an error of an eager call
+    return refused
 
 
 def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,7 +27,10 @@ import calque
 from calque.device.backend import backward_errors, torch_jax
 from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
+from calque.interop import jax_programs
+from calque.interop.jax_programs import precision
 from calque.program import traced_numbers, turns
+from calque.upstream.jax_internals import enable_x64
 from calque.upstream.torch_internals import (
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
@@ -253,16 +257,37 @@ def test_nothing_keeps_a_reference_after_a_backward_an_error_or_a_trace():
     assert not held.is_held()
 
 
+@pytest.mark.parametrize("kind", ["signal", "thread"])
+@pytest.mark.parametrize("make", [x64, lambda: precision([np.ones(())])])
 @pytest.mark.parametrize("entering", [True, False])
-def test_an_interrupt_leaves_no_setting_of_jax_behind(entering):
-    context = x64()
+def test_an_interrupt_leaves_no_setting_of_jax_behind(entering, make, kind):
+    context = make()
     leave = functools.partial(context.__exit__, None, None, None)
-    steps = [sender("signal"), context.__enter__, leave]
+    steps = [sender(kind), context.__enter__, leave]
     if not entering:
         context.__enter__()
-        steps = [sender("signal"), leave]
+        steps = [sender(kind), leave]
     with pytest.raises(Interrupt):
         moment([*map(operator.call, steps)])
+    assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("make", [x64, lambda: precision([np.ones(())])])
+def test_nothing_comes_between_a_setting_of_jax_and_the_note_of_what_it_was(make, monkeypatch):
+    """What switches it on sends an interrupt in its last act."""
+    send = sender("thread")
+
+    def swap(*values: object) -> object:
+        *_, value = values  # of which the first is the context, where this is a method
+        return [enable_x64.swap_local(value), *map(operator.call, [send])][0]
+
+    class Switch:
+        set_local, swap_local = enable_x64.set_local, staticmethod(swap)
+
+    monkeypatch.setattr(x64, "_swap", swap)
+    monkeypatch.setattr(jax_programs, "enable_x64", Switch)
+    with pytest.raises(Interrupt), make():
+        moment()
     assert not jax.config.jax_enable_x64
 
 
@@ -332,6 +357,45 @@ def test_an_interrupt_leaves_no_context_of_calques_behind(entering, kind):
     with pytest.raises(Interrupt) as caught:  # which keeps the frames alive
         names["use"](used, operator.call, *calls)
     assert seen == ["entered", "left"], caught
+
+
+class Members(dict[str, nn.Parameter | None]):
+    """The parameters of a module, which sends an interrupt when the given one of them is set."""
+
+    moment = 0
+
+    def __setitem__(self, name: str, value: nn.Parameter | None) -> None:
+        super().__setitem__(name, value)
+        self.moment -= 1
+        if self.moment == 0:
+            [*map(operator.call, [sender("signal")])]
+
+
+class Last(nn.Module):
+    """A module that sends an interrupt as it ends, if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        self.sends = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight + self.bias
+        [*map(operator.call, [sender("signal")] if self.sends else [])]
+        return y
+
+
+def test_an_interrupt_leaves_no_replaced_parameters_behind():
+    module, x = Last(), torch.ones(2)
+    state = {n: p.detach() * 3 for n, p in module.named_parameters()}
+    members = module._parameters = Members(module._parameters)
+    before = dict(members)
+
+    for number in range(1, 6):  # two are replaced, two are put back, and between is the call
+        members.moment, module.sends = number, number == 5
+        with pytest.raises(Interrupt) as caught:
+            moment(torch.func.functional_call(module, state, (x,)))
+        assert all(members[name] is p for name, p in before.items()), (number, caught)
 
 
 def test_a_trace_that_waits_for_another_threads_can_be_interrupted():

@@ -3,6 +3,7 @@
 import copy
 import io
 import traceback
+import weakref
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import calque
 from calque import TraceError
+from calque.jitting import known_tensors
 
 
 def ones(*shape):
@@ -382,3 +384,78 @@ def test_text_of_a_traced_tensor_must_not_outlive_the_trace(fn):
     with pytest.raises(TraceError, match=r"test_jit_errors.py:\d+ in .*outlives"):
         calque.jit(fn)(ones(2))
     assert not _KEPT
+
+
+class Failure(Exception):
+    pass
+
+
+@pytest.mark.parametrize("registered", ["hook", "late hook", "hook and removed"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_error_after_a_hook_arrives_and_the_hook_is_taken_off(registered, others):
+    w = torch.ones(2, device="jax", requires_grad=True)
+    x = torch.tensor([1.0, 2.0], device="jax")
+    for _ in range(others):
+        w.register_hook(lambda gradient: gradient * 3)
+    before = w._backward_hooks, dict(w._backward_hooks or {})
+
+    def step(x):
+        if registered == "late hook":
+            w.register_post_accumulate_grad_hook(lambda leaf: None)
+        else:
+            handle = w.register_hook(lambda gradient: gradient * 5)
+            if registered == "hook and removed":
+                handle.remove()
+        (w * x).sum().backward()
+        raise Failure
+
+    with pytest.raises(Failure) as caught:
+        calque.jit(step)(x)
+    assert not any("moved on" in note for note in caught.value.__notes__)
+    assert (w._backward_hooks, dict(w._backward_hooks or {})) == before
+    assert w._backward_hooks is before[0] and w._post_accumulate_grad_hooks is None
+    assert w.grad is None
+    (w * x).sum().backward()
+    assert w.grad.tolist() == [3**others, 2 * 3**others]
+    w.register_hook(lambda gradient: gradient + 1)
+    w.grad = None
+    (w * x).sum().backward()
+    assert w.grad.tolist() == [3**others + 1, 2 * 3**others + 1]
+
+
+@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
+def test_an_error_of_the_program_arrives_though_an_iterator_has_moved_on(error):
+    batches = iter([1, 2, 3])
+
+    def step(x):
+        next(batches)
+        raise error("mine")
+
+    with pytest.raises(error, match="mine") as caught:
+        calque.jit(step)(torch.ones(2, device="jax"))
+    assert any("batches has moved on" in note for note in caught.value.__notes__)
+    assert list(batches) == [2, 3]
+
+
+def test_an_interrupt_arrives_while_a_trace_takes_note_of_a_tensor(monkeypatch):
+    weights = [torch.ones(2, device="jax", requires_grad=True) for _ in range(2)]
+    references, last = list(map(weakref.ref, weights)), object()
+    real, left = known_tensors.cell_of, []
+
+    def interrupted(tensor):
+        if left and left.pop() is last:
+            raise KeyboardInterrupt
+        return real(tensor)
+
+    def step(x):
+        hidden = [w() for w in references]  # met as they are used
+        (x * hidden[0] * hidden[1]).sum().backward()
+
+    monkeypatch.setattr(known_tensors, "cell_of", interrupted)
+    for number in (1, 2):
+        left[:] = [last] + [None] * (number - 1)
+        with pytest.raises(KeyboardInterrupt):
+            calque.jit(step)(ones(2))
+        assert [w.grad for w in weights] == [None, None]
+    calque.jit(step)(ones(2))
+    assert [w.grad.tolist() for w in weights] == [[1, 1], [1, 1]]

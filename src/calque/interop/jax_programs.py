@@ -16,6 +16,7 @@ from jax import Array
 
 from calque.device.kernels.pullbacks import Pullback
 from calque.device.runtime.in_flight import settled
+from calque.device.runtime.interrupts import entered_unseen
 from calque.errors import TraceError
 from calque.upstream.jax_internals import enable_x64
 
@@ -179,9 +180,12 @@ class precision:
         wide = any(_is_wide(array.dtype) for array in arrays)
         self._value = True if wide else enable_x64.get_global()
 
+    @entered_unseen
     def __enter__(self) -> None:
-        self._previous = enable_x64.swap_local(self._value)
+        # As of `x64`: nothing comes between what an iterator of C gives and its note.
+        (self._previous,) = map(enable_x64.swap_local, (self._value,))
 
+    @entered_unseen
     def __exit__(self, *_: object) -> None:
         enable_x64.set_local(self._previous)
 

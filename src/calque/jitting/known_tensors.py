@@ -55,9 +55,9 @@ class KnownTensors:
         self._histories.know(tensor)
         if not is_leaf(tensor):
             return
-        self.tensors[id(tensor)] = tensor
         before = Before(tensor.grad, tensor.requires_grad, tensor.detach(), cell_of(tensor))
-        self.before[id(tensor)] = before
+        self.before[id(tensor)] = before  # first, and both whole: an interrupt may come between
+        self.tensors[id(tensor)] = tensor
 
     def gradients(self) -> dict[int, Tensor | None]:
         """The gradients that were there, by the id of their tensor."""

@@ -45,6 +45,7 @@ from calque.program.results import Inseparable
 from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
+from calque.state.whose import Owner, owner_of_class
 
 
 def record(
@@ -115,11 +116,11 @@ def _traced(
 
 
 def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any) -> None:
+    assumptions = trace.assumptions
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
-        refused = refusal(error, trace.modules)
-        trace.rollback()
+        refused = _given_up(trace, error, assumptions)
         if refused is not None:
             raise refused from error
         raise
@@ -128,6 +129,28 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
         trace.place_inputs()
     else:
         trace.finish()
+
+
+@settles
+def _given_up(
+    trace: "Trace", error: BaseException, assumptions: Assumptions | None
+) -> TraceError | None:
+    """Leave all as it was before a trace that has failed; gives what to raise in its place."""
+    refused = refusal(error, trace.modules)
+    try:
+        trace.rollback()
+    except TraceError as left:
+        if refused is not None or not _ends_the_call(error, assumptions):
+            raise
+        error.add_note(str(left))  # it is as after such an error of an eager call
+    return refused
+
+
+def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
+    """Returns True if an error is the program's and no other attempt will be made."""
+    if owner_of_class(type(error)) is Owner.ENGINE:
+        return False
+    return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 
 
 class Trace:

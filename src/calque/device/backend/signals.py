@@ -10,6 +10,7 @@ call, so they are replaced there, and a `signal.signal` imported before calque g
 import _signal  # pyright: ignore[reportMissingImports]
 import ctypes
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable
@@ -27,7 +28,11 @@ from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.core.patching import Patches
 from calque.tracing.symbolic.watching import Watch
 from calque.upstream.jax_internals import config, core, source_info_util
-from calque.upstream.torch_internals import SymNode, python_dispatch
+from calque.upstream.torch_internals import (
+    SymNode,
+    python_dispatch,
+    reparametrize_module,
+)
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
@@ -42,6 +47,8 @@ STEPS: tuple[Callable[..., Any], ...] = (
     Patches.hold,
     Watch.restore,
     Watch.forget,
+    # A module of which some members are replaced for a call (`torch.func.functional_call`).
+    inspect.unwrap(reparametrize_module),
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,

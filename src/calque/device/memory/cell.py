@@ -9,6 +9,7 @@ a trace that fails has changed nothing.
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from operator import methodcaller
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ from calque.device.memory.geometry import Layout, View
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.interrupts import settles
+from calque.device.runtime.interrupts import entered_unseen, settles
 from calque.device.runtime.placement import beside, kept, spread
 from calque.device.runtime.threads import Presence
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
@@ -114,15 +115,25 @@ regeometries: _Regeometries = _Regeometries()
 
 
 class x64:
-    """A context in which JAX has 64-bit types, on this thread and nowhere else."""
+    """A context in which JAX has 64-bit types, on this thread and nowhere else.
+
+    No exception of another thread comes between the switch and the note of what was there before.
+    The interpreter looks for those after a call, and where a function is entered, but not where an
+    attribute is read; so the switch is one.
+    """
 
     __slots__ = ("_previous",)
 
-    @settles
-    def __enter__(self) -> None:
-        self._previous = _enable_x64.swap_local(True)
+    _swap = _enable_x64.swap_local
+    _switched_on = property(methodcaller("_swap", True))
 
     @settles
+    @entered_unseen
+    def __enter__(self) -> None:
+        self._previous = self._switched_on
+
+    @settles
+    @entered_unseen
     def __exit__(self, *_: object) -> None:
         _enable_x64.set_local(self._previous)
 

@@ -22,6 +22,7 @@ import sys
 import time
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, _GeneratorContextManager
 from operator import is_
 from types import CodeType, FrameType, FunctionType
@@ -60,6 +61,7 @@ def settles(function: _Function) -> _Function:
 
     Args:
         function: a function written in Python; a decorator beneath this one is not looked through.
+            Of a generator that is a context, it is what runs when that is entered and left.
     """
     code = function.__code__  # type: ignore[attr-defined]
     _settling[id(code)] = code
@@ -159,16 +161,24 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     while frame is not None:
         if id(frame.f_code) in waiting:
             return True
-        if within not in _waiting_contexts and _is_of_a_context(frame):
+        if within not in _waiting_contexts and _is_of_a_context(frame, waiting):
             return True
         within, frame = id(frame.f_code), frame.f_back
     return False
 
 
-def _is_of_a_context(frame: FrameType) -> bool:
-    """Returns True if calque enters or leaves a context in this frame."""
+def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:
+    """Returns True if this frame enters or leaves a context of calque's, or one that is a step.
+
+    Args:
+        frame: it.
+        waiting: the code for which handlers wait, by identity.
+    """
     code = frame.f_code
     if id(code) in _CONTEXTS:
+        generator = getattr(frame.f_locals.get("self"), "gen", None)
+        if id(getattr(generator, "gi_code", None)) in waiting:
+            return True
         return frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(_CALQUE)
     if code.co_name not in ("__enter__", "__exit__") or id(code) in _waiting_contexts:
         return False

@@ -47,7 +47,7 @@ from calque.state.finding.functions import (
     meet_python_module,
 )
 from calque.state.finding.objects import meet_logger, meet_module, meet_object, meet_optimizer
-from calque.state.finding.tensors import HOOKS_OF_TENSORS, meet_tensor
+from calque.state.finding.tensors import meet_tensor
 from calque.state.lookups import GETTERS
 from calque.state.matters import WRAPPERS
 from calque.state.paths import Path
@@ -57,7 +57,7 @@ from calque.upstream import torch_c
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
-__all__ = ["HOOKS_OF_TENSORS", "handler_of", "meet_logger", "meet_module"]
+__all__ = ["handler_of", "meet_logger", "meet_module"]
 
 Handler = Callable[["Snapshot", Any, Path], None]
 _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)

@@ -1,28 +1,22 @@
 """Tensors: their hooks and the attributes that the user put on them."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from calque.state.paths import Path
-from calque.state.rows import AttributeRow, DictRow
+from calque.state.rows import DictRow, TensorHooksRow
 from calque.state.values import instance_dict
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
-
-HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
-    "_backward_hooks": lambda t: t._backward_hooks,
-    "_post_accumulate_grad_hooks": lambda t: t._post_accumulate_grad_hooks,
-}
 
 
 def meet_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
     """A tensor."""
     snapshot.tensors[id(value)] = value
     if value.requires_grad:
-        row = AttributeRow(value, path, HOOKS_OF_TENSORS, None)
+        row = TensorHooksRow(value, path)
         snapshot.push_items(snapshot.hold(row, ("t", id(value))))
     held = instance_dict(value)
     if held:

@@ -5,9 +5,11 @@ attributes of an object. A row reads one of them, tells what has changed, and pu
 """
 
 from calque.state.rows.attributes import (
+    HOOKS_OF_TENSORS,
     AttributeRow,
     SlotsRow,
     StateRow,
+    TensorHooksRow,
     function_row,
     is_made_in_python,
     set_attribute,
@@ -39,6 +41,7 @@ __all__ = [
     "ClassRow",
     "ContextRow",
     "DictRow",
+    "HOOKS_OF_TENSORS",
     "HooksRow",
     "InstanceRow",
     "ListRow",
@@ -47,6 +50,7 @@ __all__ = [
     "SetRow",
     "SlotsRow",
     "StateRow",
+    "TensorHooksRow",
     "function_row",
     "is_made_in_python",
     "is_own_hook",

@@ -11,6 +11,11 @@ from calque.state.values import MISSING
 
 _HEAP_TYPE = 1 << 9
 
+HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
+    "_backward_hooks": lambda t: t._backward_hooks,
+    "_post_accumulate_grad_hooks": lambda t: t._post_accumulate_grad_hooks,
+}
+
 
 class AttributeRow(Row):
     """Attributes that are in no dict: slots, the class of an object, the code of a function.
@@ -51,6 +56,17 @@ class AttributeRow(Row):
     def put(self, key: Any, value: Any) -> None:
         if self.write is not None:
             self.write(self.owner, key, value)
+
+
+class TensorHooksRow(AttributeRow):
+    """The hooks of a tensor: they can be taken off again, but no call puts them on."""
+
+    __slots__ = ()
+
+    settable = False  # pyright: ignore[reportIncompatibleVariableOverride, reportAssignmentType]
+
+    def __init__(self, owner: Any, path: Path) -> None:
+        super().__init__(owner, path, HOOKS_OF_TENSORS, set_attribute)
 
 
 class SlotsRow(AttributeRow):

@@ -261,6 +261,9 @@ def doubled(x):
     return x * 2
 
 
+doubled.calls = 0
+
+
 def test_lists_that_only_the_loop_fills_are_not_compared():
     doubled.calls = 0
     run = calque.jit(noting := Noting())

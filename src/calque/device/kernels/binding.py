@@ -217,10 +217,10 @@ def _out_form(name: str) -> Kernel:
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
         kwargs |= told(targets[0], kwargs)
-        if kwargs.get("dtype") not in (None, targets[0].dtype):
+        dtype = kwargs.get("dtype")
+        if dtype is not None and dtype != targets[0].dtype:
             raise RuntimeError(
-                f"Expected out tensor to have dtype {kwargs['dtype']}, but got {targets[0].dtype} "
-                "instead"
+                f"Expected out tensor to have dtype {dtype}, but got {targets[0].dtype} instead"
             )
         results = run(args[:count], kwargs)
         results = (results,) if isinstance(results, Array) else results

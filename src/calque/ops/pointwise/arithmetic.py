@@ -268,8 +268,9 @@ def _check_lerp(dtype: Any, **others: Array) -> None:
 # Other functions of two operands ------------------------------------------------------------------
 
 
-def _xlog(log: Unary) -> Callable[[Array, Array], Array]:
+def _xlog(log: Unary, kernel: str) -> Callable[[Array, Array], Array]:
     def function(x: Array, y: Array) -> Array:
+        refuse(kernel, x.dtype, COMPLEX)
         return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, jnp.zeros_like(x), x * log(y)))
 
     return function
@@ -320,12 +321,12 @@ BINARY_FLOAT: dict[str, Callable[..., Array]] = {
     "atan2": _atan2,
     "copysign.Tensor": jnp.copysign,
     "copysign.Scalar": jnp.copysign,
-    "xlogy.Tensor": opmath(_xlog(jnp.log)),
-    "xlogy.Scalar_Self": opmath(_xlog(jnp.log)),
-    "xlogy.Scalar_Other": opmath(_xlog(jnp.log)),
-    "special_xlog1py": opmath(_xlog(jnp.log1p)),
-    "special_xlog1py.self_scalar": opmath(_xlog(jnp.log1p)),
-    "special_xlog1py.other_scalar": opmath(_xlog(jnp.log1p)),
+    "xlogy.Tensor": opmath(_xlog(jnp.log, "xlogy_cpu")),
+    "xlogy.Scalar_Self": opmath(_xlog(jnp.log, "xlogy_cpu")),
+    "xlogy.Scalar_Other": opmath(_xlog(jnp.log, "xlogy_cpu")),
+    "special_xlog1py": opmath(_xlog(jnp.log1p, "xlog1py_cpu")),
+    "special_xlog1py.self_scalar": opmath(_xlog(jnp.log1p, "xlog1py_cpu")),
+    "special_xlog1py.other_scalar": opmath(_xlog(jnp.log1p, "xlog1py_cpu")),
 }
 
 

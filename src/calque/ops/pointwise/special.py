@@ -94,6 +94,7 @@ def _zeta(x: Array, q: Array) -> Array:
     pole = (q <= 0) & (q == jnp.floor(q))
     value = jnp.where(pole, jnp.inf, value)
     value = jnp.where((q < 0) & ~pole & (x != jnp.floor(x)), jnp.nan, value)
+    value = jnp.where(jnp.isposinf(x) & (q == 1), 1, value)
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, value))
 
 
@@ -171,17 +172,17 @@ def _polynomial(name: str, shifted: bool) -> Callable[..., Array]:
         x, n = jnp.broadcast_arrays(2 * x - 1 if shifted else x, jnp.trunc(n))
         zero, one = jnp.zeros_like(x), jnp.ones_like(x)
 
-        def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            before, p, result = state
-            degree = k.astype(x.dtype)
+        def step(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+            before, p, result, degree = state
             following = recur(degree, x, p, before)
-            return p, following, jnp.where(n == degree + 1, following, result)
+            return p, following, jnp.where(n == degree + 1, following, result), degree + 1
 
         p1 = first(x)
         start = jnp.where(n == 0, one, jnp.where(n == 1, p1, zero))
         known = jnp.where(jnp.isfinite(n), n, 0)
         top = jnp.max(known, initial=0).astype(jnp.int32)
-        return lax.fori_loop(jnp.int32(1), top, step, (one, p1, start))[2]
+        # The degree is an array: XLA would multiply with the inverse of a number.
+        return lax.fori_loop(jnp.int32(1), top, step, (one, p1, start, one))[2]
 
     return rule
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from calque.device.runtime import interrupts
 from calque.interop import jax_programs
 from calque.interop.jax_programs import precision
 from calque.program import traced_numbers, turns
+from calque.state import Running, Snapshot
 from calque.upstream.jax_internals import enable_x64
 from calque.upstream.torch_internals import (
     get_current_dispatch_mode_stack,
@@ -426,13 +427,15 @@ def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
     assert calque.jit(lambda x: x + 1)(torch.ones(2, device="jax")).tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("kind", ["signal", "thread"])
+@pytest.mark.parametrize("kind", ["signal", "thread", "thread in a trace"])
 def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind):
+    in_trace = kind.endswith("trace")
     number = traced_numbers.TracedFloat(jax.numpy.ones(()), lambda: 1.0, traced_numbers.Watch())
     send = sender(kind)
     for question in ("is_float", "is_int", "is_bool", "is_symbolic", "has_hint", "maybe_as_float"):
         ask = getattr(number.node, question)
-        with pytest.raises(Interrupt) as caught:
+        watching = Running(Snapshot()).watching() if in_trace else nullcontext()
+        with pytest.raises(Interrupt) as caught, watching:
             moment([*map(operator.call, [send, ask])])
         names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
-        assert ask.__func__.__code__.co_name not in names, question
+        assert names.isdisjoint({ask.__func__.__code__.co_name, "on_call", "_on_audit"}), question

@@ -16,9 +16,9 @@ from jax import Array
 
 from calque.device.kernels.pullbacks import Pullback
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.interrupts import entered_unseen
 from calque.errors import TraceError
 from calque.upstream.jax_internals import enable_x64
+from calque.upstream.python_internals import entered_unseen
 
 Places = tuple[int, ...]
 

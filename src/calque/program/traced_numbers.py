@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from jax import Array
 
-from calque.device.runtime.interrupts import entered_unseen, settles
+from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError, unrepeatable
 from calque.upstream.jax_internals import convert_element_type
+from calque.upstream.python_internals import entered_unseen
 
 
 class Watch:

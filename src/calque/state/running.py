@@ -31,6 +31,7 @@ from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
 from calque.state.whose import Owner, owner_of_code, owner_of_file
+from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
 _MONITORS = hasattr(sys, "monitoring")
@@ -160,8 +161,12 @@ class Running:
         """A trace function; it is called for every call of Python code, and so does very little."""
         seen, meet, before = self._seen, self._meet, self._before
 
+        @entered_unseen
         def on_call(frame: FrameType, event: str, argument: Any) -> Any:
             code = frame.f_code
+            # No exception of another thread before this: C++ that calls these may not see one.
+            if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
+                return
             if id(code) not in seen:
                 meet(code, frame)
 
@@ -171,9 +176,12 @@ class Running:
 
         return on_call if before is None else on_call_and_pass
 
+    @entered_unseen
     def _on_profile(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
+            if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
+                return
             if id(code) not in self._seen:
                 self._meet(code, frame)
         elif event == "c_call":
@@ -326,7 +334,10 @@ def _install_audit() -> None:
         sys.addaudithook(_on_audit)
 
 
+@entered_unseen
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "object.__getattr__":  # of the code of a frame, which a trace function reads
+        return
     if _active is None:  # Python is ending, and has taken the module apart
         return
     # Most events come from guards, which read the code of functions.

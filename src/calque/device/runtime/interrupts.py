@@ -14,7 +14,6 @@ calls `PyErr_CheckSignals`; the handler may raise. In four places that must not 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
 """
 
-import dis
 import functools
 import gc
 import os
@@ -29,8 +28,9 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 from weakref import ref
 
+from calque.upstream.python_internals import entered_unseen
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
 _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
@@ -82,22 +82,6 @@ def settles_in(code: CodeType) -> None:
     """Like `settles`, for generated code that may be discarded again."""
     key = id(code)
     _generated[key] = ref(code, lambda _: _generated.pop(key, None))
-
-
-def entered_unseen(function: FunctionType) -> FunctionType:
-    """Have a function entered without a look for signals or exceptions of other threads.
-
-    The first instruction of a function looks for them, before any `try` of it; not so that of a
-    coroutine after an `await`. Loops and calls in the function still look.
-    """
-    code = function.__code__
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "RESUME":
-            written = bytearray(code.co_code)
-            written[instruction.offset + 1] = _AFTER_AWAIT
-            function.__code__ = code.replace(co_code=bytes(written))
-            break
-    return function
 
 
 class Held:

@@ -1,0 +1,38 @@
+"""What calque knows of CPython's bytecode."""
+
+import dis
+import functools
+from types import CodeType, FunctionType
+from typing import TypeVar
+
+_Function = TypeVar("_Function", bound=FunctionType)
+_AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
+
+UNSEEN_NAMES: set[str] = set()
+"""The names of the functions of `entered_unseen`."""
+
+UNSEEN_FILES: set[str] = set()
+"""Their files."""
+
+
+def entered_unseen(function: _Function) -> _Function:
+    """Have a function entered without a look for signals or exceptions of other threads.
+
+    The first instruction of a function looks for them, before any `try` of it; not so that of a
+    coroutine after an `await`. Loops and calls in the function still look, and so does a trace
+    function (`sys.settrace`) that is called when it is entered.
+    """
+    function.__code__ = _unseen(function.__code__)
+    return function
+
+
+@functools.lru_cache
+def _unseen(code: CodeType) -> CodeType:
+    UNSEEN_NAMES.add(code.co_name)
+    UNSEEN_FILES.add(code.co_filename)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RESUME":
+            written = bytearray(code.co_code)
+            written[instruction.offset + 1] = _AFTER_AWAIT
+            return code.replace(co_code=bytes(written))
+    return code

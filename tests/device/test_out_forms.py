@@ -38,3 +38,15 @@ def test_rrelu_with_noise(training):
     assert aten.rrelu_with_noise_(again, noise, 0.1, 0.3, training) is again
     slope = noise if training else torch.full_like(x, 0.2)
     torch.testing.assert_close(again, torch.where(x < 0, x * slope, x))
+
+
+def test_a_list_of_tensors_is_written() -> None:
+    found = []
+    for device in ("cpu", "jax"):
+        x = torch.arange(6.0, device=device).reshape(3, 2)
+        rows = [torch.empty(2, device=device) for _ in range(3)]
+        parts = [torch.empty(1, 2, device=device), torch.empty(2, 2, device=device)]
+        torch.unbind_copy(x, out=rows)
+        torch.split_with_sizes_copy(x, [1, 2], out=parts)
+        found.append([one.tolist() for one in (*rows, *parts)])
+    assert found[1] == found[0]

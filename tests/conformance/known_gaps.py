@@ -82,7 +82,6 @@ KNOWN_GAPS: dict[tuple[str, str, str], str] = {
     ),
     **_gaps(_HOST_INDICES, ("tensor_split",), strided=_FLOAT, layout=_FLOAT),
     **_gaps(_SPARSE, ("sparse_sampled_addmm",), out=_FLOAT),
-    **_gaps("the device computes what the CPU refuses", ("_foreach_frac",), inplace=("int64",)),
     **_gaps(_EMPTY_STRIDES, ("cholesky", "nn_functional_rms_norm"), layout=_FLOAT),
     **_gaps(_BUFFER, ("linalg_lstsq", "linalg_lstsq_grad_oriented"), layout=_FLOAT),
     **_gaps(_CEPHES, ("special_bessel_j0", "special_bessel_y1"), eager=("float64",)),

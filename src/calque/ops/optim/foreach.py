@@ -13,10 +13,10 @@ from jax import Array
 
 # The rules of these families must be in the table before they are repeated over lists.
 from calque.ops.reduce import extrema  # noqa: F401
-from calque.ops.reduce.reduction import vector_norm
+from calque.ops.reduce.reduction import powsum, vector_norm
 from calque.ops.table.conditions import check
 from calque.ops.table.facts import facts
-from calque.ops.table.promotion import is_complex, is_float, real_dtype
+from calque.ops.table.promotion import is_complex
 from calque.ops.table.registry import find, op
 
 UNARY = [
@@ -183,14 +183,7 @@ def foreach_norm(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Arr
 
 @op("_foreach_powsum.Scalar", static=("ord",))
 def foreach_powsum(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
-    return [_powsum(x, ord, dtype) for x in self]
-
-
-def _powsum(x: Array, ord: Any, dtype: Any) -> Array:
-    result = real_dtype(dtype or x.dtype)
-    wide = jnp.promote_types(x.dtype, jnp.float32) if is_float(x.dtype) else x.dtype
-    size = jnp.abs(x.astype(wide))
-    return jnp.sum(size**ord).astype(result)
+    return [powsum(x, ord, dtype=dtype) for x in self]
 
 
 # Gradient scaling ---------------------------------------------------------------------------------

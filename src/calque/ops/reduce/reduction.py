@@ -11,11 +11,14 @@ from calque.ops.reduce import converted
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import cast, is_known, maximum, minimum, wrap_dims
 from calque.ops.table.promotion import (
+    BOOL,
+    INT,
     RefusedDtype,
     is_complex,
     is_integral,
     opmath,
     real_dtype,
+    refuse,
     spoken,
     to_float,
 )
@@ -223,6 +226,21 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
     if p == 1:
         return jnp.sum(size, axis=axes, keepdims=keepdim)
     return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)
+
+
+@op("linalg__powsum", static=("ord",))
+def powsum(
+    self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Array:
+    """The sum of the absolute values' powers, which a norm takes the root of."""
+    refuse("powsum_cpu", self.dtype if dtype is None else dtype, BOOL, INT)
+    if isinstance(ord, complex):
+        raise RuntimeError("value cannot be converted to type double without overflow")
+    result = real_dtype(self.dtype if dtype is None else dtype)
+    size = jnp.abs(self)
+    size = size.astype(jnp.promote_types(jnp.promote_types(size.dtype, result), jnp.float32))
+    axes = wrap_dims(dim, self.ndim)
+    return jnp.sum(size ** float(ord), axis=axes, keepdims=keepdim).astype(result)
 
 
 @op("norm.Scalar", static=("p",), autocast="float32")

@@ -3,10 +3,12 @@
 import csv
 import io
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calque
@@ -105,6 +107,15 @@ def test_products_that_pytorch_does_not_count() -> None:
         (lambda m, v: v @ v + torch.vdot(v, v), (matrix, vector), 8),
         (torch.nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4)), 2 * 3 * 4 * 5),
     ]
+    for first, second, ends, macs in (  # of three groups
+        ((8, 16), (3, 16, 32), [2, 5, 8], 8 * 16 * 32),
+        ((3, 4, 16), (16, 32), [2, 16, 32], 4 * 16 * 32),
+        ((4, 16), (16, 32), [4, 8, 16], 4 * 16 * 32),
+        ((3, 8, 16), (3, 16, 32), None, 3 * 8 * 16 * 32),
+    ):
+        offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+        args = torch.randn(first), torch.randn(second)
+        counted.append((partial(F.grouped_mm, offs=offs), args, macs))
     for program, args, macs in counted:
         assert layer_table(calque.record(program, *args)).total("macs") == macs
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()

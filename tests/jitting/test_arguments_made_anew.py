@@ -167,3 +167,10 @@ def test_whether_the_engine_may_use_threads_is_read_as_it_is():
         with torch.autograd.set_multithreading_enabled(enabled):
             assert scaled(vector(1)).tolist() == [2 if enabled else 3]
     assert len(scaled.history) == 2
+
+
+def test_a_number_that_a_function_closes_over_is_not_called_an_argument():
+    run = calque.jit(lambda x, scale: scale(x))
+    for number in (1, 2, 3):
+        assert run(vector(1.0), lambda x, number=number: x * number).tolist() == [number]
+    assert run.history[-1] == "a value that the arguments hold was 2 and is 3"

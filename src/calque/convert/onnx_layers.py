@@ -93,11 +93,8 @@ def _max_pool(c: OnnxCall) -> None:
     dilations = _each(c, c["dilation"])
     sizes, x, count = _windows(c, dilations), _batched(c), len(dilations)
     if any(pad >= size for pad, size in zip(sizes["pads"][count:], sizes["kernel_shape"])):
-        after = [0] * (2 + count) + [
-            0,
-            0,
-            *sizes["pads"][count:],
-        ]  # ONNX pads by less than a window
+        # ONNX pads by less than a window.
+        after = [*[0] * (2 + count), 0, 0, *sizes["pads"][count:]]
         lowest = -np.inf if c.is_floating() else np.iinfo(str(c.out.dtype)).min
         sizes["pads"] = [*sizes["pads"][:count], *[0] * count]
         x = c.graph.value("Pad", [x, c.graph.constant(after, np.int64), c.named(lowest)])

@@ -139,7 +139,10 @@ def redistribute(
     tensor: torch.Tensor,
     device_mesh: JaxDeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
-    **_: Any,
+    *,
+    async_op: bool = False,
+    forward_dtype: torch.dtype | None = None,
+    backward_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """DTensor's: the tensor with other placements; differentiable, also in a program.
 
@@ -147,10 +150,18 @@ def redistribute(
         tensor: a tensor with a placement, or a value in a program.
         device_mesh: by default the tensor's own, in a program the one made last.
         placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
+        async_op: has no effect: JAX does not wait.
+        forward_dtype, backward_dtype: not supported.
 
     Raises:
         ValueError: the placements do not fit the tensor or the mesh.
+        NotImplementedError: a dtype is given.
     """
+    if forward_dtype is not None or backward_dtype is not None:
+        raise NotImplementedError(
+            "redistribute(forward_dtype=, backward_dtype=) is not supported: convert the tensor "
+            "with .to(dtype) before it"
+        )
     on = _mesh_of(tensor) if device_mesh is None else real_object(device_mesh)
     return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
 
@@ -164,12 +175,12 @@ def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
     found = _placement(tensor)
     if found is not None and not found.is_split:
         return tensor
-    held = "XLA places" if found is None else f"each device holds {found.local_shape} of"
+    held = "XLA chooses the placement" if found is None else f"a device holds {found.local_shape}"
     raise RuntimeError(
-        f"to_local() of a tensor of shape {tuple(tensor.shape)} that {held}: tensors are global "
-        "here, and a process has several devices, so that there is no one local tensor to compute "
-        "with. Compute with the tensor itself; calque.sharding.local(tensor) gives the parts to "
-        "look at"
+        f"to_local() of a tensor of shape {tuple(tensor.shape)}, of which {held}: tensors are "
+        "global here, and a process has several devices, so that there is no one local tensor to "
+        "compute with. Compute with the tensor itself; calque.sharding.local(tensor) gives the "
+        "parts to look at"
     )
 
 
@@ -179,7 +190,7 @@ def _placement(tensor: torch.Tensor) -> Any:
 
 
 def _is_in_program(tensor: torch.Tensor) -> bool:
-    """Returns True of a value that a program computes, and of what stands for one in Dynamo."""
+    """Returns True for a value that a program computes, and for what stands for one in Dynamo."""
     cell = getattr(tensor.untyped_storage(), "cell", None)
     return cell is None or isinstance(cell.array, jax.core.Tracer)
 

@@ -15,8 +15,8 @@ CALLED = (types.FunctionType, functools.partial)
 """What a call may make anew to be called."""
 
 
-class _Itself:
-    """An object in a key, equal to itself only."""
+class Same:
+    """An object as a key: equal to itself only, and kept alive so that its id is not used again."""
 
     __slots__ = ("value",)
 
@@ -27,7 +27,7 @@ class _Itself:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.value is self.value
+        return isinstance(other, Same) and other.value is self.value
 
 
 def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
@@ -50,7 +50,7 @@ def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list
         return None
     defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
     told = value.__name__, value.__qualname__, value.__module__
-    keys = _Itself(code), _Itself(value.__globals__), len(cells), len(defaults), *told
+    keys = Same(code), Same(value.__globals__), len(cells), len(defaults), *told
     return keys, tuple(named), [*closed, *defaults, *named.values()]
 
 

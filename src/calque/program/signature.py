@@ -10,27 +10,13 @@ import torch
 from torch.nn import Module, Parameter
 
 from calque.device.runtime.placement import placement_of, spread
+from calque.program.called import Same
 from calque.program.structures import Structure
 from calque.program.trees import INEXACT, VALUES, is_tensor
 from calque.program.unread import is_unread, value_of
 
 _SHARING = ("jax", "cpu")
 _LASTING = (Module, type, FunctionType, MethodType)
-
-
-class Same:
-    """An object as a key: equal to itself only, and kept alive so that its id is not used again."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value: Any = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
 
 
 class Attributes(tuple[Any, ...]):
@@ -167,13 +153,16 @@ def difference(old: Any, new: Any) -> str:
         return "the call has a different argument structure or count"
     if old[1] != new[1]:
         return "grad mode, inference mode, autocast or the default dtype changed"
+    # Where objects are taken apart, the places are not those of arguments any more.
+    opened = isinstance(new[0], Structure)
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
+        place = "a value that the arguments hold" if opened else f"argument {index}"
         if _is_another(before, now):
-            return f"argument {index} now refers to a different {type(now.value).__name__} object"
+            return f"{place} now refers to a different {type(now.value).__name__} object"
         if isinstance(before, Called) and isinstance(now, Called) and before != now:
-            return f"argument {index} now is, or closes over, a different function or value"
+            return f"{place} now is, or closes over, a different function or value"
         if before != now:
-            return f"argument {index} was {_spoken(before)} and is {_spoken(now)}"
+            return f"{place} was {_spoken(before)} and is {_spoken(now)}"
     return "the arguments alias different storages"
 
 

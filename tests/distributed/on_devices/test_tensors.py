@@ -46,5 +46,12 @@ def test_what_only_placed_tensors_have_is_no_attribute_of_others_in_a_program() 
         lambda x: x + hasattr(x, "full_tensor"), fullgraph=True, backend="eager"
     )
     assert program(torch.zeros(2)).tolist() == [0, 0]
-    with pytest.raises(RuntimeError, match="shape .8,. that XLA places"):
+    with pytest.raises(RuntimeError, match="shape .8,., of which XLA chooses"):
         calque.jit(lambda x: (x + 1).to_local())(torch.zeros(8, device="jax"))
+
+
+def test_dtypes_of_a_redistribution_are_refused() -> None:
+    mesh = init_device_mesh("jax", (8,), mesh_dim_names=("dp",))
+    x = distribute_tensor(torch.ones(8), mesh, [Shard(0)])
+    with pytest.raises(NotImplementedError, match="convert the tensor"):
+        x.redistribute(placements=[Replicate()], forward_dtype=torch.bfloat16)

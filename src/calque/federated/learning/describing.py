@@ -104,7 +104,7 @@ class _Description:
             return f"[{self._all(value, names)}]"
         if isinstance(value, set | frozenset):
             return f"{{{', '.join(sorted(self.of(one, names) for one in value))}}}"
-        if dataclasses.is_dataclass(value) and _is_librarys(type(value)):
+        if dataclasses.is_dataclass(value) and _is_of_library(type(value)):
             fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
             return self._named(name, fields, names)
         return self._of_object(value, names)
@@ -113,11 +113,11 @@ class _Description:
         own = getattr(value, "__dict__", {})
         if callable(value) and callable(own.get("__wrapped__")):  # by jax.jit or lru_cache
             return self.of(own["__wrapped__"], names)
-        librarys = _is_librarys(type(value))
-        if librarys and (callable(value) or not own or isinstance(value, ModuleType)):
+        of_library = _is_of_library(type(value))
+        if of_library and (callable(value) or not own or isinstance(value, ModuleType)):
             named = [getattr(value, name, None) for name in ("__qualname__", "__name__")]
             return next((one for one in named if isinstance(one, str)), type(value).__name__)
-        calls = frozenset() if librarys else _OF_CALLS
+        calls = frozenset() if of_library else _OF_CALLS
         read = self._reached(type(value), names | calls)
         parts = {name: own[name] for name in sorted(read) if name in own}
         return self._named(self._of_class(type(value), read), parts, read)
@@ -127,7 +127,7 @@ class _Description:
         text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
         parts: dict[str, Any] = {}
         for path, one in module.named_modules():
-            if _is_librarys(type(one)):
+            if _is_of_library(type(one)):
                 read = frozenset(vars(one)) - {"training"} if arrays else frozenset()
             else:
                 read = self._reached(type(one), _FORWARD)
@@ -157,13 +157,13 @@ class _Description:
 
     def _of_class(self, kind: type, names: Names) -> str:
         """The name of a class, and the code of those of its methods that may run."""
-        if _is_librarys(kind):
+        if _is_of_library(kind):
             return kind.__qualname__
         parts = []
         for base in kind.__mro__:
             for name in sorted(self._reached(kind, names) & vars(base).keys()):
                 member = vars(base)[name]
-                if _is_librarys(base):
+                if _is_of_library(base):
                     continue
                 parts += [(name, self.of(one, names)) for one in _functions(member)]
                 if not name.startswith("__") and _is_setting(member):
@@ -197,7 +197,7 @@ class _Description:
 def _counts(value: Any) -> bool:
     """Returns True for a global variable that is described where a function reads it."""
     return not isinstance(value, ModuleType) and not (
-        isinstance(value, type) and _is_librarys(value)
+        isinstance(value, type) and _is_of_library(value)
     )
 
 
@@ -217,7 +217,7 @@ def _functions(member: Any) -> list[FunctionType]:
     return [one for one in found if isinstance(one, FunctionType)]
 
 
-def _is_librarys(kind: type) -> bool:
+def _is_of_library(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return kind.__module__ == "builtins" or (file is not None and is_library(file))

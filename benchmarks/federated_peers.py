@@ -100,7 +100,8 @@ def environment(name: str) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(CACHE / name)], **quiet)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = CACHE / name / "lib" / version / "site-packages"
-    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    (packages / "shared.pth").write_text(shared)  # with the .pth files there, of calque's own sources
     subprocess.run([str(python), "-m", "pip", "install", "-q", name], timeout=600, **quiet)
     done.touch()
     return python

@@ -141,3 +141,14 @@ def test_a_layout_with_holes_is_read_and_written_as_its_memory(data):
     assert (read == column).all()
     through_numpy(memory, first)[...] *= -1
     assert (written == memory).all()
+
+
+def test_a_slice_takes_no_starts_of_axes_that_it_sees_whole() -> None:
+    view = View((2, 4), (4, 1), 4)
+    plan, starts = geometry.plan_of(Layout((3, 4), (4, 1)), view)
+    assert (plan.free, starts) == ((0,), (1,))
+    with x64():
+        traced = jax.make_jaxpr(lambda a, i: geometry.read_plan(plan, a, [i]))(jnp.ones((3, 4)), 1)
+    names = {equation.primitive.name for equation in traced.eqns}
+    assert "dynamic_slice" in names
+    assert names.isdisjoint({"lt", "select_n"})  # a start is never negative

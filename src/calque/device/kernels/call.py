@@ -310,7 +310,7 @@ def _fill(template: Any, items: Iterator[Any]) -> Any:
         return next(items)
     if type(template) is Viewed:
         array = next(items)
-        return template.read(array, [next(items) for _ in template.free])
+        return template.read(array, [next(items) for _ in range(template.count)])
     if type(template) is list:
         return [_fill(part, items) for part in template]
     return template

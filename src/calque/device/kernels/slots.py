@@ -31,40 +31,33 @@ SLOT = Slot()
 class Viewed(Slot):
     """A view of an array: the array, and then where the view starts along some of its axes."""
 
-    __slots__ = ("__weakref__", "free", "plan")
+    __slots__ = ("__weakref__", "plan")
 
-    def __init__(self, plan: Plan, free: Ints) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan: Plan = plan
-        self.free: Ints = free
 
     @property
     def count(self) -> int:
         """The number of starts."""
-        return len(self.free)
+        return len(self.plan.free)
 
     def read(self, array: Array, starts: list[Any]) -> Array:
         """The view of the array from some starts, one for each free axis."""
-        return geometry.read_plan(self.plan, array, self._everywhere(starts))
+        return geometry.read_plan(self.plan, array, starts)
 
     def write(self, array: Array, value: Array, starts: list[Any]) -> Array:
         """The array with a value written to the view of it from some starts."""
-        return geometry.write_plan(self.plan, array, value, self._everywhere(starts))
-
-    def _everywhere(self, starts: list[Any]) -> list[Any]:
-        if self.plan.extents is None:
-            return starts
-        at = dict(zip(self.free, starts, strict=True))
-        return [at.get(axis, 0) for axis in range(len(self.plan.axes_shape))]
+        return geometry.write_plan(self.plan, array, value, starts)
 
 
-_VIEWED: WeakValueDictionary[Any, Viewed] = WeakValueDictionary()
+_VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
 
 
-def _viewed(plan: Plan, free: Ints) -> Viewed:
+def _viewed(plan: Plan) -> Viewed:
     """The one slot of a plan, as long as anything holds it: executables are kept by identity."""
-    found = _VIEWED.get((plan, free))
+    found = _VIEWED.get(plan)
     if found is None:
-        found = _VIEWED.setdefault((plan, free), Viewed(plan, free))
+        found = _VIEWED.setdefault(plan, Viewed(plan))
     return found
 
 
@@ -72,11 +65,7 @@ def _viewed(plan: Plan, free: Ints) -> Viewed:
 def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
     layout = Layout(shape, own or geometry.contiguous_strides(shape))
     plan, starts = geometry.plan_of(layout, view)
-    if plan.extents is None:
-        return _viewed(plan, (0,)), starts
-    sizes = zip(plan.extents, plan.axes_shape, strict=True)
-    free = tuple(axis for axis, (extent, size) in enumerate(sizes) if extent < size)
-    return _viewed(plan, free), tuple(starts[axis] for axis in free)
+    return _viewed(plan), starts
 
 
 def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:

@@ -63,6 +63,8 @@ class Plan:
         steps: the step along each axis.
         order: the axis that each dimension of the view with more than one own element comes from.
         view: the view, its offset set to 0.
+        free: the axes along which the view may start elsewhere than at 0. A gather starts at one
+            place in memory.
     """
 
     layout: Layout
@@ -72,6 +74,7 @@ class Plan:
     steps: Ints
     order: Ints
     view: View
+    free: Ints
 
 
 def contiguous_strides(shape: Sequence[int]) -> Ints:
@@ -200,7 +203,7 @@ def memory_order(layout: Layout) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
-    """Returns how to reach a view that has elements, and where along each axis to start."""
+    """Returns how to reach a view that has elements, and where to start along each free axis."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
         raise RuntimeError(
@@ -211,15 +214,29 @@ def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
     fixed = View(view.size, view.stride, 0)
     own = match_axes(layout.shape, layout.stride, view)
     if own is not None:
-        extents, steps, order, starts = own
-        return Plan(layout, layout.shape, False, extents, steps, order, fixed), starts
+        return _sliced(layout, layout.shape, False, own, fixed)
     shape = _factor_memory(layout.length, view)
     if shape is not None:
         match = match_axes(shape, contiguous_strides(shape), view)
         if match is not None:
-            extents, steps, order, starts = match
-            return Plan(layout, shape, True, extents, steps, order, fixed), starts
-    return Plan(layout, (layout.length,), True, None, (), (), fixed), (view.offset,)
+            return _sliced(layout, shape, True, match, fixed)
+    return Plan(layout, (layout.length,), True, None, (), (), fixed, (0,)), (view.offset,)
+
+
+def _sliced(
+    layout: Layout, shape: Ints, of_memory: bool, match: tuple[Ints, Ints, Ints, Ints], view: View
+) -> tuple[Plan, Ints]:
+    """As `plan_of`, of a view that is a slice of a shape (see `match_axes`)."""
+    extents, steps, order, starts = match
+    free = tuple(axis for axis, size in enumerate(shape) if extents[axis] < size)
+    plan = Plan(layout, shape, of_memory, extents, steps, order, view, free)
+    return plan, tuple(starts[axis] for axis in free)
+
+
+def _window(plan: Plan, starts: Sequence[Any]) -> list[Any]:
+    """Where a plan's slice starts along every axis."""
+    at = dict(zip(plan.free, starts, strict=True))
+    return [at.get(axis, 0) for axis in range(len(plan.axes_shape))]
 
 
 def _core(view: View) -> list[tuple[int, int]]:
@@ -290,16 +307,21 @@ def _core_shape(view: View) -> Ints:
 
 
 def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
-    """The elements of the view that a plan leads to from some starts."""
+    """The elements of the view that a plan leads to from some starts, one for each free axis."""
     axes = _axes(plan, array)
     if plan.extents is None:
         return axes[_indices(plan.view, jnp.asarray(starts[0]))]
-    whole = plan.extents == plan.axes_shape
-    block = axes if whole else lax.dynamic_slice(axes, starts, plan.extents)
+    block = _slice(plan, axes, starts) if plan.free else axes
     block = block[tuple(slice(None, None, step) for step in plan.steps)]
     others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]
     block = jnp.transpose(block, [*plan.order, *others]).reshape(_core_shape(plan.view))
     return jnp.broadcast_to(block, plan.view.size)
+
+
+def _slice(plan: Plan, axes: Array, starts: Sequence[Any]) -> Array:
+    assert plan.extents is not None
+    where = _window(plan, starts)
+    return lax.dynamic_slice(axes, where, plan.extents, allow_negative_indices=False)
 
 
 @kept
@@ -340,12 +362,13 @@ def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) 
     counts = [-(-e // s) for e, s in zip(plan.extents, plan.steps, strict=True)]
     block = value[first].reshape([counts[a] for a in order])
     block = jnp.transpose(block, np.argsort(np.asarray(order, dtype=int)))
-    if not starts:
-        return block
     if any(step > 1 for step in plan.steps):
-        window = lax.dynamic_slice(axes, starts, plan.extents)
+        window = _slice(plan, axes, starts)
         block = window.at[tuple(slice(None, None, step) for step in plan.steps)].set(block)
-    return lax.dynamic_update_slice(axes, block, starts)
+    if not plan.free:
+        return block
+    where = _window(plan, starts)
+    return lax.dynamic_update_slice(axes, block, where, allow_negative_indices=False)
 
 
 def retype(flat: Array, dtype: np.dtype) -> Array:

@@ -78,6 +78,14 @@ def test_a_copy_to_the_cpu_is_writable_and_independent() -> None:
         assert float(array.sum()) == size
 
 
+@pytest.mark.parametrize("count", [3, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_memory_of_a_copy_to_the_cpu_is_pytorchs_own(dtype: torch.dtype, count: int) -> None:
+    host = torch.ones(count, device="jax").to(dtype).cpu()
+    assert host.data_ptr() % 64 == 0  # some of PyTorch's kernels crash where it is not
+    assert host.resize_(2 * count)[:count].tolist() == torch.ones(count).to(dtype).tolist()
+
+
 def test_memory_is_shared_when_asked_for() -> None:
     tensor = torch.ones(1 << 10)
     array = calque.to_jax(tensor, copy=False)

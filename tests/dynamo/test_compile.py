@@ -570,3 +570,15 @@ def test_a_compiled_optimizer_updates_in_place(kind):
     assert taken[1:] == [True, True]
     for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_an_operator_of_numbers_alone(device):
+    def f(x, n):
+        return x + torch.ops.aten.mul(n, 2.0), torch.ops.aten.add(n, 1)
+
+    compiled = torch.compile(f, backend="calque")
+    x = torch.ones(2, device=device)
+    for n in (1.5, 2.5):
+        for mine, expected in zip(compiled(x, n), f(x, n), strict=True):
+            assert (mine.device, mine.tolist()) == (expected.device, expected.tolist())

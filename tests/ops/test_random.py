@@ -155,6 +155,12 @@ def test_bad_parameters_raise(draw: object) -> None:
         draw(torch.ones(3, device="jax"))
 
 
+@pytest.mark.parametrize("bounds", [(0, 3), (-1, 1)])
+def test_integers_that_are_no_truth_values_are_refused(bounds: tuple[int, int]) -> None:
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.empty(5, dtype=torch.bool, device="jax").random_(*bounds)
+
+
 def test_integers_refuse_float_draws() -> None:
     with pytest.raises(RuntimeError, match="not implemented"):
         torch.ones(3, dtype=torch.int64, device="jax").uniform_()

@@ -21,6 +21,8 @@ CARRIERS = {
     for dtype, numpy in TO_NUMPY.items()
     if numpy.isbuiltin != 1
 }
+_SMALL = 4096  # bytes
+_empty = torch.empty  # which a trace may replace
 
 
 def array_of(tensor: Tensor) -> Array:
@@ -88,16 +90,29 @@ def host_view(tensor: Tensor) -> np.ndarray:
 
 
 def host_tensor(array: Any) -> Tensor:
-    """The elements of an array as a CPU tensor with memory of its own."""
+    """The elements of an array as a CPU tensor with memory of its own.
+
+    The memory is PyTorch's, not NumPy's: it can be resized, and is aligned as some of PyTorch's
+    kernels take for granted.
+    """
     if array.ndim > 64:  # more than NumPy has
         return host_tensor(array.reshape(-1)).reshape(array.shape)
     with sizes.translated():
-        host = np.array(on_host(array), copy=True, order="C")
-    dtype = to_torch(host.dtype)
+        values = on_host(array)
+        if values.nbytes <= _SMALL:  # two copies are faster than DLPack
+            return _of_numpy(np.array(values, copy=True, order="C")).clone()
+        result = _empty(values.shape, dtype=to_torch(values.dtype), device="cpu")
+        np.copyto(host_view(result), values)
+    return result
+
+
+def _of_numpy(values: np.ndarray) -> Tensor:
+    """A CPU tensor over the memory of a numpy array."""
+    dtype = to_torch(values.dtype)
     carrier = CARRIERS.get(dtype)
     if carrier is None:
-        return torch.from_numpy(host)
-    return torch.from_numpy(host.view(to_numpy(carrier))).view(dtype)
+        return torch.from_numpy(values)
+    return torch.from_numpy(values.view(to_numpy(carrier))).view(dtype)
 
 
 def check_device(device: torch.device | None) -> None:

@@ -11,6 +11,7 @@ from torch import fx
 
 from calque.device.memory.cell import Cell, active, cell_of, current, read, x64
 from calque.device.memory.geometry import Ints
+from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placements_of, spread
@@ -225,7 +226,7 @@ class GraphProgram(Program[list[Any]]):
                 continue
             given.append(self._stand_in(index, value))
             before.append(current(cell_of(given[-1])))
-        found = nodes.results(given)
+        found = [_on_device(value) for value in nodes.results(given)]
         arrays: list[Array] = []
         self._sinks: list[InputSink] = []
         for index, array in enumerate(before):
@@ -326,3 +327,9 @@ class _Outputs:
     def add(self, array: Array) -> int:
         self._arrays.append(array)
         return len(self._arrays) - 1
+
+
+def _on_device(value: Any) -> Any:
+    """A result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU tensors."""
+    is_host = isinstance(value, Tensor) and value.device.type == "cpu"
+    return wrap(host_array(value)) if is_host else value

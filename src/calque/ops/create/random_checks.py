@@ -95,11 +95,15 @@ def dropout_probability(arguments: Arguments) -> None:
 
 
 def representable(self: Given, **bounds: Any) -> None:
-    if self.dtype == np.bool_ or is_complex(self.dtype):
+    if is_complex(self.dtype):
         return
     low, high = bounds.get("from", 0), bounds.get("to")
-    limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
-    if low < limit.min or (high is not None and high - 1 > limit.max):
+    if self.dtype == np.bool_:
+        least, most = 0, 1
+    else:
+        limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
+        least, most = limit.min, limit.max
+    if low < least or (high is not None and high - 1 > most):
         raise RuntimeError(f"from or to - 1 is out of bounds for torch.{self.dtype}")
 
 

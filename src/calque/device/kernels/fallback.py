@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from calque.device.kernels import sparse
 from calque.device.kernels.sparse import check_dense
 from calque.device.memory.cell import active, cell_of, other_device, read, write, x64
 from calque.device.memory.host import array_of, host_array, host_tensor, host_view
@@ -216,6 +217,8 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
     try:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
+        if "sparse" in op.name():
+            sparse.refuse(op)
         with preparing_errors():
             unknown = TraceError(
                 f"{op.name()} has no rule on the jax device, and the shape of its result is not "

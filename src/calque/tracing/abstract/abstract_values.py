@@ -117,12 +117,12 @@ class AbstractValues:
 
     def _shared(self, value: Any, inputs: list[Any]) -> Any:
         """The one abstract value for new tensors of this geometry, unless it is a view."""
-        if not isinstance(value, torch.Tensor):
+        if not _has_storage(value):
             return value
         with torch_c.DisableTorchFunction():
             storage = value.untyped_storage()._cdata
             for leaf in tree_leaves(inputs):
-                if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata == storage:
+                if _has_storage(leaf) and leaf.untyped_storage()._cdata == storage:
                     return value
             if value._is_view() or (value.is_leaf and value.requires_grad):
                 return value
@@ -272,3 +272,8 @@ def _private(value: torch.Tensor) -> torch.Tensor:
 
 def _value(node: Node) -> Any:
     return node.meta["val"]
+
+
+def _has_storage(value: Any) -> bool:
+    """Returns True for a tensor with memory of its own kind: sparse ones consist of others."""
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided

@@ -127,5 +127,8 @@ class Constants:
 
 
 def _storage(value: torch.Tensor) -> int:
+    """What tells memory apart; a sparse tensor consists of others, and is told by itself."""
+    if value.layout != torch.strided:
+        return id(value)
     with torch_c.DisableTorchFunction():
         return value.untyped_storage()._cdata

@@ -206,3 +206,34 @@ def test_members_may_have_the_names_of_attributes_of_graph_modules() -> None:
         for each in (graph, copy.deepcopy(graph), again):
             torch.testing.assert_close(each(x), model(x))
     assert traced.get_parameter("code_.0.weight") is model.code[0].weight
+
+
+SPARSE = torch.tensor([[0.0, 2.0], [1.0, 0.0]]).to_sparse()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.sparse.mm(x.to_sparse(), x),
+        lambda x: x.to_sparse().coalesce().values().sum(),
+        lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), x[0], (4,)).to_dense(),
+        lambda x: x.to_sparse_csr() @ x,
+        lambda x: SPARSE @ x,
+    ],
+)
+def test_sparse_tensors_inside_a_program(program: Any) -> None:
+    graph = calque.trace(program, torch.eye(2))
+    other = torch.tensor([[3.0, 0.0], [5.0, 4.0]])
+    for made in (graph, calque.lower(graph)):
+        torch.testing.assert_close(made(other), program(other))
+    with pytest.raises(calque.UnsupportedOpError, match="sparse"):
+        calque.jit(program)(other.to("jax"))
+
+
+def test_a_lazy_layer_that_has_not_been_called_is_refused() -> None:
+    lazy = torch.nn.LazyLinear(3)
+    with pytest.raises(calque.TraceError, match="Call it once"):
+        calque.trace(lazy, torch.ones(2, 4))
+    lazy(torch.ones(2, 4))
+    assert calque.trace(lazy, torch.ones(2, 4))(torch.ones(5, 4)).shape == (5, 3)

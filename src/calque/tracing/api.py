@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx.graph_module import GraphModule
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from calque.errors import tidy
 from calque.tracing.choosing import TracerName, by_tracer
@@ -117,6 +118,11 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
                 "Trace a function, a module, or another object that can be called."
             )
         root = function_of(root)
+    if isinstance(root, LazyModuleMixin) and root.has_uninitialized_params():
+        raise SymbolicTraceError(
+            f"{name} has parameters without a shape, which its first call gives them.\n"
+            "Call it once before tracing it."
+        )
 
     def tracer_of_method() -> SymbolicTracer:
         tracer = make()

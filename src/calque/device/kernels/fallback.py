@@ -61,6 +61,8 @@ def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         if result is not NotImplemented:
             DECOMPOSED[op.name()] += 1
             return result
+    if "sparse" in op.name():  # before it is said to run on the CPU
+        sparse.refuse(op)
     if active.trace is not None:
         return call_back(op, args, kwargs)
     _warn_once(op)
@@ -217,8 +219,6 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
     try:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
-        if "sparse" in op.name():
-            sparse.refuse(op)
         with preparing_errors():
             unknown = TraceError(
                 f"{op.name()} has no rule on the jax device, and the shape of its result is not "

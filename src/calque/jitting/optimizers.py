@@ -9,6 +9,7 @@ eagerly both are Python floats, and `1 - 0.999 ** step` keeps four digits in flo
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -32,7 +33,7 @@ from calque.errors import TraceError, unrepeatable
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
-from calque.program.traced_numbers import TracedFloat, Watch, number_of
+from calque.program.traced_numbers import PICKS, TracedFloat, Watch, number_of
 from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import Running
@@ -86,6 +87,7 @@ class OptimizerLending:
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
         self._kept_waiting: list[Any] = []
+        self._picks: list[tuple[dict[str, Any], str]] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -129,6 +131,7 @@ class OptimizerLending:
             return
         _check_device(optimizer)
         self.watch.stepping = type(optimizer).__name__
+        self.watch.is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
         for group in optimizer.param_groups:
             if id(group) not in self._numbers_before:
                 own = self.own_numbers(group)
@@ -145,6 +148,7 @@ class OptimizerLending:
             self._lend(index, group)
         self._widen_steps(optimizer)
         self.lifting.lend_number = lambda array: number_of(array, self.watch)
+        self._lend_picks(optimizer)
         self._ran = len(self.codes)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -187,7 +191,7 @@ class OptimizerLending:
                     self._moved.append((state, key, value))
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
-        if not type(optimizer).step.__module__.startswith("torch.optim"):
+        if not self.watch.is_pytorchs:
             return  # others may count on the dtype
         for state in optimizer.state.values():
             step = state.get("step")
@@ -225,6 +229,15 @@ class OptimizerLending:
                 self._lent.append((group, key, value))
                 group[key] = tuple(self._number(index, group, key, i) for i in range(len(value)))
 
+    def _lend_picks(self, optimizer: Optimizer) -> None:
+        """Adafactor picks by `max` and `min` among numbers that it reads from tensors."""
+        if self.watch.is_pytorchs:
+            names = vars(sys.modules[type(optimizer).step.__module__])
+            for name, pick in PICKS.items():
+                if name not in names:
+                    names[name] = pick
+                    self._picks.append((names, name))
+
     def _number(self, index: int, group: Group, key: str, item: int | None) -> TracedFloat:
         place = (id(group), key, item)
         known = self._numbers.get(place)
@@ -238,11 +251,14 @@ class OptimizerLending:
         return known
 
     def _give_back(self) -> None:
-        self.watch.stepping = None
+        self.watch.stepping, self.watch.is_pytorchs = None, False
         self.lifting.lend_number = None
         for group, key, value in reversed(self._lent):
             group[key] = value
         self._lent.clear()
+        for names, name in self._picks:
+            del names[name]
+        self._picks.clear()
         for state, step in self._widened:
             state["step"] = step
         self._widened.clear()

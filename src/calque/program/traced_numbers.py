@@ -28,11 +28,13 @@ class Watch:
     Attributes:
         answers: what asks once more, and what it was answered.
         stepping: the name of the optimizer whose step runs now, to which numbers are lent.
+        is_pytorchs: whether that optimizer is PyTorch's own.
     """
 
     def __init__(self) -> None:
         self.answers: list[tuple[Callable[[], bool], bool]] = []
         self.stepping: str | None = None
+        self.is_pytorchs: bool = False
 
     def holds(self) -> bool:
         """Returns True if every comparison would be answered as it was."""
@@ -85,6 +87,26 @@ class _Node:
 
     def str(self) -> str:
         return self._graph_repr()
+
+
+class _Checked:
+    """That a number read from a tensor is at least something, where code only checks it.
+
+    `SymFloat.__pow__` checks that of a base. PyTorch's own optimizers take powers of step counts;
+    the code of others is not trusted with bases that may be negative.
+    """
+
+    is_int = is_float = is_constant = has_hint = _constant(False)
+    is_bool = is_symbolic = _constant(True)
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return True
+
+    def bool_(self) -> bool:
+        return bool(_unknown())
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return bool(_unknown())
 
 
 class TracedFloat(torch.SymFloat):
@@ -173,6 +195,42 @@ def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
     return answer
 
 
+def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Python's `max` or `min`, which picks among traced numbers in the program.
+
+    Without it they compare, and the value of a tensor cannot be compared while it is traced.
+
+    Args:
+        pick: the builtin, for all other calls.
+        is_better: if its first argument takes the place of its second.
+    """
+
+    def of_pair(kept: Any, other: Any) -> Any:
+        (a, value_a), (b, value_b) = _operands(kept) or (), _operands(other) or ()
+        watch = next(x.node.watch for x in (kept, other) if isinstance(x, torch.SymFloat))
+        traced = jnp.where(jnp.asarray(is_better(b, a)), b, a)
+        return TracedFloat(traced, lambda: pick(value_a(), value_b()), watch)
+
+    def picked(*values: Any, **options: Any) -> Any:
+        is_traced = any(isinstance(value, torch.SymFloat) for value in values)
+        if options or len(values) < 2 or not is_traced or None in map(_operands, values):
+            return pick(*values, **options)
+        found = values[0]
+        for value in values[1:]:
+            pair = isinstance(found, torch.SymFloat) or isinstance(value, torch.SymFloat)
+            found = of_pair(found, value) if pair else pick(found, value)
+        return found
+
+    return picked
+
+
+PICKS: dict[str, Callable[..., Any]] = {
+    "max": _picking(max, operator.gt),
+    "min": _picking(min, operator.lt),
+}
+"""What stands for the builtins in the code of PyTorch's optimizers, while it is traced."""
+
+
 def _unknown() -> float:
     raise unrepeatable(
         "the value of a tensor is read as a Python number and compared",
@@ -215,8 +273,8 @@ def _install() -> None:
         def compare(self: Any, other: Any, function: Any = getattr(operator, name)) -> Any:
             return _ask(self, function, other)
 
-        def compare_node(self: Any, other: Any) -> Any:
-            _unknown()
+        def compare_node(self: Any, other: Any, name: str = name) -> Any:
+            return _Checked() if name == "ge" and self.watch.is_pytorchs else _unknown()
 
         setattr(_Node, name, compare_node)
         setattr(TracedFloat, f"__{name}__", compare)

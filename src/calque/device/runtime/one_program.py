@@ -7,8 +7,8 @@ program that spans processes ends when its results are there. JAX's calls in C++
 of this, are switched off: a collective over a network of CPUs takes longer than they save.
 
 The values that each process brings along (a batch, a number, the random state) are compared before:
-JAX takes each process's own. So is the program itself, at its first call: what is a part of it, such
-as a number in the code, may differ as well.
+JAX takes each process's own. So is the program itself, at its first call: what is a part of it,
+such as a number in the code, may differ too.
 
 GPUs and TPUs have queues of their own and are left alone.
 """
@@ -76,7 +76,7 @@ def install() -> None:
 
 
 def _noting(compile: Any) -> Any:
-    """JAX's function that compiles; it keeps a digest of what it has compiled until that has run."""
+    """JAX's function that compiles; keeps a digest of what it has compiled until that has run."""
 
     @functools.wraps(compile)
     def compile_noting(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:

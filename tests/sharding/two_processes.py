@@ -70,6 +70,10 @@ def disagreement_in_programs() -> None:
     refused(lambda: step(x), "seed")
     torch.manual_seed(3)
     step(x)
+    rate = 0.1 * (RANK + 1)  # a part of the compiled program
+    refused(lambda: calque.jit(lambda: x.copy_((x * rate).sum()))(), "process 1 differs", "rate")
+    refused(lambda: x.roll(RANK + 1, 0), "do not run the same program")
+    assert x.sum().item() == 0
 
 
 class Net(nn.Module):

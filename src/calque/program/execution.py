@@ -20,7 +20,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
 from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
-from calque.program.direct_call import Bare, Call, direct
+from calque.program.direct_call import Bare, Call, Direct
 from calque.program.donation import picker, protect
 from calque.program.memory_need import Need
 
@@ -32,7 +32,7 @@ class Execution:
 
     Args:
         compiled: the program, its arguments and results flat.
-        numbers: the indexes of the arguments that come as numpy values.
+        program: what calls it.
         donated: the indexes of those that it is given the memory of.
         may_raise: whether it may fail by what it calls; it is given nothing then.
 
@@ -45,11 +45,10 @@ class Execution:
     def __init__(
         self,
         compiled: jax.stages.Compiled,
-        numbers: list[int],
+        program: Direct,
         donated: Sequence[int],
         may_raise: bool,
     ) -> None:
-        program = direct(compiled, numbers)
         self._start = program.start
         self.call: Call = program.call
         self._bare = program.bare

@@ -27,8 +27,8 @@ def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations:
 
     Constants that nothing needs would be part of the program's text, and be kept with it.
     """
-    needed = {v for e in equations for v in e.invars if _is_variable(v)}
-    needed.update(filter(_is_variable, outputs))
+    needed = {v for e in equations for v in e.invars if is_variable(v)}
+    needed.update(filter(is_variable, outputs))
     named = zip(closed.jaxpr.constvars, closed.consts, strict=True)
     constants = [(v, value) for v, value in named if v in needed]
     inner = closed.jaxpr.replace(
@@ -68,9 +68,9 @@ def constant(closed: ClosedJaxpr) -> list[int]:
     inner = closed.jaxpr
     varying = set(inner.invars)
     for equation in inner.eqns:
-        if equation.effects or any(_is_variable(v) and v in varying for v in equation.invars):
+        if equation.effects or any(is_variable(v) and v in varying for v in equation.invars):
             varying.update(equation.outvars)
-    return [i for i, v in enumerate(inner.outvars) if not (_is_variable(v) and v in varying)]
+    return [i for i, v in enumerate(inner.outvars) if not (is_variable(v) and v in varying)]
 
 
 def split(
@@ -94,7 +94,7 @@ def split(
     constant: set[Any] = set(inner.constvars)
     early_equations, late_equations = [], []
     for equation in inner.eqns:
-        used = set(filter(_is_variable, equation.invars))
+        used = set(filter(is_variable, equation.invars))
         if not late.isdisjoint(used):
             late.update(equation.outvars)
             late_equations.append(equation)
@@ -111,7 +111,7 @@ def split(
         first += count
         equations = live(late_equations, gradients)
         read = [v for e in equations for v in e.invars] + list(gradients)
-        needed = dict.fromkeys(v for v in read if _is_variable(v) and v not in outside)
+        needed = dict.fromkeys(v for v in read if is_variable(v) and v not in outside)
         for variable in needed:
             residuals.setdefault(variable, len(residuals))
         inputs = [*needed, *(inner.invars[slot] for slot in own)]
@@ -143,7 +143,7 @@ def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> 
     zeros: dict[Any, Any] = {}
 
     def value(variable: Any) -> Any:
-        if not _is_variable(variable) or variable not in nothing:
+        if not is_variable(variable) or variable not in nothing:
             return variable
         if variable not in zeros:
             made, zeros[variable] = _zeros(variable)
@@ -151,7 +151,7 @@ def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> 
         return zeros[variable]
 
     for equation in inner.eqns:
-        used = set(filter(_is_variable, equation.invars))
+        used = set(filter(is_variable, equation.invars))
         if not some.isdisjoint(used):
             some.update(equation.outvars)
         elif not nothing.isdisjoint(used):
@@ -165,7 +165,7 @@ def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> 
 
 def variables(equations: list[Any]) -> set[Any]:
     """The variables that some equations read."""
-    return {v for e in equations for v in e.invars if _is_variable(v)}
+    return {v for e in equations for v in e.invars if is_variable(v)}
 
 
 def _zeros(variable: Any) -> tuple[list[Any], Any]:
@@ -200,5 +200,11 @@ def every(jaxpr: Any) -> Iterator[Any]:
                     waiting.append(inner)
 
 
-def _is_variable(value: Any) -> bool:
+def constrained(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr itself that say where a value lies."""
+    return (one for one in jaxpr.eqns if one.primitive.name == "sharding_constraint")
+
+
+def is_variable(value: Any) -> bool:
+    """Returns True if a value of a jaxpr is no literal."""
     return not isinstance(value, Literal)

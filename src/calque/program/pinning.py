@@ -1,8 +1,8 @@
 """Where the arrays of a program lie: it is compiled for its arguments' placements, and pins those
 of what it writes.
 
-In a program one of whose arguments is spread, the others are on all the same devices: the state
-among them is moved there once, what comes with a call each time.
+In a program one of whose arguments is spread, the others are on all the same devices: state without
+a placement is moved there once, what comes with a call each time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from calque.device.runtime.placement import (
     placements_of,
     spread,
 )
-from calque.program.jaxprs import every
+from calque.program.jaxprs import constrained, every
 from calque.program.turns import set_array
 
 Placements = list[Sharding | None]
@@ -37,7 +37,8 @@ def settled(
 ) -> tuple[Sharding | None, bool]:
     """The placement in a program of what has none, None where nothing has one, and if state moved.
 
-    State that has none takes it: a program gives its new values there anyway.
+    State that has none takes it: a program gives its new values there anyway. State that lies on
+    other devices stays there (see `other_devices`).
 
     Args:
         cells: of the state that the program reads or writes.
@@ -46,10 +47,9 @@ def settled(
     whole = common(placements) if spread.exists else None
     if whole is None:
         return None, False
-    devices, moved = order_of(whole), False
+    moved = False
     for cell in cells:
-        placement = placement_of(cell.array)
-        if placement is None or order_of(placement) != devices:
+        if placement_of(cell.array) is None:
             set_array(cell, placed(cell.array, whole))
             moved = True
     return whole, moved
@@ -85,11 +85,7 @@ def constraints(jaxpr: Any) -> Placements:
     if not spread.exists:
         return []
     return [
-        found
-        for inner in every(jaxpr)
-        for equation in inner.eqns
-        if (found := equation.params.get("sharding")) is not None
-        and equation.primitive.name == "sharding_constraint"
+        equation.params["sharding"] for inner in every(jaxpr) for equation in constrained(inner)
     ]
 
 

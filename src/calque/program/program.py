@@ -13,10 +13,12 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Sharding
 
 from calque.device.memory.cell import Cell, x64
+from calque.program.direct_call import direct
 from calque.program.execution import Execution
 from calque.program.jaxprs import may_raise
 from calque.program.lifting import Input
 from calque.program.lowering import lowered
+from calque.program.other_devices import elsewhere, moving, on_one_mesh, results_elsewhere
 from calque.program.pinning import Placements, avals, constraints, pinned, settled
 from calque.program.sinks import CellSink, Sink
 from calque.program.sources import RandomSource
@@ -78,6 +80,8 @@ class Program(Stepping[Call]):
         self.whole: Sharding | None
         self.whole, self.moved_state = settled(cells, found)
         self._pinned = pinned(written, len(self._jaxpr.out_avals), self.whole)
+        going = results_elsewhere(self._jaxpr.jaxpr, self.whole) | elsewhere(written, self.whole)
+        self._moves = elsewhere(placements, self.whole), going
 
     def lowered(self, jaxpr: ClosedJaxpr, turned: Mapping[int, Any] = _UNCHANGED) -> Any:
         """The program as `jax.stages.Lowered`.
@@ -88,7 +92,7 @@ class Program(Stepping[Call]):
         """
         with x64():
             return lowered(
-                jaxpr,
+                on_one_mesh(jaxpr, self.whole),
                 avals(self.inputs, self._placements, self.whole, turned),
                 donate_argnums=tuple(self.donated),
                 out_shardings=self._pinned,
@@ -99,4 +103,5 @@ class Program(Stepping[Call]):
         """Take the executable."""
         with x64():
             numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
-            self.execution: Execution = Execution(compiled, numbers, self.donated, self.may_raise)
+            program = moving(direct(compiled, numbers), *self._moves)
+            self.execution: Execution = Execution(compiled, program, self.donated, self.may_raise)

@@ -140,6 +140,58 @@ def test_a_gradient_from_a_mesh_of_other_devices_goes_to_its_parameter() -> None
         assert spec_of(x.grad) == P("a")
 
 
+@pytest.mark.parametrize("mode", ["jit", "jitted forward", "compile"])
+def test_a_program_over_meshes_of_other_devices_moves_no_storage(mode: str) -> None:
+    few, many = sh.mesh(a=2, devices=jax.devices()[:2]), sh.mesh(dp=8)
+    torch.manual_seed(0)
+    on_cpu = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    model = copy.deepcopy(on_cpu).to("jax")
+    sh.shard_module(model[0], {"*": P("a")}, few)
+    sh.shard_module(model[2], {"*": P("dp")}, many)
+    placed = [sh.placement(p) for p in model.parameters()]
+
+    def step_of(model: nn.Module, called: Any) -> Callable[[Tensor], Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = called(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            for p, place in zip(model.parameters(), placed, strict=True):
+                if mode != "jit" and p.device.type == "jax":
+                    assert sh.placement(p.grad) == place
+            return loss.detach()
+
+        return step
+
+    compiled = torch.compile(model, backend="calque") if mode == "compile" else calque.jit(model)
+    step = step_of(model, model if mode == "jit" else compiled)
+    step = calque.jit(step) if mode == "jit" else step
+    of_cpu = step_of(on_cpu, on_cpu)
+    for i in range(3):
+        x = torch.randn(8, 8)
+        loss = step(sh.shard(x, P("dp"), many) if i else x.to("jax"))
+        torch.testing.assert_close(loss.cpu(), of_cpu(x), rtol=1e-5, atol=1e-6)
+        assert [sh.placement(p) for p in model.parameters()] == placed
+        assert [sh.placement(p.grad) for p in model.parameters()] == placed
+
+
+def test_a_constraint_to_other_devices_than_those_of_a_program_is_one_to_all() -> None:
+    few, many = sh.mesh(a=2, devices=jax.devices()[:2]), sh.mesh(dp=8)
+
+    def once(x: Tensor) -> Tensor:
+        return sh.constrain(x * 2, "a", mesh=few) + 1
+
+    def run(x: Tensor, flag: Tensor) -> Tensor:
+        return torch.cond(flag, once, torch.clone, (once(x),))
+
+    x = sh.shard(torch.arange(8.0), P("dp"), many)
+    for flag, factor in ((True, 4), (False, 2)):
+        expected = [factor * i + factor - 1 for i in range(8)]
+        assert calque.jit(run)(x, torch.tensor(flag).to("jax")).tolist() == expected
+
+
 @pytest.mark.parametrize("spec", [P("dp"), P(None, "dp"), P("dp", "tp")])
 def test_a_storage_that_was_emptied_for_a_while_is_placed_as_before(spec: P) -> None:
     sh.mesh(dp=4, tp=2)

@@ -9,12 +9,14 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, Sharding
+from jax.sharding import PartitionSpec as P
 
 
 class DisagreementError(RuntimeError):
@@ -82,6 +84,42 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
         others = _others(each)
         if others:
             raise _disagreement(host, others)
+
+
+def check_program(name: str, digest: bytes, placement: Sharding) -> None:
+    """Raise DisagreementError where the processes of a placement compiled different programs.
+
+    Args:
+        name: of the program.
+        digest: of its text.
+        placement: over the devices of several processes, each of which calls this.
+    """
+    processes = {device.process_index for device in placement.device_set}
+    if len(processes) < jax.process_count():
+        return
+    others = _others(_of_all(np.frombuffer(digest, np.uint32)))
+    if others:
+        raise DisagreementError(
+            f"the processes do not run the same program: {name!r} of process "
+            f"{', '.join(map(str, others))} differs from that of process 0. A Python number, a "
+            "shape or a branch (a learning rate, the length of a process's own data, the rank) is "
+            "a part of a compiled program: use one that is the same in every process"
+        )
+
+
+def _of_all(value: np.ndarray) -> np.ndarray:
+    """Like JAX's `process_allgather`, of which it must be independent: its program is checked."""
+    devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.sharding.Mesh(devices, ("processes", "devices"), axis_types=auto)
+    shape, spread = (jax.process_count(), *value.shape), NamedSharding(mesh, P("processes"))
+    parts = jax.make_array_from_callback(shape, spread, lambda index: value[None])
+    return np.asarray(_whole(NamedSharding(mesh, P()))(parts))
+
+
+@lru_cache(maxsize=1)
+def _whole(placement: NamedSharding) -> Any:
+    return jax.jit(lambda parts: parts, out_shardings=placement)
 
 
 def check_shapes(host: np.ndarray) -> None:

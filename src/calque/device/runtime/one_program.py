@@ -7,12 +7,15 @@ program that spans processes ends when its results are there. JAX's calls in C++
 of this, are switched off: a collective over a network of CPUs takes longer than they save.
 
 The values that each process brings along (a batch, a number, the random state) are compared before:
-JAX takes each process's own.
+JAX takes each process's own. So is the program itself, at its first call: what is a part of it,
+such as a number in the code, may differ too.
 
 GPUs and TPUs have queues of their own and are left alone.
 """
 
 import functools
+import hashlib
+import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -28,6 +31,7 @@ from calque.upstream.jax_internals import pjit, pxla
 _installed = False
 _placements: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _of_all: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_digests: dict[int, bytes] = {}  # of programs that have not run yet, by their executables
 _compared: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
@@ -55,8 +59,11 @@ def install() -> None:
         placement = _over_processes(self)
         if placement is None:
             return run(self, *args)
-        agreement.check_all(_own(self, args), placement)
-        if not _is_of_all(self, placement):
+        own, is_of_all = _own(self, args), _is_of_all(self, placement)
+        if own or is_of_all:  # else a process may run it alone
+            _check_program(self, placement)
+        agreement.check_all(own, placement)
+        if not is_of_all:
             return jax.block_until_ready(run(self, *args))
         with watch.noting(self.name):
             return jax.block_until_ready(run(self, *args))
@@ -64,7 +71,39 @@ def install() -> None:
     pxla.ExecuteReplicated.__call__ = run_and_wait
     pjit._get_fastpath_data = lambda *args, **kwargs: None
     pxla.MeshExecutable.create_cpp_call = lambda self, params: None
+    pxla.compiler.compile_or_get_cached = _noting(pxla.compiler.compile_or_get_cached)
     jax.clear_caches()  # programs that C++ calls already
+
+
+def _noting(compile: Any) -> Any:
+    """JAX's function that compiles; keeps a digest of what it has compiled until that has run."""
+
+    @functools.wraps(compile)
+    def compile_noting(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
+        made = compile(backend, computation, *args, **kwargs)
+        _digests[id(made)] = hashlib.sha256(str(computation).encode()).digest()
+        return made
+
+    return compile_noting
+
+
+class _Checking(threading.local):
+    now = False
+
+
+_checking = _Checking()
+
+
+def _check_program(program: Any, placement: Any) -> None:
+    """Raise DisagreementError where a program is another one in other processes."""
+    digest = _digests.pop(id(program.xla_executable), None)
+    if digest is None or _checking.now or program.has_host_callbacks:
+        return  # callbacks are addresses in the text, and the check runs programs itself
+    _checking.now = True
+    try:
+        agreement.check_program(program.name, digest, placement)
+    finally:
+        _checking.now = False
 
 
 def _over_processes(program: Any) -> Any:

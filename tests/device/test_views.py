@@ -375,3 +375,35 @@ def test_a_view_that_nobody_may_differentiate_is_shown():
         assert isinstance(shown("jax")[0], str)
 
     run()
+
+
+PARTIAL = {
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([1], device=x.device), 5.0),
+    "index_put_": lambda x: x.__setitem__(torch.tensor([2], device=x.device), 7.0),
+    "triu_": lambda x: x.triu_(),
+    "masked_fill_": lambda x: x.masked_fill_(torch.eye(3, device=x.device) > 0, 2.0),
+    "threshold_": lambda x: torch.threshold_(x, 1.5, 9.0),
+    "fill_": lambda x: x.fill_(-0.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Use of")
+@pytest.mark.parametrize("overlapping", ["repeated", "windows"])
+@pytest.mark.parametrize("name", PARTIAL)
+def test_a_write_to_some_of_the_elements_at_one_place_is_seen(name: str, overlapping: str) -> None:
+    found = []
+    for device in ("cpu", "jax"):
+        base = torch.arange(5.0).to(device)
+        PARTIAL[name](base[:3].expand(3, 3) if overlapping == "repeated" else base.unfold(0, 3, 1))
+        found.append(base.cpu())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0].signbit(), found[1].signbit())
+
+
+def test_what_would_depend_on_the_order_of_writes_is_refused() -> None:
+    x = torch.arange(6.0, device="jax")
+    with pytest.raises(RuntimeError, match="more than one element"):
+        x.unfold(0, 3, 1).add_(1)
+    assert x.tolist() == [0, 1, 2, 3, 4, 5]
+    x.as_strided((2, 2), (3, 2)).add_(1)  # not nested, but apart
+    assert x.tolist() == [1, 1, 3, 4, 4, 6]

@@ -41,6 +41,7 @@ class Written:
         in_place = self.base.endswith("_")
         own = known.get("writes_in_place", ()) if in_place else told
         self._fills = "fills" in own
+        self._reads_target = in_place and rule is not None
         self._looks = "computes_first" not in own
         self.apart: bool = "apart" in told or "changes" in told
         self.any_shape: bool = "any_shape" in told
@@ -60,7 +61,7 @@ class Written:
             size: how many elements it will have; None if that is how many it has.
         """
         if not self._fills:
-            check_writable(target)
+            check_writable(target, self._reads_target)
         if not self._looks:
             return
         storage = target.untyped_storage()

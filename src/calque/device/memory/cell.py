@@ -293,9 +293,20 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
     return geometry.from_memory(geometry.retype(flat, array.dtype), layout)
 
 
-def check_writable(tensor: torch.Tensor) -> None:
-    """Raise RuntimeError where a write would hit one element through two indices."""
-    if 0 in tensor.stride() and geometry.overlaps(view_of(tensor)):
+def check_writable(tensor: torch.Tensor, is_read: bool = False) -> None:
+    """Raise RuntimeError where a write would hit one element through two indices.
+
+    PyTorch only looks for repeated axes. Through overlapping windows it writes several times.
+
+    Args:
+        tensor: what is written.
+        is_read: whether what is written depends on what is there: through overlapping windows it
+            would depend on the order of the writes.
+    """
+    if tensor.is_contiguous():
+        return
+    view = view_of(tensor)
+    if geometry.overlaps(view) or (is_read and geometry.meets_itself(view)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a "
             "single memory location. Please clone() the tensor before performing the operation."

@@ -145,6 +145,23 @@ def overlaps(view: View) -> bool:
     return shared and 0 not in view.size
 
 
+@lru_cache(maxsize=1024)
+def meets_itself(view: View) -> bool:
+    """Returns True if two elements of the view are one place in memory.
+
+    >>> meets_itself(View((2, 3), (1, 1), 0)), meets_itself(View((2, 2), (3, 2), 0))
+    (True, False)
+    """
+    if 0 in view.size or is_nested(view.size, view.stride):
+        return False
+    if overlaps(view):
+        return True
+    places = np.zeros((), np.int64)
+    for size, step in zip(view.size, view.stride, strict=True):
+        places = np.add.outer(places, np.arange(size) * step)
+    return np.unique(places).size < places.size
+
+
 def read(array: Array, layout: Layout, view: View) -> Array:
     """The elements of a view, as an array of the view's size."""
     if 0 in view.size:
@@ -342,16 +359,48 @@ def _writer(plan: Plan) -> Callable[..., Array]:
 
 
 def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
-    """The array with a value written through the view that a plan leads to from some starts."""
+    """The array with a value written through the view that a plan leads to from some starts.
+
+    Where several elements of the view are one place in memory, those that the value changes are
+    written: an operator that fills some of them leaves the others as they are.
+    """
     axes = _axes(plan, array)
     if plan.extents is None:
-        axes = axes.at[_indices(plan.view, jnp.asarray(starts[0]))].set(value)
+        indices = _indices(plan.view, jnp.asarray(starts[0]))
+        if not is_nested(plan.view.size, plan.view.stride):
+            changed = _is_changed(axes[indices], value)
+            indices = jnp.where(changed, indices, plan.layout.length)  # others are dropped
+        axes = axes.at[indices].set(value, mode="drop")
     else:
+        if overlaps(plan.view):
+            value = _merged(read_plan(plan, array, starts), value, plan.view)
         axes = _write_slices(plan, axes, value, starts)
     if not plan.of_memory:
         return axes
     flat = axes.reshape(-1)[: plan.layout.length]
     return from_memory(flat, plan.layout)
+
+
+def _is_changed(before: Array, value: Array) -> Array:
+    """Where a value is another than before; zeros have a sign, and all NaN are one."""
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        return _is_changed(before.real, value.real) | _is_changed(before.imag, value.imag)
+    same = value == before
+    if jnp.issubdtype(value.dtype, jnp.inexact):
+        same &= jnp.signbit(value) == jnp.signbit(before)
+        same |= jnp.isnan(value) & jnp.isnan(before)
+    return ~same
+
+
+def _merged(before: Array, value: Array, view: View) -> Array:
+    """A value with the last change along the axes of a view that repeat its elements."""
+    repeated = [axis for axis, (n, s) in enumerate(zip(view.size, view.stride)) if n > 1 and s == 0]
+    changed = _is_changed(before, value)
+    for axis in repeated:
+        last = changed.shape[axis] - 1 - jnp.argmax(jnp.flip(changed, axis), axis, keepdims=True)
+        value = jnp.take_along_axis(value, last, axis)
+        changed = changed.any(axis, keepdims=True)
+    return jnp.broadcast_to(value, view.size)
 
 
 def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) -> Array:

@@ -41,6 +41,7 @@ def relu(self: Array) -> Array:
 @op(
     "threshold",
     refuses=no_kernel("threshold_cpu", BOOL, COMPLEX),
+    writes_in_place=("fills",),
     numbers=Holds("threshold", "value"),
 )
 def threshold(self: Array, threshold: Any, value: Any) -> Array:

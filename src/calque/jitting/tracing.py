@@ -182,9 +182,6 @@ class Trace:
         if any(map(is_lazy, reach.tensors.values())):
             raise Unshaped
         own = joined.union(cell_of(t) for t in reach.tensors.values() if is_tensor(t))
-        self.own_hosts: list[torch.Tensor] = [
-            t for t in reach.tensors.values() if t.device.type == "cpu"
-        ]
         self.own_tensors: dict[int, torch.Tensor] = dict(reach.tensors)
         reach.add([leaf for leaf in leaves if not is_unread(leaf)], "arguments")
         self.modes: Modes = Modes()
@@ -337,7 +334,9 @@ class Trace:
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
-        finder = SourceFinder(self.leaves, self.arguments, self.own_hosts)
+        met = {**self.own_tensors, **self.state.snapshot.tensors}
+        own_hosts = [tensor for tensor in met.values() if tensor.device.type == "cpu"]
+        finder = SourceFinder(self.leaves, self.arguments, own_hosts)
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
         return finder.pinned_hosts

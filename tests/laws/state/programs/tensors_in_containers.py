@@ -204,3 +204,12 @@ def tensor_held_weakly_is_not_kept_alive(case: Case) -> Seen:
     yield f(case.x)
     del p
     yield f(case.x), reference() is None
+
+
+@program(states=3)
+def cpu_tensor_in_a_container_that_is_an_argument(case: Case) -> Seen:
+    p = torch.tensor([1.0, 2.0, 3.0])
+    queue = collections.deque([p])
+    f = case.fn(lambda x, y: x * queue[0].to(x.device) + y.to(x.device))
+    for i in range(4):
+        yield f(case.x, p if i % 2 == 0 else torch.full((3,), float(i)))

@@ -90,7 +90,7 @@ def gradients_dropped_of_tensors_in_any_container(case: Case) -> Seen:
     yield from _steps_of(case, step)
 
 
-@program(states=2)
+@program
 def gradients_made_anew_of_tensors_in_any_container(case: Case) -> Seen:
     def step(getter, x):
         p = getter()
@@ -110,7 +110,7 @@ def tensors_in_any_container_frozen(case: Case) -> Seen:
     yield from _steps_of(case, step)
 
 
-@program(states=2)
+@program
 def step_that_is_jitted_within_a_jitted_function(case: Case) -> Seen:
     m = case.linear()
     opt = torch.optim.SGD(m.parameters(), lr=0.1)

@@ -1,15 +1,20 @@
 """The arguments with which a traced function is called."""
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from torch import Tensor
 
 from calque.device.memory.cell import Cell, cell_of, is_whole, read
 from calque.jitting.histories import entered
 from calque.jitting.implicit_arguments import form
+from calque.jitting.state_arguments import Joined
 from calque.program.results import Inseparable
 from calque.program.trees import is_tensor
 from calque.program.view_arguments import Unseen, Windows, unrepeated, window_of
+from calque.upstream import torch_c
 
 
 class Arguments:
@@ -17,7 +22,7 @@ class Arguments:
 
     Args:
         leaves: the leaves of the call's arguments.
-        own: the cells of the function's own state.
+        own: the cells of the function's own state, as far as they are known before it runs.
         with_storage: the arguments that must come with their whole storage.
 
     Attributes:
@@ -36,6 +41,7 @@ class Arguments:
         self.stored: dict[int, Any] = {}
         self.windows: Windows = Windows()
         self._own = own
+        self._held_elsewhere = _held_elsewhere(leaves)
         self._with_storage = with_storage
         self._groups: dict[Cell, list[int]] = {}
         self.stand_ins: list[Any] = [
@@ -88,9 +94,38 @@ class Arguments:
             groups = [group for group in self._groups.values() if not asked.isdisjoint(group)]
             raise Inseparable(index for group in groups for index in group)
 
+    def check_apart(self, state: Iterable[Tensor]) -> None:
+        """Raise Joined where tensors of the state are arguments, or lie in their memory.
+
+        What the function makes of an argument lies there, too, and may look like state: it only
+        counts if another tensor lay there before.
+        """
+        given = set(map(id, self.stand_ins))
+        joined = {
+            cell
+            for tensor in state
+            if is_tensor(tensor)
+            and (cell := cell_of(tensor)) in self._groups
+            and (id(tensor) in given or cell in self._held_elsewhere)
+        }
+        if joined:
+            raise Joined(joined)
+
     def check_separable(self, written: Collection[Cell]) -> None:
         """Raise Inseparable where a write to one argument would show in another."""
         for indexes in self._groups.values():
             cells = {cell_of(self.stand_ins[i]) for i in indexes}
             if len(cells) > 1 and not cells.isdisjoint(written):
                 raise Inseparable(indexes)
+
+
+def _held_elsewhere(leaves: list[Any]) -> set[Cell]:
+    """The memory of arguments over which there are other tensors than these."""
+    tensors = list({id(leaf): leaf for leaf in leaves if is_tensor(leaf)}.values())
+    given = Counter(map(cell_of, tensors))
+    storages = {cell_of(tensor): tensor.untyped_storage() for tensor in tensors}
+    return {
+        cell
+        for cell, storage in storages.items()
+        if torch_c.storage_use_count(storage._cdata) > given[cell] + 1  # the Python object, too
+    }

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch.optim import Optimizer
@@ -169,6 +170,33 @@ class GradientGuard:
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
             return "a gradient that is also a variable now refers to a different tensor"
         return "a gradient that was None is there now, or the other way round"
+
+
+class WeakGradientGuard:
+    """As `GradientGuard`, of leaves that the state holds weakly: the guard keeps none alive.
+
+    Args:
+        leaves: they, and whether they have a gradient.
+    """
+
+    guarded = "requires_grad and presence of gradients"
+
+    def __init__(self, leaves: Iterable[tuple[torch.Tensor, bool]]) -> None:
+        self._rows = [(ref(leaf), leaf.requires_grad, has) for leaf, has in leaves]
+
+    def holds(self) -> bool:
+        """Returns True if all that are alive are as they were; of others the state tells."""
+        for reference, flag, has_gradient in self._rows:
+            leaf = reference()
+            if leaf is None:
+                continue
+            if leaf.requires_grad != flag or (flag and (leaf.grad is not None) != has_gradient):
+                return False
+        return True
+
+    def why(self) -> str:
+        """Returns what differs."""
+        return "requires_grad of a tensor, or whether it has a gradient, changed"
 
 
 class OptimizerGuard:

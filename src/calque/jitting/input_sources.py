@@ -70,7 +70,7 @@ class SourceFinder:
                 return
         for own in self._own_hosts:
             if tensor.is_set_to(own):
-                one.name = tensors[id(own)]
+                one.name = tensors.get(id(own), "")
 
 
 def sink_of(cell: Cell, arguments: Arguments, count: int) -> Sink:

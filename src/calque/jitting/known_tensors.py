@@ -10,8 +10,10 @@ from calque.errors import TraceError
 from calque.jitting.histories import Histories
 from calque.program.gradients.border import is_leaf
 from calque.program.trees import is_tensor
+from calque.upstream import torch_c
 
 Tensor = torch.Tensor
+_MODES = torch_c.DispatchKeySet(torch_c.DispatchKey.Python)
 
 
 class Before(NamedTuple):
@@ -55,7 +57,9 @@ class KnownTensors:
         self._histories.know(tensor)
         if not is_leaf(tensor):
             return
-        before = Before(tensor.grad, tensor.requires_grad, tensor.detach(), cell_of(tensor))
+        with torch_c.DisableTorchFunction(), torch_c.ExcludeDispatchKeyGuard(_MODES):
+            alias = tensor.detach()
+        before = Before(tensor.grad, tensor.requires_grad, alias, cell_of(tensor))
         self.before[id(tensor)] = before  # first, and both whole: an interrupt may come between
         self.tensors[id(tensor)] = tensor
 

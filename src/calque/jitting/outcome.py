@@ -147,6 +147,7 @@ class Outcome:
             trace.own_containers,
             trace.own_tensors,
         )
+        trace.arguments.check_apart(trace.state.snapshot.tensors.values())
         trace.arguments.check_separable(trace.lifting.written.keys())
         changed = trace.state.keys_changed(rebound)
         trace.state.freed += exchanged(trace.exchanged, trace.state.snapshot, changed)

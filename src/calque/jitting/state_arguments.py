@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from calque.device.memory.cell import Cell
 from calque.jitting.objects import Distinct
 from calque.jitting.python_effects import PythonState
 from calque.program.called import CALLED
@@ -30,6 +31,17 @@ class Overlap(Exception):
 
     def __init__(self, places: Collection[Steps]) -> None:
         self.places: frozenset[Steps] = frozenset(places)
+
+
+class Joined(Exception):
+    """Arguments lie in memory that the state has, too: the trace is to be made again so.
+
+    Args:
+        cells: of the memory.
+    """
+
+    def __init__(self, cells: Collection[Cell]) -> None:
+        self.cells: frozenset[Cell] = frozenset(cells)
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:

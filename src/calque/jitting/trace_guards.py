@@ -15,6 +15,7 @@ from calque.jitting.guards import (
     Guard,
     HostGuard,
     OptimizerGuard,
+    WeakGradientGuard,
 )
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState
@@ -41,14 +42,19 @@ def guards_of_state(
         state: the Python state.
         optimizers: the guard of those that stepped.
     """
-    before = known.before
-    own = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
+    before, weak = known.before, state.snapshot.weak
+    found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
+    own, unread = [], []
+    for row in found:  # what the program reads it keeps alive in any case
+        (unread if id(row[0]) in weak and row[1].cell not in cells else own).append(row)
     gradients = [one.gradient is not None for _, one in own]
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
         guard_of(state.snapshot, implicit.free, state.counted, state.assigned),
     ]
+    if unread:
+        guards.append(WeakGradientGuard((t, one.gradient is not None) for t, one in unread))
     return guards if optimizers is None else [*guards, optimizers]
 
 

@@ -33,7 +33,7 @@ from calque.jitting.outcome import Outcome
 from calque.jitting.python_effects import PythonState
 from calque.jitting.reachable import Reach
 from calque.jitting.recording import Recording
-from calque.jitting.state_arguments import Apart, Overlap, with_own
+from calque.jitting.state_arguments import Apart, Joined, Overlap, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
 from calque.program import trees
 from calque.program.gradients.border import is_leaf
@@ -71,9 +71,10 @@ def record(
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
+    joined: frozenset[Cell] = frozenset()
     while True:
         try:
-            found = given, own, exchanged
+            found = given, own, exchanged, joined
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -83,6 +84,8 @@ def record(
                     "pass a copy"
                 ) from None
             own |= error.places
+        except Joined as error:
+            joined |= error.cells
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -104,9 +107,10 @@ def _traced(
     given: Any,
     own: frozenset[Any],
     exchanged: tuple[Place, ...],
+    joined: frozenset[Cell],
 ) -> Recording:
     recording = Recording()
-    trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path)
+    trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined)
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     try:
         _run(trace, recording, fn, spec)
@@ -165,6 +169,7 @@ class Trace:
         checks: bool,
         assumptions: Assumptions | None,
         path: tuple[Step, ...],
+        joined: frozenset[Cell],
     ) -> None:
         self.path = path
         self.recording = recording
@@ -176,10 +181,7 @@ class Trace:
         self.reach: Reach = reach
         if any(map(is_lazy, reach.tensors.values())):
             raise Unshaped
-        own = {cell_of(t) for t in reach.tensors.values() if is_tensor(t)}
-        self.own_hosts: list[torch.Tensor] = [
-            t for t in reach.tensors.values() if t.device.type == "cpu"
-        ]
+        own = joined.union(cell_of(t) for t in reach.tensors.values() if is_tensor(t))
         self.own_tensors: dict[int, torch.Tensor] = dict(reach.tensors)
         reach.add([leaf for leaf in leaves if not is_unread(leaf)], "arguments")
         self.modes: Modes = Modes()
@@ -198,12 +200,14 @@ class Trace:
         self.layers: LayerNames = LayerNames(self.modules)
         self.histories: Histories = Histories()
         self.known: KnownTensors = KnownTensors(self.histories)
-        for tensor in reach.tensors.values():
-            self.known.know(tensor)
         self.cpu_random: torch.Tensor = torch.get_rng_state()
         self.arguments: Arguments = Arguments(leaves, own, with_storage)
+        for tensor in (*reach.tensors.values(), *self.state.snapshot.tensors.values()):
+            self.known.know(tensor)
         self.stand_ins: list[Any] = self.arguments.stand_ins
+        self._given_ids: frozenset[int] = frozenset(map(id, self.stand_ins))
         self.histories.know_arguments(self.stand_ins)
+        self.state.snapshot.on_tensor = self._on_met
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.witness: Witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
         self.lending.on_count = self.witness.see
@@ -255,9 +259,14 @@ class Trace:
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
-                if not (is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))):
-                    self._on_tensor(tensor)
+                self._on_met(tensor)
         return self.layers.enter(module)
+
+    def _on_met(self, tensor: torch.Tensor) -> None:
+        """A tensor that code may change in ways that are no operators (`.grad = None`)."""
+        made_here = is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
+        if not made_here and id(tensor) not in self._given_ids:
+            self._on_tensor(tensor)
 
     def _on_tensor(self, tensor: torch.Tensor) -> None:
         if is_leaf(tensor) or self.histories.is_older(tensor):
@@ -325,7 +334,9 @@ class Trace:
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
-        finder = SourceFinder(self.leaves, self.arguments, self.own_hosts)
+        met = {**self.own_tensors, **self.state.snapshot.tensors}
+        own_hosts = [tensor for tensor in met.values() if tensor.device.type == "cpu"]
+        finder = SourceFinder(self.leaves, self.arguments, own_hosts)
         for one in self.recording.inputs:
             finder.find(one, names or {}, self.reach.names)
         return finder.pinned_hosts

@@ -53,6 +53,7 @@ class Snapshot:
         unrepeatable: what the function did that cannot be seen in any state, in words.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
+        on_tensor: is called with each tensor that is met.
         stack: what is still to be met, and how the program names it.
         code: the code that has run.
         namespaces: the namespaces of which some names matter.
@@ -70,6 +71,7 @@ class Snapshot:
         self.unrepeatable: list[str] = []
         self.has_differing = False
         self.on_difference: Callable[[], None] = lambda: None
+        self.on_tensor: Callable[[torch.Tensor], object] = lambda tensor: None
         self.stack: list[tuple[Any, Path]] = []
         self._passes = passes
         self.namespaces: Namespaces = Namespaces(self)

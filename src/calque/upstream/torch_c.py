@@ -23,6 +23,7 @@ get_schema: Callable[[str, str], FunctionSchema] = _C._get_schema
 jit_get_schemas_for_operator: Callable[[str], list[FunctionSchema]] = (
     _C._jit_get_schemas_for_operator
 )
+storage_use_count: Callable[[int], int] = _C._storage_Use_Count  # by its `_cdata`
 current_autograd_node: Callable[[], Any] = _C._current_autograd_node  # the one whose backward runs
 next_autograd_node: Callable[[], int] = _C._autograd._get_sequence_nr  # the number of the next one
 dispatch_get_all_op_names: Callable[[], list[str]] = _C._dispatch_get_all_op_names

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def meet_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
     """A tensor."""
     snapshot.tensors[id(value)] = value
+    snapshot.on_tensor(value)
     if value.requires_grad:
         row = TensorHooksRow(value, path)
         snapshot.push_items(snapshot.hold(row, ("t", id(value))))

@@ -197,3 +197,30 @@ def test_out_says_in_which_dtype_is_counted() -> None:
     for truth in (torch.any, torch.all):
         out = torch.empty(2, dtype=torch.uint8, device="jax")
         assert truth(x.to("jax"), 0, out=out).tolist() == [1, 1]
+
+
+def test_integers_to_powers_of_more_than_six_bits() -> None:
+    x = torch.tensor([3, 3, 2, -1, 7, -7, 0, 5], dtype=torch.int64)
+    y = torch.tensor([100, 64, 2**63 - 1, 65, 127, 2**40 + 1, 64, -1])
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        for power in (
+            lambda x, y: x**y,
+            lambda x, y: x[:, None] ** y,
+            lambda x, y: 3 ** y.abs(),
+            lambda x, y: x**100,
+            lambda x, y: x.clone().pow_(127),
+        ):
+            want = power(x.to(dtype), y.to(dtype))
+            assert torch.equal(power(x.to("jax", dtype), y.to("jax", dtype)).cpu(), want)
+
+
+def test_nan_with_a_sign_is_above_all_numbers() -> None:
+    """It is what x86 gives for 0 / 0."""
+    x = -torch.tensor([1.0, math.nan, 2.0, math.nan, -3.0])
+    assert x[1].view(torch.int32) < 0
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        y = x.to("jax", dtype)
+        assert y.topk(3)[0].isnan().tolist() == [True, True, False]
+        assert y.topk(3)[1].tolist()[2] == 4
+        assert y.unique()[:3].tolist() == [-2, -1, 3]
+        assert torch.unique(y, return_inverse=True)[1].sort()[0].tolist() == [0, 1, 2, 3, 4]

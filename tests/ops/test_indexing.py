@@ -240,3 +240,36 @@ def test_scatter_takes_a_bool_for_a_value(dtype: torch.dtype, value: bool) -> No
     placed, where = rows.to("jax"), index.to("jax")
     assert torch.equal(placed.scatter(1, where, value).cpu(), expected)
     assert torch.equal(placed.scatter_(1, where, value).cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_numbers_of_half_precision_into_one_place(dtype: torch.dtype) -> None:
+    """Bfloat16 counts to 256: a sum that is rounded at each addend stays there."""
+    n = 3000
+    at = torch.zeros(n, dtype=torch.int64)
+    into, ones = torch.zeros(2, 2, dtype=dtype), torch.ones(n, 2, dtype=dtype)
+    factors = torch.full((n, 2), 1 + 2**-7, dtype=dtype)
+
+    def sums(at, into, ones, factors):
+        places = at[:, None].expand(n, 2)
+        return [
+            into.scatter_add(0, places, ones),
+            into.scatter(0, places, ones, reduce="add"),
+            into.index_add(0, at, ones),
+            into.index_put((at,), ones, accumulate=True),
+            into.scatter_reduce(0, places, ones, "sum"),
+            into.scatter_reduce(0, places, ones, "mean", include_self=False),
+            (into + 1).scatter_reduce(0, places, factors, "prod"),
+        ]
+
+    arguments = [t.to("jax") for t in (at, into, ones, factors)]
+    for run in (sums, calque.jit(sums)):
+        *found, mean, product = (r.float().cpu()[0, 0].item() for r in run(*arguments))
+        assert found == [torch.tensor(3000.0).to(dtype).item()] * 5
+        assert mean == 1
+        expected = torch.tensor((1 + 2**-7) ** n).to(dtype).item()
+        assert product == pytest.approx(expected, rel=1e-2)
+    table, at = arguments[1].requires_grad_(), arguments[0]
+    for taken in (table.index_select(0, at), table.gather(0, at[:, None].expand(n, 2)), table[at]):
+        (gradient,) = torch.autograd.grad(taken.sum(), table)
+        assert gradient[0, 0].item() == torch.tensor(3000.0).to(dtype).item()

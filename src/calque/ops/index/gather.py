@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 
 from calque.ops.index.index_bounds import at_least_1d, on_axis, positions, take
+from calque.ops.index.writes import accumulate_at
 from calque.ops.table.facts import facts
 from calque.ops.table.given import IN_SELF, INDEX, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
@@ -128,7 +129,7 @@ def index_select(self: Array, dim: int, index: Array) -> Array:
 def index_select_backward(grad: Array, self_sizes: Any, dim: int, index: Array) -> Array:
     zeros = jnp.zeros(tuple(self_sizes), grad.dtype)
     key = on_axis(positions(index, zeros.shape[dim]), dim)
-    return zeros.at[key].add(grad, mode="drop", wrap_negative_indices=False)
+    return accumulate_at(zeros, key, grad, "add")
 
 
 @op("take", writes=("exact_dtype", "apart"), values=within_all)

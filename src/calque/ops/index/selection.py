@@ -45,10 +45,13 @@ def _unique(values: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarra
     """Sorted unique elements (or slices along an axis), the inverse, and the counts."""
     if axis is not None and values.size == 0:
         return values, np.zeros(values.shape[axis], int), np.zeros(values.shape[axis], int)
+    # NumPy sorts NaN last only in its own dtypes.
+    kept = values.astype(np.float32) if values.dtype == jnp.bfloat16 else values
     found, inverse, counts = np.unique(
-        values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+        kept, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
-    return found, inverse.reshape(values.shape if axis is None else -1), counts
+    inverse = inverse.reshape(values.shape if axis is None else -1)
+    return found.astype(values.dtype), inverse, counts
 
 
 def _results(found: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
@@ -93,10 +96,7 @@ def unique_dim(
     return_counts: bool = False,
 ) -> Any:
     axis = wrap_dim(dim, self.ndim)
-    values = np.asarray(self)
-    kept = values.astype(np.float32) if values.dtype == jnp.bfloat16 else values
-    found, inverse, counts = _unique(kept, axis)
-    return _results(found.astype(values.dtype), inverse, counts, return_inverse, return_counts)
+    return _results(*_unique(np.asarray(self), axis), return_inverse, return_counts)
 
 
 @op("unique_consecutive", data_dependent=True)

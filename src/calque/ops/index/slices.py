@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.core import max_dim, min_dim
 
+from calque.ops.index.writes import accumulate_at
 from calque.ops.table.facts import facts
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
@@ -181,7 +182,7 @@ def unfold_backward(grad_in: Array, input_sizes: Any, dim: int, size: int, step:
     where = starts + jnp.arange(size, dtype=jnp.int32)
     windows = jnp.moveaxis(grad_in, -1, dim + 1)
     zeros = jnp.zeros(shape, grad_in.dtype)
-    return zeros.at[(*(slice(None),) * dim, where)].add(windows)
+    return accumulate_at(zeros, (*(slice(None),) * dim, where), windows, "add")
 
 
 # Views as copies ----------------------------------------------------------------------------------

@@ -5,14 +5,21 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from calque.ops.table.linear_resample import widened
+
 _DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
 
 
 def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
-    """`self` with values added, multiplied, maximized or minimized in where a key points."""
+    """`self` with values added, multiplied, maximized or minimized in where a key points.
+
+    Sums and products of half-precision numbers are rounded once, at the end.
+    """
     if self.dtype == jnp.bool_ and how in ("add", "multiply"):
         counted = accumulate_at(self.astype(jnp.int32), key, values.astype(jnp.int32), how)
         return counted != 0
+    if how in ("add", "multiply") and (wide := widened(self)).dtype != self.dtype:
+        return accumulate_at(wide, key, values.astype(wide.dtype), how).astype(self.dtype)
     return getattr(self.at[key], how)(values, **_DROP)
 
 

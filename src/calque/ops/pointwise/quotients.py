@@ -154,11 +154,11 @@ def pow_scalar(self: Array, exponent: Any) -> Array:
     roots = {0.5: of_complex.sqrt, -0.5: of_complex.rsqrt}
     if exponent in roots and not is_integral(dtype):
         return roots[exponent](x)
+    if is_integral(dtype):
+        return lax.integer_pow(x, int(exponent))
     whole = not isinstance(exponent, complex) and exponent == exponent // 1
     if whole and -64 <= exponent <= 64 and not (is_complex(dtype) and exponent < 0):
         return lax.integer_pow(x, int(exponent))
-    if is_integral(dtype):
-        return jnp.power(x, jnp.asarray(exponent).astype(dtype))
     power = of_complex.power if is_complex(dtype) else jnp.power
     return opmath(power)(x, jnp.asarray(exponent).astype(dtype))
 
@@ -172,7 +172,25 @@ def pow_tensor(self: Any, exponent: Array) -> Array:
     if not is_integral(x.dtype):
         return opmath(jnp.power)(x, y)
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0)).astype(x.dtype)
-    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0)))
+    return jnp.where(y < 0, inverse, integer_power(x, jnp.maximum(y, 0)))
+
+
+def integer_power(x: Array, exponent: Array) -> Array:
+    """Powers of integers, modulo the range of their dtype; the exponents are not negative.
+
+    `jnp.power` reads six bits of an exponent.
+    """
+    read = 6
+    found = jnp.power(x, exponent & (2**read - 1))
+    for _ in range(read):
+        x = x * x
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        found, x, exponent = state
+        return jnp.where(exponent & 1 == 1, found * x, found), x * x, exponent >> 1
+
+    rest = (found, x, exponent >> read)
+    return lax.while_loop(lambda state: (state[2] > 0).any(), step, rest)[0]
 
 
 facts("pow.Scalar", layout="row_major")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.helpers import is_below, wrap_dim
-from calque.ops.table.promotion import RefusedDtype, is_complex, spoken
+from calque.ops.table.promotion import RefusedDtype, is_complex, is_float, spoken
 from calque.ops.table.registry import op
 
 
@@ -65,7 +65,9 @@ def topk(
     # XLA's top-k leaves out the NaN of 16-bit floats (widening them first is optimized away).
     exact = self.dtype not in (jnp.bool_, jnp.bfloat16, jnp.float16)
     if largest and dim == self.ndim - 1 and exact:
-        values, places = lax.top_k(self, k)
+        # ... and those with a sign, such as x86's 0 / 0, which it orders below all numbers.
+        keys = jnp.where(self != self, jnp.nan, self) if is_float(self.dtype) else self
+        values, places = lax.top_k(keys, k)
         return values, places.astype(jnp.int64)
     values, places = sort_with_positions(self, dim, largest)
     values = lax.slice_in_dim(values, 0, k, axis=dim)

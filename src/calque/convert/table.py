@@ -97,7 +97,7 @@ def layer_table(recording: Recording) -> LayerTable:
     >>> row.parameters, row.macs, row.activation_bytes
     (8, 30, 40)
     """
-    graph = recording.graph("module")
+    graph = recording.graph("module", follow=False)
     calls = Calls(graph)
     macs = _macs(graph)
     held: set[int] = set()

@@ -19,13 +19,12 @@ from calque.tracing.core.statements import Place
 from calque.tracing.graph.answers import same_answer
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Call, Event
-from calque.tracing.record.reach import Formula, Reach, Site, Use, reach_of
+from calque.tracing.record.reach import READS, Formula, Reach, Site, Use, reach_of
 from calque.tracing.record.values import Value
 
 NUMBER = "number"
 """What a call that computes with numbers is marked with (`Call.what`)."""
 
-_READS = frozenset(("item", "__int__", "__float__"))
 _POINTWISE = frozenset(
     (
         *("clamp", "clamp_", "clip", "clip_", "full_like", "masked_fill", "masked_fill_", "fill_"),
@@ -84,7 +83,7 @@ class Numbers:
 
     def read(self, call: Call, escape: Escape) -> None:
         """The program reads a number."""
-        if call.name not in _READS or type(escape.value) not in (int, float):
+        if call.name not in READS or type(escape.value) not in (int, float):
             return
         frame = _caller(None)
         reach = _reach(frame) if frame is not None else None
@@ -209,26 +208,24 @@ def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
     return type(given)(items)
 
 
-_ENDS = {"lower": "start", "upper": "stop", "step": "step"}
-
-
 def _argument(
     call: Call, func: Any, site: Site, use: Use, known: dict[Place, Number]
 ) -> Argument | None:
     """The argument that a number is; None where it is not found."""
-    path = tuple(_ENDS[step] if isinstance(step, str) else step for step in use.path)
     numbers = {place: known[place] for place in use.formula.reads() if place in known}
     if len(numbers) < len(use.formula.reads()):
         return None
     for key in _keys(call, func, site, use.position):
         try:
             given: Any = call.kwargs[key] if isinstance(key, str) else call.args[key]
-            for step in path:
+            for step in use.path:
                 given = getattr(given, step) if isinstance(step, str) else given[step]
             expected = _value(use.formula, numbers)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
-        return Argument(key, path, use.formula, numbers) if same_answer(given, expected) else None
+        return (
+            Argument(key, use.path, use.formula, numbers) if same_answer(given, expected) else None
+        )
     return None
 
 

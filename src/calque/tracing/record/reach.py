@@ -7,7 +7,6 @@ have escaped, and is a guard then.
 """
 
 import ast
-import builtins
 import linecache
 import math
 import operator
@@ -17,6 +16,9 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from calque.tracing.core.statements import Place, extent
+
+READS = frozenset(("item", "__int__", "__float__"))
+"""The methods of tensors that read a number."""
 
 Env = dict[str, "Formula"]
 
@@ -93,8 +95,11 @@ _BINARY: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_FUNCTIONS = {f.__name__: f for f in (int, float, abs, max, min, round)}
 _MATH = frozenset(("ceil", "exp", "floor", "log", "log2", "sqrt", "trunc"))
+_FUNCTIONS = {
+    **{f.__name__: f for f in (int, float, abs, max, min, round)},
+    **{f"math_{name}": getattr(math, name) for name in _MATH},  # as the code of graphs has them
+}
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SCOPES = (
     *(ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
@@ -113,7 +118,8 @@ _SEEING = frozenset(
 @lru_cache(maxsize=256)
 def reach_of(code: CodeType) -> Reach | None:
     """How far the numbers go that a function reads; None where its source is not to be had."""
-    if not _SEEING.isdisjoint(code.co_names):
+    is_graph = code.co_filename.startswith("<eval_with_key>")  # `locals` is for its blocks
+    if not _SEEING.isdisjoint(code.co_names) and not is_graph:
         return None
     parsed = _parsed(code.co_filename)
     compiled = _compiled(code.co_filename) if parsed is not None else {}
@@ -316,6 +322,9 @@ class _Reader:
             use = (node, "", 2, 1) if len(node.ops) == 1 else None
             for part in (node.left, *node.comparators):
                 self._visit(part, env, use)
+        elif use is not None and self._slice(node):
+            for name, part in self._slice(node).items():
+                self._visit(part, env, use, (*path, name))
         elif isinstance(node, ast.Call) and not _is_starred(node):
             self._call(node, env)
         elif isinstance(node, ast.Subscript):
@@ -324,11 +333,6 @@ class _Reader:
         elif use is not None and isinstance(node, (ast.Tuple, ast.List)):
             for i, part in enumerate(node.elts):
                 self._visit(part, env, use, (*path, i))
-        elif use is not None and isinstance(node, ast.Slice):
-            for name in ("lower", "upper", "step"):
-                part = getattr(node, name)
-                if part is not None:
-                    self._visit(part, env, use, (*path, name))
         else:
             for child in ast.iter_child_nodes(node):
                 self._visit(child, env)
@@ -341,6 +345,16 @@ class _Reader:
             self._visit(part, env, (node, name, count, i))
         for keyword in node.keywords:
             self._visit(keyword.value, env, (node, name, count, keyword.arg))
+
+    def _slice(self, node: ast.AST) -> dict[str, ast.expr]:
+        """The parts of a slice that are there, by their names."""
+        if isinstance(node, ast.Slice):
+            parts = (("start", node.lower), ("stop", node.upper), ("step", node.step))
+            return {name: part for name, part in parts if part is not None}
+        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "slice"):
+            return {}
+        plain = len(node.args) == 3 and not node.keywords and self._means("slice", slice)
+        return dict(zip(("start", "stop", "step"), node.args)) if plain else {}
 
     def _number(self, node: ast.AST, env: Env) -> Formula | None:
         """What a number is computed from; None for what is none that was read."""
@@ -362,17 +376,19 @@ class _Reader:
 
     def _called(self, node: ast.Call, env: Env) -> Formula | None:
         func, place = node.func, _place_of(node)
-        if isinstance(func, ast.Attribute) and func.attr == "item" and not node.args:
+        if isinstance(func, ast.Attribute) and func.attr in READS and not node.args:
             self.found.add(place)
             return Formula(read=place)
-        if isinstance(func, ast.Name) and func.id in _FUNCTIONS and self._means(func.id):
+        if isinstance(func, ast.Name) and func.id in _FUNCTIONS:
+            if not self._means(func.id, _FUNCTIONS[func.id]):
+                return None
             made = self._applied(_FUNCTIONS[func.id], node.args, env)
             if made is None and func.id in ("int", "float") and len(node.args) == 1:
                 self.found.add(place)
                 return Formula(read=place)
             return made
         if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
-            if func.value.id == "math" and func.attr in _MATH and self._means("math"):
+            if func.value.id == "math" and func.attr in _MATH and self._means("math", math):
                 return self._applied(getattr(math, func.attr), node.args, env)
         return None
 
@@ -400,9 +416,9 @@ class _Reader:
         own = isinstance(node, ast.Name) and node.id in code.co_varnames
         return own and node.id not in code.co_cellvars
 
-    def _means(self, name: str) -> bool:
+    def _means(self, name: str, meaning: Any) -> bool:
         """Returns True if a name is global; what it means there is compared when it is used."""
-        self.names[name] = math if name == "math" else getattr(builtins, name)
+        self.names[name] = meaning
         return name not in {*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars}
 
 

@@ -29,7 +29,7 @@ def scales(x: Tensor) -> Any:
 
 def masks(lengths: Tensor) -> Any:
     lengths = lengths.abs().long()
-    n = lengths.max().item()
+    n: Any = lengths.max().item()
     return torch.arange(n)[None, :] < lengths[:, None], torch.zeros(2, n), F.pad(lengths, (0, n))
 
 

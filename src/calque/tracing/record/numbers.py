@@ -1,9 +1,9 @@
 """Numbers that a program reads from tensors and hands to nothing but calls of PyTorch.
 
-A graph reads these again, and computes with what it gets. Where a number goes is told by the source
-(`calque.tracing.record.reach`), and the run has to confirm it: each place that the source names must
-have been one call of PyTorch, with that very number among its arguments. All other numbers are
-guards.
+A graph reads these again, and computes with what it gets. The source tells where a number goes
+(`calque.tracing.record.reach`), and the run has to confirm it: each place that the source names
+must have been one call of PyTorch, with that very number among its arguments. All other numbers
+are guards.
 """
 
 import copy

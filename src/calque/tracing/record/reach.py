@@ -1,21 +1,19 @@
 """How far a number goes that a program reads from a tensor, as the source of its function tells.
 
 A number can be followed (`calque.tracing.record.numbers`) where nothing but calls of PyTorch gets
-it: in `scale = x.abs().max().item()` and, later, `x / scale`, but not in `if scale > 1`. The source
-decides, since a number itself does not tell who looks at it. What is not understood here is said to
-have escaped, and is a guard then.
+it: `x / scale`, but not `if scale > 1`. What is not understood here is said to have escaped.
 """
 
 import ast
-import linecache
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
 from calque.tracing.core.statements import Place, extent
+from calque.tracing.record.function_source import body_of
 
 READS = frozenset(("item", "__int__", "__float__"))
 """The methods of tensors that read a number."""
@@ -27,9 +25,8 @@ class Formula(NamedTuple):
     """A number of the program's, by what it is computed from.
 
     Attributes:
-        function: what computes it; None for a number that is read, or a constant.
-        parts: what it is computed from; of a constant, the constant.
-        read: the place of the call that reads it.
+        function, parts: what computes it, and from what; of a constant, None and the constant.
+        read: the place of the call that reads it, if it is read.
     """
 
     function: Callable[..., Any] | None = None
@@ -44,12 +41,8 @@ class Formula(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A number is an argument of a call.
-
-    Attributes:
-        formula: the number.
-        position: of a positional argument, among those that the program wrote; or its name.
-        path: where it is in the argument: indices, and names of a slice's attributes.
+    """A number is in an argument of a call: at a position among those that are written, or by name;
+    and in it at a path of indices and names of a slice's attributes.
     """
 
     formula: Formula
@@ -62,7 +55,7 @@ class Site(NamedTuple):
 
     Attributes:
         name: of the function, where it is a call by name; "" for an operator.
-        count: of a call, how many positional arguments are written; otherwise 2.
+        count: how many positional arguments are written.
         uses: the numbers in it.
     """
 
@@ -121,64 +114,8 @@ def reach_of(code: CodeType) -> Reach | None:
     is_graph = code.co_filename.startswith("<eval_with_key>")  # `locals` is for its blocks
     if not _SEEING.isdisjoint(code.co_names) and not is_graph:
         return None
-    parsed = _parsed(code.co_filename)
-    compiled = _compiled(code.co_filename) if parsed is not None else {}
-    known = compiled.get((code.co_name, code.co_firstlineno))
-    if parsed is None or known is None or not _alike(known, code):
-        return None
-    found = [node for node in ast.walk(parsed) if _is_of(node, code)]
-    if len(found) != 1:
-        return None
-    body = found[0].body
-    if not isinstance(body, list):  # of a lambda
-        returned = ast.copy_location(ast.Return(body), body)
-        body = [returned]
-    return _Reader(code).read(body)
-
-
-def _is_of(node: ast.AST, code: CodeType) -> bool:
-    if isinstance(node, ast.Lambda):
-        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name != code.co_name:
-        return False
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    return first == code.co_firstlineno
-
-
-@lru_cache(maxsize=32)
-def _parsed(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-@lru_cache(maxsize=32)
-def _compiled(file: str) -> dict[tuple[str, int], CodeType | None]:
-    """The functions of a file, by name and first line; None where two are alike in both."""
-    found: dict[tuple[str, int], CodeType | None] = {}
-
-    def collect(code: CodeType) -> None:
-        for part in code.co_consts:
-            if isinstance(part, CodeType):
-                key = part.co_name, part.co_firstlineno
-                found[key] = None if key in found else part
-                collect(part)
-
-    try:
-        collect(compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
-    return found
-
-
-def _alike(a: CodeType, b: CodeType) -> bool:
-    """Returns True if the source that is there is what the function was compiled from."""
-    same = ("co_code", "co_names", "co_varnames", "co_cellvars", "co_freevars", "co_linetable")
-    if any(getattr(a, name) != getattr(b, name) for name in same):
-        return False
-    plain = [[repr(c) for c in x.co_consts if not isinstance(c, CodeType)] for x in (a, b)]
-    return plain[0] == plain[1]
+    body = body_of(code)
+    return _Reader(code).read(body) if body is not None else None
 
 
 class _Reader:
@@ -198,7 +135,7 @@ class _Reader:
         self._lost: set[str] = set()
 
     def read(self, body: list[ast.stmt]) -> Reach:
-        self._block(body, {})
+        self._statements(body, {})
         for name in self._lost:
             self.escaped |= self._bound.get(name, set())
         sites = self.sites
@@ -217,9 +154,9 @@ class _Reader:
 
     # Statements
 
-    def _block(self, statements: Iterable[ast.stmt], env: Env) -> None:
-        for statement in statements:
-            self._statement(statement, env)
+    def _statements(self, nodes: Sequence[ast.stmt], env: Env) -> None:
+        for node in nodes:
+            self._statement(node, env)
 
     def _statement(self, node: ast.stmt, env: Env) -> None:
         for part in ast.walk(node):
@@ -237,7 +174,7 @@ class _Reader:
         elif isinstance(node, _SCOPES):
             self._visit(node, env)
         elif isinstance(node, ast.With) and all(map(_is_setting, node.items)):
-            self._block(node.body, env)
+            self._statements(node.body, env)
             return
         elif any(isinstance(getattr(node, part, None), list) for part in ("body", "cases")):
             self._compound(node, env)
@@ -248,9 +185,9 @@ class _Reader:
             env.pop(name, None)
         env.update(bound)
 
-    def _assigned(self, targets: list[ast.expr], value: ast.expr, env: Env) -> Env:
+    def _assigned(self, targets: Sequence[ast.expr], value: ast.expr, env: Env) -> Env:
         """The variables that are assigned numbers which were read."""
-        pairs = [(targets[0], value)] if len(targets) == 1 else []
+        pairs: Any = [(targets[0], value)] if len(targets) == 1 else []
         if pairs and isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
             names, parts = targets[0].elts, value.elts
             starred = any(isinstance(part, ast.Starred) for part in (*names, *parts))
@@ -261,7 +198,7 @@ class _Reader:
         bound: Env = {}
         for target, part in pairs:
             made = self._number(part, env) if part is not None else None
-            if made is not None and self._is_local(target):
+            if part is not None and made is not None and self._is_local(target):
                 self._inside(part, env)
                 name = target.id  # pyright: ignore[reportAttributeAccessIssue]
                 bound[name] = made
@@ -280,7 +217,7 @@ class _Reader:
         for _, field in ast.iter_fields(node):
             parts = field if isinstance(field, list) else [field]
             if parts and isinstance(parts[0], ast.stmt):
-                self._block(parts, dict(before))
+                self._statements(parts, dict(before))
                 before = after
             for part in parts:
                 if isinstance(part, (ast.ExceptHandler, ast.match_case)):

@@ -1,6 +1,7 @@
 """The source of a function, where it is what the function was compiled from."""
 
 import ast
+import inspect
 import linecache
 from functools import lru_cache
 from types import CodeType
@@ -8,8 +9,9 @@ from types import CodeType
 
 def body_of(code: CodeType) -> list[ast.stmt] | None:
     """The statements of a function; None where its source is not there, or is another by now."""
-    parsed = _parsed(code.co_filename)
-    compiled = _compiled(code.co_filename) if parsed is not None else {}
+    source = _source(code)
+    parsed = _parsed(source)
+    compiled = _compiled(source) if parsed is not None else {}
     known = compiled.get((code.co_name, code.co_firstlineno))
     if parsed is None or known is None or not _alike(known, code):
         return None
@@ -22,6 +24,18 @@ def body_of(code: CodeType) -> list[ast.stmt] | None:
     return node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
 
 
+def _source(code: CodeType) -> str:
+    """The source of a function's file; or, in a file that has other things, too, of the function
+    at its line.
+    """
+    lines = linecache.getlines(code.co_filename)
+    whole = "".join(lines)
+    if _parsed(whole) is not None:
+        return whole
+    first = code.co_firstlineno - 1
+    return "\n" * first + "".join(inspect.getblock(lines[first:]))
+
+
 def _is_of(node: ast.AST, code: CodeType) -> bool:
     if isinstance(node, ast.Lambda):
         return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
@@ -32,16 +46,16 @@ def _is_of(node: ast.AST, code: CodeType) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _parsed(file: str) -> ast.Module | None:
+def _parsed(source: str) -> ast.Module | None:
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
 @lru_cache(maxsize=32)
-def _compiled(file: str) -> dict[tuple[str, int], CodeType | None]:
-    """The functions of a file, by name and first line; None where two are alike in both."""
+def _compiled(source: str) -> dict[tuple[str, int], CodeType | None]:
+    """The functions in a source, by name and first line; None where two are alike in both."""
     found: dict[tuple[str, int], CodeType | None] = {}
 
     def collect(code: CodeType) -> None:
@@ -52,7 +66,7 @@ def _compiled(file: str) -> dict[tuple[str, int], CodeType | None]:
                 collect(part)
 
     try:
-        collect(compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True))
+        collect(compile(source, "", "exec", dont_inherit=True))
     except (SyntaxError, ValueError, RecursionError):
         return {}
     return found

@@ -159,6 +159,37 @@ def _largest(c: OnnxCall) -> None:
     c.graph.add("TopK", [c.name("self"), count], names, axis=c["dim"], **options)
 
 
+def _at_rank(c: OnnxCall) -> None:
+    """`kthvalue` and `median`: NaN comes last, and is the median if there is any."""
+    c.shown("keepdim")  # as the result's shape is
+    is_median, dim = ".median." in c.call.op, c.get("dim")
+    x, graph, size = c.name("self"), c.graph, c["self"].shape
+    if dim is None:
+        x = graph.value("Reshape", [x, graph.constant([-1], np.int64)])
+        size, dim = (int(np.prod(size)),), 0
+    if not size or not size[dim]:
+        c.refuse("a choice among no elements, or of a number")
+    rank = (size[dim] + 1) // 2 if is_median else c["k"]
+    ordered, is_nan = x, ""
+    if "float" in str(c["self"].dtype):
+        is_nan = graph.value("IsNaN", [x])
+        ordered = graph.value("Where", [is_nan, c.named(np.inf, str(c["self"].dtype)), x])
+    places = graph.fresh()
+    inputs = [ordered, graph.constant([rank], np.int64)]
+    graph.add("TopK", inputs, [f"{places}.values", places], axis=dim, largest=0, sorted=1)
+    places = graph.value("Gather", [places, graph.constant([rank - 1], np.int64)], axis=dim)
+    if is_median and is_nan:
+        flags, axes = c.cast(is_nan, "int32"), graph.constant([dim], np.int64)
+        is_any = c.cast(graph.value("ReduceMax", [flags, axes], keepdims=1), "bool")
+        first = graph.value("ArgMax", [flags], axis=dim, keepdims=1)
+        places = graph.value("Where", [is_any, first, places])
+    shape = graph.constant(c.shape, np.int64)
+    found = graph.value("GatherElements", [x, places], axis=dim)
+    c.add("Reshape", [found, shape])
+    if len(c.call.outputs) > 1:
+        graph.add("Reshape", [places, shape], [c.call.outputs[1].name])
+
+
 REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "all": _any_or_all("ReduceMin"),
     "amax": _reduction("ReduceMax"),
@@ -168,10 +199,12 @@ REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "argmin": _place_of("ArgMin"),
     "cumprod": _running_product,
     "cumsum": _running_sum,
+    "kthvalue": _at_rank,
     "linalg_vector_norm": _norm,
     "logsumexp": _reduction("ReduceLogSumExp"),
     "max": _extreme("Max"),
     "mean": _reduction("ReduceMean"),
+    "median": _at_rank,
     "min": _extreme("Min"),
     "prod": _reduction("ReduceProd"),
     "sum": _reduction("ReduceSum"),

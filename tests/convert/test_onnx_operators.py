@@ -238,6 +238,16 @@ def test_a_choice_by_rank_puts_nan_last() -> None:
         np.testing.assert_array_equal(found, expected.numpy())
 
 
+def test_the_largest_and_the_smallest_are_nan_where_there_is_any() -> None:
+    holes = torch.tensor([[1.0, NAN, 3.0], [4.0, 5.0, 6.0], [NAN, NAN, -1.0]])
+
+    def program(x: Tensor) -> Any:
+        return *x.max(1), *x.min(0, keepdim=True), x.amax(1), x.amin((0, 1)), x.max(), x[1].min()
+
+    for found, expected in zip(run(to_onnx(calque.record(program, holes)), holes), program(holes)):
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
 def test_attention_with_fewer_keys_than_queries() -> None:
     def program(q: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)

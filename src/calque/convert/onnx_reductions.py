@@ -15,10 +15,25 @@ def _dims(c: OnnxCall) -> list[int]:
 
 def _reduction(kind: str) -> Callable[[OnnxCall], None]:
     def convert(c: OnnxCall) -> None:
+        if kind in ("ReduceMax", "ReduceMin"):
+            c.add("Identity", [_reduced(c, kind)])
+            return
         inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
         c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
 
     return convert
+
+
+def _reduced(c: OnnxCall, kind: str) -> str:
+    """The largest or the smallest, and NaN where there is any, which ONNX Runtime passes over."""
+    dtype, axes = str(c.out.dtype), c.graph.constant(_dims(c), np.int64)
+    x, keeps = c.name("self"), int(bool(c.get("keepdim")))
+    found = c.graph.value(kind, [x, axes], keepdims=keeps)
+    if "float" not in dtype:
+        return found
+    flags = c.cast(c.graph.value("IsNaN", [x]), "int32")
+    is_any = c.cast(c.graph.value("ReduceMax", [flags, axes], keepdims=keeps), "bool")
+    return c.graph.value("Where", [is_any, c.named(np.nan, dtype), found])
 
 
 def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
@@ -111,10 +126,11 @@ def _extreme(kind: str) -> Callable[[OnnxCall], None]:
         if "other" in c.call.arguments:
             c.add(kind, [c.name("self", c.out.dtype), c.name("other", c.out.dtype)])
             return
-        x, axes = c.name("self"), c.graph.constant(_dims(c), np.int64)
-        keeps = int(bool(c.get("keepdim")))
-        c.add(f"Reduce{kind}", [x, axes], keepdims=keeps)
+        c.add("Identity", [_reduced(c, f"Reduce{kind}")])
         if "dim" in c.call.arguments:
+            x, keeps = c.name("self"), int(bool(c.get("keepdim")))
+            if c.is_floating():
+                x = _nan_first(c, x, c["dim"], np.inf if kind == "Max" else -np.inf)
             places = [c.call.outputs[1].name]
             c.graph.add(f"Arg{kind}", [x], places, axis=c["dim"], keepdims=keeps)
 

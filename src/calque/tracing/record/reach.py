@@ -383,9 +383,7 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def _is_setting(item: ast.withitem) -> bool:
-    """Returns True if an item of a `with` statement is a setting of PyTorch's, which lets all
-    exceptions pass.
-    """
+    """Returns True if a `with` statement sets a mode of PyTorch's, and lets exceptions pass."""
     call = item.context_expr
     func = call.func if isinstance(call, ast.Call) else None
     named = isinstance(func, ast.Attribute) and func.attr in _SETTINGS

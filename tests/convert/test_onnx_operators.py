@@ -205,6 +205,49 @@ def test_values_are_assigned_by_places_and_masks() -> None:
     agree(program, torch.randn(2, 3, 4))
 
 
+def test_values_are_added_at_places_that_come_several_times() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.index_put_(
+            (torch.tensor([0, 1, 1]), torch.tensor([2, 0, 0])), x[0, :, :], accumulate=True
+        )
+        return y + F.fold(F.unfold(x[:, None], 2), (3, 4), 2)[:, 0]
+
+    agree(program, torch.randn(2, 3, 4))
+
+
+def test_bits_of_whole_numbers() -> None:
+    x = torch.randint(0, 11, (2, 3))
+    agree(lambda x: (x & 6, x | 3, x ^ x.flip(0), ~x, x.int() & 1), x)
+
+
+def test_a_choice_by_rank_puts_nan_last() -> None:
+    def program(x: Tensor) -> Any:
+        ranks = (*x.kthvalue(3), *x.kthvalue(1, 0, keepdim=True))
+        return *ranks, x.median(), *x.median(1), *x.median(0, keepdim=True), (x * 9).int().median()
+
+    agree(program, torch.randn(4, 5))
+    holes = torch.tensor([[3.0, NAN, 1.0], [-INF, INF, NAN], [2.0, 5.0, 4.0]])
+
+    def of_holes(x: Tensor) -> Any:
+        return *x.kthvalue(2), x.kthvalue(3).values, x.median(), *x.median(-1), *x.median(0)
+
+    for found, expected in zip(
+        run(to_onnx(calque.record(of_holes, holes)), holes), of_holes(holes)
+    ):
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_the_largest_and_the_smallest_are_nan_where_there_is_any() -> None:
+    holes = torch.tensor([[1.0, NAN, 3.0], [4.0, 5.0, 6.0], [NAN, NAN, -1.0]])
+
+    def program(x: Tensor) -> Any:
+        return *x.max(1), *x.min(0, keepdim=True), x.amax(1), x.amin((0, 1)), x.max(), x[1].min()
+
+    for found, expected in zip(run(to_onnx(calque.record(program, holes)), holes), program(holes)):
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
 def test_attention_with_fewer_keys_than_queries() -> None:
     def program(q: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)

@@ -122,3 +122,10 @@ def test_products_that_pytorch_does_not_count() -> None:
     with torch.no_grad():  # one operator
         macs = layer_table(calque.record(layer, torch.randn(2, 5, 8))).total("macs")
     assert macs == 10 * (8 * 24 + 8 * 8 + 2 * 8 * 16) + 2 * (2 * 5 * 5 * 8)
+
+
+def test_a_tensor_that_is_given_twice_is_counted() -> None:
+    attention, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 3, 8)
+    alike = layer_table(calque.record(attention, x, x, x))
+    apart = layer_table(calque.record(lambda x: attention(x, x, x), x))
+    assert alike.total("macs") == apart.total("macs") > 0

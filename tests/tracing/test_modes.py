@@ -114,3 +114,16 @@ def test_autocast_is_as_it_was_where_lowering_raises() -> None:
         assert not torch.is_autocast_enabled("cpu")
     finally:
         torch.set_autocast_enabled("cpu", False)
+
+
+def test_a_graph_of_a_graph_leaves_gradients_on_where_a_guard_raises() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x * 2
+            return y + 1 if y.sum() > 0 else y
+
+    graph = calque.record(program, torch.ones(3)).graph()
+    again = calque.record(graph, torch.ones(3)).graph()
+    with pytest.raises(calque.TraceError, match="when this was recorded"):
+        again(-torch.ones(3))
+    assert torch.is_grad_enabled()

@@ -177,8 +177,9 @@ def _index_put(c: OnnxCall) -> None:
     """`x[mask] = 0` and `x[:, i, j] = y`."""
     given, rank = c["indices"], c.rank()
     dims = [dim for dim, index in enumerate(given) if index is not None]
-    if c["accumulate"]:
-        c.refuse("an assignment that adds")
+    adds = bool(c["accumulate"])
+    if adds and (c.out.dtype == "bool" or any(given[dim].dtype == "bool" for dim in dims)):
+        c.refuse("an assignment that adds, of booleans or where a mask holds")
     if any(given[dim].dtype in ("bool", "uint8") for dim in dims):
         _put_by_mask(c, given, dims)
         return
@@ -197,7 +198,8 @@ def _index_put(c: OnnxCall) -> None:
     places = c.graph.value("Concat", places, axis=len(shape))
     order = [*dims, *rest]
     turned = c.graph.value("Transpose", [c.name("self")], perm=order)
-    found = c.graph.value("ScatterND", [turned, places, values])
+    reduction = "add" if adds else "none"
+    found = c.graph.value("ScatterND", [turned, places, values], reduction=reduction)
     c.add("Transpose", [found], perm=[order.index(dim) for dim in range(rank)])
 
 

@@ -44,23 +44,21 @@ IDENTITIES = ("clone", "detach", "alias", "lift_fresh_copy", "dropout")
 
 def _named(kind: str) -> Callable[[OnnxCall], None]:
     def convert(c: OnnxCall) -> None:
-        _refuse_bits(c, kind)
         asks = kind in ("IsNaN", "IsInf")
-        c.add(kind, [c.name("self", None if asks else c.out.dtype)])
+        c.add(_of_bits(c, kind), [c.name("self", None if asks else c.out.dtype)])
 
     return convert
 
 
-def _refuse_bits(c: OnnxCall, kind: str) -> None:
-    if kind in LOGICAL and c.out.dtype != "bool":
-        c.refuse("a logical operation on the bits of numbers")
+def _of_bits(c: OnnxCall, kind: str) -> str:
+    """The operator, which is another one for whole numbers than for booleans."""
+    return f"Bitwise{kind}" if kind in LOGICAL and c.out.dtype != "bool" else kind
 
 
 def _binary(kind: str) -> Callable[[OnnxCall], None]:
     def convert(c: OnnxCall) -> None:
-        _refuse_bits(c, kind)
         dtype = c.out.dtype
-        own = BOOLEAN.get(kind, kind) if dtype == "bool" else kind
+        own = BOOLEAN.get(kind, kind) if dtype == "bool" else _of_bits(c, kind)
         if dtype == "bool" and own not in LOGICAL:
             c.refuse("arithmetic on booleans")
         if "exponent" in c.call.arguments:

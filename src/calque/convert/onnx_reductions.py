@@ -15,10 +15,25 @@ def _dims(c: OnnxCall) -> list[int]:
 
 def _reduction(kind: str) -> Callable[[OnnxCall], None]:
     def convert(c: OnnxCall) -> None:
+        if kind in ("ReduceMax", "ReduceMin"):
+            c.add("Identity", [_reduced(c, kind)])
+            return
         inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
         c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
 
     return convert
+
+
+def _reduced(c: OnnxCall, kind: str) -> str:
+    """The largest or the smallest, and NaN where there is any, which ONNX Runtime passes over."""
+    dtype, axes = str(c.out.dtype), c.graph.constant(_dims(c), np.int64)
+    x, keeps = c.name("self"), int(bool(c.get("keepdim")))
+    found = c.graph.value(kind, [x, axes], keepdims=keeps)
+    if "float" not in dtype:
+        return found
+    flags = c.cast(c.graph.value("IsNaN", [x]), "int32")
+    is_any = c.cast(c.graph.value("ReduceMax", [flags, axes], keepdims=keeps), "bool")
+    return c.graph.value("Where", [is_any, c.named(np.nan, dtype), found])
 
 
 def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
@@ -111,10 +126,11 @@ def _extreme(kind: str) -> Callable[[OnnxCall], None]:
         if "other" in c.call.arguments:
             c.add(kind, [c.name("self", c.out.dtype), c.name("other", c.out.dtype)])
             return
-        x, axes = c.name("self"), c.graph.constant(_dims(c), np.int64)
-        keeps = int(bool(c.get("keepdim")))
-        c.add(f"Reduce{kind}", [x, axes], keepdims=keeps)
+        c.add("Identity", [_reduced(c, f"Reduce{kind}")])
         if "dim" in c.call.arguments:
+            x, keeps = c.name("self"), int(bool(c.get("keepdim")))
+            if c.is_floating():
+                x = _nan_first(c, x, c["dim"], np.inf if kind == "Max" else -np.inf)
             places = [c.call.outputs[1].name]
             c.graph.add(f"Arg{kind}", [x], places, axis=c["dim"], keepdims=keeps)
 
@@ -159,6 +175,37 @@ def _largest(c: OnnxCall) -> None:
     c.graph.add("TopK", [c.name("self"), count], names, axis=c["dim"], **options)
 
 
+def _at_rank(c: OnnxCall) -> None:
+    """`kthvalue` and `median`: NaN comes last, and is the median if there is any."""
+    c.shown("keepdim")  # as the result's shape is
+    is_median, dim = ".median." in c.call.op, c.get("dim")
+    x, graph, size = c.name("self"), c.graph, c["self"].shape
+    if dim is None:
+        x = graph.value("Reshape", [x, graph.constant([-1], np.int64)])
+        size, dim = (int(np.prod(size)),), 0
+    if not size or not size[dim]:
+        c.refuse("a choice among no elements, or of a number")
+    rank = (size[dim] + 1) // 2 if is_median else c["k"]
+    ordered, is_nan = x, ""
+    if "float" in str(c["self"].dtype):
+        is_nan = graph.value("IsNaN", [x])
+        ordered = graph.value("Where", [is_nan, c.named(np.inf, str(c["self"].dtype)), x])
+    places = graph.fresh()
+    inputs = [ordered, graph.constant([rank], np.int64)]
+    graph.add("TopK", inputs, [f"{places}.values", places], axis=dim, largest=0, sorted=1)
+    places = graph.value("Gather", [places, graph.constant([rank - 1], np.int64)], axis=dim)
+    if is_median and is_nan:
+        flags, axes = c.cast(is_nan, "int32"), graph.constant([dim], np.int64)
+        is_any = c.cast(graph.value("ReduceMax", [flags, axes], keepdims=1), "bool")
+        first = graph.value("ArgMax", [flags], axis=dim, keepdims=1)
+        places = graph.value("Where", [is_any, first, places])
+    shape = graph.constant(c.shape, np.int64)
+    found = graph.value("GatherElements", [x, places], axis=dim)
+    c.add("Reshape", [found, shape])
+    if len(c.call.outputs) > 1:
+        graph.add("Reshape", [places, shape], [c.call.outputs[1].name])
+
+
 REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "all": _any_or_all("ReduceMin"),
     "amax": _reduction("ReduceMax"),
@@ -168,10 +215,12 @@ REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "argmin": _place_of("ArgMin"),
     "cumprod": _running_product,
     "cumsum": _running_sum,
+    "kthvalue": _at_rank,
     "linalg_vector_norm": _norm,
     "logsumexp": _reduction("ReduceLogSumExp"),
     "max": _extreme("Max"),
     "mean": _reduction("ReduceMean"),
+    "median": _at_rank,
     "min": _extreme("Min"),
     "prod": _reduction("ReduceProd"),
     "sum": _reduction("ReduceSum"),

@@ -15,6 +15,7 @@ from calque.convert.calls import Call, Calls, TensorInfo
 from calque.convert.counting import flops_of
 from calque.errors.printable import printable
 from calque.tracing.core.origins import origin_of
+from calque.tracing.graph.answers import expect_one
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.record import Recording
 from calque.tracing.record.recording import lowered
@@ -97,7 +98,7 @@ def layer_table(recording: Recording) -> LayerTable:
     >>> row.parameters, row.macs, row.activation_bytes
     (8, 30, 40)
     """
-    graph = recording.graph("module")
+    graph = recording.graph("module", follow=False)
     calls = Calls(graph)
     macs = _macs(graph)
     held: set[int] = set()
@@ -147,11 +148,16 @@ def _macs(graph: GraphModule) -> dict[str, int]:
 
 
 def _marked(graph: GraphModule) -> GraphModule:
-    """A copy of a graph whose nodes have their own names as their origins."""
+    """A copy of a graph whose nodes have their own names as their origins.
+
+    Two inputs that are one tensor are two here, as operators have them: they count the same.
+    """
     made = TracedGraph()
     made._codegen = graph.graph._codegen
     nodes: dict[Node, Node] = {}
     for node in graph.graph.nodes:
+        if node.target is expect_one:
+            continue
         copied = nodes[node] = made.node_copy(node, nodes.__getitem__)
         origin = node.meta.get("origin")
         if origin is not None:

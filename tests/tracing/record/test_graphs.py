@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import calque
+from calque.device.backend import backward_errors
 from calque.graph import JaxInterpreter
 from calque.tracing.core.origins import origin_of
 
@@ -292,3 +293,32 @@ def test_strides_decide_what_a_write_reaches() -> None:
     assert (recording.graph()(turned), turned.sum()) == (6, 0)
     with pytest.raises(calque.TraceError, match=r"x.stride = \(3, 1\), called with \(1, 2\)"):
         graph(turned)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        torch.func.jacrev(lambda x: x.sin() * x.sum()),
+        torch.func.hessian(lambda x: (x**3).sum()),
+        torch.func.vmap(torch.func.grad(lambda x: x.prod())),
+    ],
+    ids=["jacrev", "hessian", "per sample"],
+)
+def test_derivatives_of_torch_func_are_recorded_on_the_device(program: Any) -> None:
+    def run(x: Tensor) -> Tensor:
+        return program(x)
+
+    x, other = torch.randn(3, 3, device="jax"), torch.randn(3, 3, device="jax")
+    graph = calque.record(run, x).graph()
+    torch.testing.assert_close(graph(other), run(other))
+
+
+def test_what_the_device_does_in_a_thread_of_its_own_is_not_recorded() -> None:
+    run: Any = torch.autograd.graph._engine_run_backward
+
+    def program(x: Tensor) -> Tensor:
+        backward_errors._has_thread(run.__wrapped__)  # as at the first backward of a process
+        return x + 1
+
+    recording = calque.record(program, torch.ones(2))
+    assert [call.name for call in recording.calls] == ["add"]

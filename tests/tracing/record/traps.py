@@ -755,7 +755,7 @@ def draws_with_numpy(x: Tensor) -> Tensor:
     return x * float(np.random.rand())
 
 
-@trap((3,), verdict="guarded")
+@trap((3,))
 def items(x: Tensor) -> Tensor:
     scale = x.abs().max().item()
     return x * (scale + 1)
@@ -772,6 +772,12 @@ def truth_values(x: Tensor) -> Tensor:
 
 
 @trap((3,), verdict="guarded")
+def items_that_decide(x: Tensor) -> Tensor:
+    scale = x.abs().max().item()
+    return x / scale if scale > 1 else x * scale
+
+
+@trap((3,), verdict="guarded")
 def lists_of_numbers(x: Tensor) -> Tensor:
     return torch.tensor(x.tolist()[::-1])
 
@@ -781,7 +787,7 @@ def through_numpy(x: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(x.numpy()))
 
 
-@trap(draw=lambda: (torch.randn(5), torch.randint(1, 4, ())), verdict="guarded")
+@trap(draw=lambda: (torch.randn(5), torch.randint(1, 4, ())))
 def sizes_from_tensors(x: Tensor, n: Tensor) -> Tensor:
     return x[: int(n)].sum() + torch.arange(5)[n:].sum()
 

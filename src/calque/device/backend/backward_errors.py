@@ -7,7 +7,8 @@ the exception away, and the backward, which then fails without saying why, raise
 
 The engine makes a thread for each device at the first backward of the process. If that came before
 the device was registered there is none for it, and a backward runs in the thread that called it.
-So it does while a function is traced, for the trace is of that thread.
+So it does while a function is traced, for the trace is of that thread; and within `torch.func.grad`
+and its relatives, whose operators a recording sees in the thread that it records.
 """
 
 import functools
@@ -56,7 +57,8 @@ def install() -> None:
             has_thread = _has_thread(run)
         try:
             with by_masks():
-                if has_thread is not False and not active.inlining:
+                in_place = active.inlining or torch_c.functorch.peek_interpreter_stack() is not None
+                if has_thread is not False and not in_place:
                     return engine(*args, **kwargs)
                 with torch.autograd.set_multithreading_enabled(False):
                     return engine(*args, **kwargs)

@@ -286,6 +286,17 @@ def _leaving(
     return within
 
 
+def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[str]]:
+    """Like `_leaving`, where no node says what mode gradients were recorded in."""
+    context = writer.name("Unchanged", modes.Unchanged)
+
+    def within(body: list[str]) -> list[str]:
+        lines = "".join(transform(body) if transform is not None else body).splitlines()
+        return [f"{line}\n" for line in [f"with {context}():", *(f"    {line}" for line in lines)]]
+
+    return within
+
+
 class Faithful(CodeGen):
     """Code generation of torch.fx, with literals that Python reads back as they were."""
 
@@ -297,9 +308,10 @@ class Faithful(CodeGen):
         writer.reserve(listed)
         written: Any = [_named(_written(node, writer), writer, root_module) for node in listed]
         printer, blocks = self, [node.name for node in modes.beginnings(listed)]
-        if blocks:
-            printer = copy.copy(self)
-            printer._body_transformer = _leaving(blocks, self._body_transformer, writer)
+        if blocks or modes.sets_for_itself(listed):
+            printer, inner = copy.copy(self), self._body_transformer
+            made = _leaving(blocks, inner, writer) if blocks else _unchanged(inner, writer)
+            printer._body_transformer = made
         generate = super(Faithful, printer)._gen_python_code
         code = generate(written, root_module, namespace, **options)
         for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:

@@ -65,6 +65,28 @@ def blocks_around(node: Node) -> list[Node]:
     return [n for n in nodes if n < node and not any(user <= node for user in n.users)]
 
 
+def sets_for_itself(nodes: Sequence[Node]) -> bool:
+    """Returns True if nodes record gradients or not, and none says what was so before.
+
+    So do the nodes of a graph that was recorded while it ran: the modes were known then.
+    """
+    targets = [node.target for node in nodes]
+    return torch_c.set_grad_enabled in targets and torch_c.is_grad_enabled not in targets
+
+
+class Unchanged:
+    """A context that is left, on an error, in the mode of recording gradients that it was entered
+    in.
+    """
+
+    def __enter__(self) -> None:
+        self._before = torch_c.is_grad_enabled()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is not None:
+            torch_c.set_grad_enabled(self._before)
+
+
 @contextlib.contextmanager
 def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
     """Where a run of an interpreter raises, the blocks that it is in are left."""

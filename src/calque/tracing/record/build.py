@@ -33,6 +33,7 @@ from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known
 from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
+from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
@@ -284,7 +285,7 @@ class Builder(NamingTracer):
                 known = len(self._env)
                 with self._grad_mode(event.grad):
                     self._add_call(event)
-                if self._keeper.sees_functions:
+                if self._keeper.sees_functions and event.what != NUMBER:
                     path = event.module.path if event.module is not None else ""
                     self._edit(f"{path}:{event.name}", event, known)
         for module, call in opened.items():

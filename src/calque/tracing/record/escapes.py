@@ -50,11 +50,14 @@ class Escape(NamedTuple):
         what: the method or function, such as `item`.
         value: the value that it returned.
         origin: the line of the program.
+        is_followed: whether a graph of functions reads it again, and computes with what it gets;
+            otherwise it is a guard.
     """
 
     what: str
     value: Any
     origin: NodeOrigin | None
+    is_followed: bool = False
 
     def __str__(self) -> str:
         return f"{self.origin}: {self.what} gave {spoken(self.value)}"

@@ -112,8 +112,10 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(thread: threading.Thread) -> None:
         recorder = _recorder()
-        serves_a_pool = getattr(thread, "_target", None) is concurrent.futures.thread._worker
-        if recorder is None or serves_a_pool:
+        target = getattr(thread, "_target", None)
+        serves_a_pool = target is concurrent.futures.thread._worker
+        is_ours = str(getattr(target, "__module__", "")).startswith("calque.")
+        if recorder is None or serves_a_pool or is_ours:
             return original(thread)
         run: Any = thread.run
 

@@ -24,6 +24,7 @@ from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Pl
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.leaving import mark_changed
 from calque.tracing.record.local import Local
+from calque.tracing.record.numbers import Numbers
 from calque.tracing.record.results import Results
 from calque.tracing.record.tracer import WithinTrace
 from calque.tracing.record.values import Value, Values
@@ -55,6 +56,7 @@ class Recorder(WithinTrace):
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
         running: the calls that run now, in whatever threads.
+        numbers: those that were read, and where they went.
     """
 
     path = None  # the trace decides nothing by itself: the run is real
@@ -76,6 +78,7 @@ class Recorder(WithinTrace):
         self.local: Local = Local()
         self.refusal: Exception | None = None
         self.refused_at: Any = None
+        self.numbers: Numbers = Numbers()
         self._results = Results(self, strict)
         self._paths: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
@@ -158,9 +161,11 @@ class Recorder(WithinTrace):
             lowered = lower.tuple_of(args if given is None else given)
             named = lower.dict_of(kwargs) if kwargs else {}
         is_dynamic = local.is_dynamic
+        call = Call(target or func, lowered, named, local.module, self.place())
+        if self.numbers.all:
+            is_dynamic |= self.numbers.use(call, func)
         if local.objects:
             lower.refuse_hidden(local.taken())
-        call = Call(target or func, lowered, named, local.module, self.place())
         call.grad = self._contexts.grad_beside()
         local.call = call
         self.running.append(call)
@@ -177,6 +182,7 @@ class Recorder(WithinTrace):
                 self.arguments.made_of_data(result)
             else:
                 self._results.add(call, args, result, is_dynamic)
+            self.numbers.given(call)
         if self.keeper.sees_functions:
             path = call.module.path if call.module is not None else ""
             return self._kept(f"{path}:{call.name}", result)
@@ -298,6 +304,11 @@ class Recorder(WithinTrace):
     def end(self) -> None:
         """The program has returned: calls that raised were caught by it."""
         mark_changed(self.events, self.leaves.changed_since())
+        followed = {id(number.escape) for number in self.numbers.followed()}
+        self.escapes[:] = [
+            escape._replace(is_followed=True) if id(escape) in followed else escape
+            for escape in self.escapes
+        ]
         for call, error in self._caught:
             what = f"{call.name} raised {type(error).__name__}, which the program caught"
             self.refuse(what, call)

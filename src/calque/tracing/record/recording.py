@@ -1,5 +1,6 @@
 """`Recording`: what a run did, to be looked at and to be made a graph of."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -35,6 +36,7 @@ class Tape:
         twins: the values of tensors that were given twice.
         classes: the names of the classes of the tensors among the arguments, by their values.
         asks_class, asks_identity: whether the program may ask for these, and which are one.
+        numbers: those that the program has read, and where they went.
         events, result: what the program did and what it gave.
         assignments: module, attribute and value of what it has assigned, or dictionary and key.
         asked, assumed: what the graph has to check.
@@ -55,10 +57,17 @@ class Tape:
         self.classes: dict[Value | None, str] = {}
         self.asks_class = self.asks_identity = False
         self.events: list[Event] = recorder.events
+        self.numbers: Any = recorder.numbers
         self.result: Any = None
         self.assignments: list[tuple[Any, Any, Any]] = []
         self.asked: set[str] = recorder.asked
         self.assumed: Any = recorder.assumed
+
+    def following(self) -> "Tape":
+        """Returns the run as one that reads numbers which are not guards."""
+        made = copy.copy(self)
+        made.events = self.numbers.following(self.events)
+        return made
 
     def values_given(self) -> Iterator[Value]:
         """The values among the arguments."""
@@ -128,6 +137,7 @@ class Recording:
         leaf: Callable[[torch.nn.Module, str], bool] | None = None,
         edits: Mapping[str, Callable[[Any], Any]] | None = None,
         whole: bool = False,
+        follow: bool = True,
     ) -> GraphModule:
         """The program as a graph that can be run on other inputs.
 
@@ -143,6 +153,8 @@ class Recording:
                 same shape and dtype.
             whole: whether the program itself, if it is such a module, may be one node; otherwise
                 it is opened.
+            follow: whether the graph reads again those numbers that the program has only passed to
+                PyTorch; otherwise, and in a graph of operators, they are guards like all others.
 
         Returns:
             A `torch.fx.GraphModule` that shares the parameters of the program. Its nodes have
@@ -157,10 +169,12 @@ class Recording:
         if level not in ("module", "function", "aten"):
             raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
         if level == "aten":
-            return lowered(self.graph("function", leaf=leaf, edits=edits))
+            return lowered(self.graph("function", leaf=leaf, edits=edits, follow=False))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
         keeper = Keeper((), edits or {})
-        graph = self._built(lambda call: is_leaf(call.module, call.path), keeper, whole).build()
+        tape = self._tape.following() if follow else self._tape
+        leaves = lambda call: is_leaf(call.module, call.path)  # noqa: E731
+        graph = self._built(leaves, keeper, whole, tape).build()
         keeper.check_seen()
         return graph
 
@@ -173,17 +187,19 @@ class Recording:
             The graph, the calls of modules that are one node in it, by the node's name, and why
             others are not that were to be one.
         """
-        builder = self._built(is_leaf, Keeper((), {}), True)
+        builder = self._built(is_leaf, Keeper((), {}), True, self._tape)
         return builder.build(), builder.modules, builder.opened
 
-    def _built(self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool) -> Builder:
+    def _built(
+        self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool, tape: Tape
+    ) -> Builder:
         if self.problems:
             listed = "\n".join(self.problems[:5])
             hint = "What only a first call does: call the program once, then record."
             if RAISED in self.problems[-1]:
                 hint = "calque.show shows what was recorded until then."
             raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
-        return Builder(self._tape, is_leaf, keeper, whole)
+        return Builder(tape, is_leaf, keeper, whole)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self._tape.events))

@@ -118,24 +118,26 @@ class Results:
     def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: Any) -> None:
         if escapes.is_lost(question, sys._getframe(1)):
             return
-        self._note(call, question, answer)
+        self._recorder.numbers.read(call, self._note(call, question, answer))
         if question in escapes.SHARING:
             self._recorder.arguments.shared_with_python(args[0], call)
         self._guard(call, answer)
 
-    def _note(self, call: Call, question: str, answer: Any) -> None:
+    def _note(self, call: Call, question: str, answer: Any) -> Escape:
         """Note that a value is read into Python.
 
         Raises:
             TraceError: the recording is strict.
         """
-        self._recorder.escapes.append(Escape(question, answer, call.origin()))
+        escape = Escape(question, answer, call.origin())
+        self._recorder.escapes.append(escape)
         if self._strict:
             self._recorder.refusal = SymbolicTraceError(
                 f"{call.origin()}: {question} reads the value {spoken(answer)} into Python.\n"
                 "Keep it a tensor, or record without strict=True, which makes a guard of it."
             )
             raise self._recorder.refusal
+        return escape
 
     def _guard(self, call: Call, answer: Any) -> None:
         name = str(call.args[1]) if call.target is getattr else call.name

@@ -439,3 +439,11 @@ def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind)
             moment([*map(operator.call, [send, ask])])
         names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
         assert names.isdisjoint({ask.__func__.__code__.co_name, "on_call", "_on_audit"}), question
+
+
+def test_an_interrupt_is_not_lost_when_numpy_asks_for_a_dtype_of_jax():
+    ask = functools.partial(np.dtype, jax.numpy.float32)
+    found: list[object] = []
+    with pytest.raises(Interrupt):
+        moment(found.extend(map(operator.call, [sender("signal"), ask])))
+    assert found == [None, np.dtype("float32")]

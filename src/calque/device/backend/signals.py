@@ -13,11 +13,12 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+import jax
 from torch import overrides
 from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -33,6 +34,17 @@ from calque.upstream.torch_internals import (
     python_dispatch,
     reparametrize_module,
 )
+
+
+
+def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
+    """What NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks it."""
+    for name in ("__hash__", "__eq__", "__numpy_dtype__"):
+        method = vars(kind).get(name)
+        method = method.fget if isinstance(method, property) else method
+        if isinstance(method, FunctionType):
+            yield method
+
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
@@ -52,6 +64,8 @@ STEPS: tuple[Callable[..., Any], ...] = (
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,
+    # So it is where NumPy makes a dtype of one of JAX's.
+    *_asked_by_numpy(type(jax.numpy.float32)),
     # What JAX and PyTorch set for a while they must set back: a trace or a mode that is left behind
     # breaks all that follows.
     *(

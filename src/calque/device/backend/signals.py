@@ -36,7 +36,6 @@ from calque.upstream.torch_internals import (
 )
 
 
-
 def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
     """What NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks it."""
     for name in ("__hash__", "__eq__", "__numpy_dtype__"):

@@ -45,6 +45,15 @@ def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
             yield method
 
 
+def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
+    """What enters and leaves a context: a class's two methods, or the generator of a function."""
+    if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
+        methods = (vars(value)["__enter__"], vars(value)["__exit__"])
+        yield from (method for method in methods if isinstance(method, FunctionType))
+    elif inspect.isgeneratorfunction(made_by := getattr(value, "__wrapped__", None)):
+        yield made_by
+
+
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
     AbstractValues.of,
@@ -68,12 +77,10 @@ STEPS: tuple[Callable[..., Any], ...] = (
     # What JAX and PyTorch set for a while they must set back: a trace or a mode that is left behind
     # breaks all that follows.
     *(
-        vars(kind)[method]
+        method
         for module in (config, core, source_info_util, grad_mode, overrides, python_dispatch)
-        for kind in vars(module).values()
-        if isinstance(kind, type) and {"__enter__", "__exit__"} <= vars(kind).keys()
-        for method in ("__enter__", "__exit__")
-        if isinstance(vars(kind)[method], FunctionType)
+        for value in vars(module).values()
+        for method in _of_a_context(value)
     ),
 )
 """What is not ours to mark where it is written."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -187,6 +188,7 @@ def test_a_handler_runs_once_for_a_signal_that_had_to_wait():
 def test_a_step_goes_on_while_a_tool_traces_it(install):
     """A debugger, a coverage tool, or calque itself while it traces a function."""
     came, done = [], []
+    threads = _thread._count()
     signal.signal(SIGNAL, lambda signum, frame: came.append(frame.f_code.co_name))
     install(lambda frame, event, argument: None)
     try:
@@ -196,8 +198,8 @@ def test_a_step_goes_on_while_a_tool_traces_it(install):
     assert done == list(range(30))
     assert "one_step" not in came
     until = time.monotonic() + 10
-    while not came and time.monotonic() < until:
-        moment()
+    while (not came or _thread._count() > threads) and time.monotonic() < until:
+        moment()  # threads that are still about to send it would interrupt other tests
     assert came[0] in ("moment", "test_a_step_goes_on_while_a_tool_traces_it")
 
 
@@ -439,3 +441,47 @@ def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind)
             moment([*map(operator.call, [send, ask])])
         names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
         assert names.isdisjoint({ask.__func__.__code__.co_name, "on_call", "_on_audit"}), question
+
+
+KEYS = [jax.ShapeDtypeStruct((2,), "float32") for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        functools.partial(np.dtype, jax.numpy.float32),
+        functools.partial(operator.eq, *KEYS),
+        functools.partial(hash, KEYS[0]),
+    ],
+)
+def test_an_interrupt_is_not_lost_in_questions_that_drop_exceptions(ask):
+    found: list[object] = []
+    with pytest.raises(Interrupt):
+        moment(found.extend(map(operator.call, [sender("signal"), ask])))
+    assert found == [None, ask()]
+
+
+def test_an_interrupt_is_not_lost_in_a_finalizer():
+    finalized: list[int] = []
+    held = [nn.Identity()]
+    weakref.finalize(held[0], lambda: finalized.append(len(held)))
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, [sender("signal"), held.clear])])
+    assert finalized == [0]
+
+
+def test_a_finalizer_that_is_called_can_be_interrupted():
+    finalizer = weakref.finalize(moment, moment)
+    with pytest.raises(Interrupt) as caught:
+        moment([*map(operator.call, [sender("signal"), finalizer])])
+    assert "__call__" in [frame.name for frame in traceback.extract_tb(caught.tb)]
+
+
+def test_an_interrupt_does_not_lose_a_mode_that_is_popped_for_a_while():
+    with TorchFunctionMode() as mode:
+        context = torch.overrides._pop_mode_temporarily()
+        leave = functools.partial(context.__exit__, None, None, None)
+        context.__enter__()
+        with pytest.raises(Interrupt):
+            moment([*map(operator.call, [sender("signal"), leave])])
+        assert get_current_function_mode_stack() == [mode]

@@ -225,6 +225,35 @@ if __name__ == "__main__":
     child.join()
 """
 
+POOLS = """
+import multiprocessing, warnings
+import torch, calque
+warnings.simplefilter("ignore")
+double, same, shape = (lambda x: x * 2), (lambda x: x), (lambda x: x.shape)
+
+def try_to(function, *arguments):
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return str(error)
+
+def work(name, value):
+    if name == "fail":
+        raise ValueError(value)
+    return try_to(globals()[name], value) if name == "double" else globals()[name](value)
+
+x = torch.nn.Parameter(torch.ones(3, 2, device="jax").half())
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    def answer(*arguments):
+        return try_to(pool.apply_async(work, arguments).get, 60)
+    assert answer("shape", x.detach().t()) == (2, 3)
+    assert "spawn" in answer("double", x)
+    said = answer("same", x)
+    assert "shape=(3, 2)" in said and "spawn" in said
+    assert "spawn" in answer("fail", x)
+    assert answer("double", 2) == 4
+"""
+
 
 def run(program: str | Path) -> None:
     done = new_process.run(program)
@@ -243,6 +272,10 @@ def test_compiled_functions_refuse_to_run_in_a_forked_child() -> None:
 def test_tensors_travel_between_processes_or_say_why_not(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(QUEUES)  # a spawned process imports it
     run(tmp_path / "program.py")
+
+
+def test_the_workers_of_a_forked_pool_say_why_a_tensor_cannot_be_used() -> None:
+    run(POOLS)
 
 
 @pytest.mark.conformance

@@ -1,6 +1,7 @@
 """`calque.export`: PyTorch programs as StableHLO, reloaded and run at several sizes."""
 
 import dataclasses
+import pickle
 import subprocess
 import sys
 
@@ -19,6 +20,11 @@ from tests import new_process
 
 BATCH = Dim("batch", min=1, max=1024)
 TIME = Dim("time", min=4, max=64)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+        return x * scale
 
 
 class CNN(nn.Module):
@@ -480,3 +486,12 @@ def test_the_program_says_what_it_takes():
     assert isinstance(program.program, jax.export.Exported)
     assert isinstance(program.exported_program, torch.export.ExportedProgram)
     assert "stablehlo.dot_general" in program.stablehlo()
+
+
+def test_a_program_is_pickled_with_its_weights():
+    x = rows(3)
+    program = calque.export(nn.Linear(4, 2), (x,))
+    assert np.array_equal(pickle.loads(pickle.dumps(program))(x), program(x))
+    again = pickle.loads(pickle.dumps(calque.export(Scaled(), (x, 2.0))))
+    with pytest.raises(ValueError, match=r"2\.0"):
+        again(x, 3.0)

@@ -1,6 +1,8 @@
 """What a functional module is called with, and what it gives."""
 
+import copy
 import dataclasses
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -192,3 +194,12 @@ def test_what_a_functional_module_counts_is_counted_at_each_call():
     for count in (1, 2, 3):
         apply(params, jnp.ones(2))
         assert module.calls == count
+
+
+def test_a_function_is_pickled_with_its_module():
+    apply, params = calque.functional(nn.BatchNorm1d(3).eval())
+    x = np.ones((2, 3), np.float32)
+    expected = apply(params, x)
+    again, params = pickle.loads(pickle.dumps((apply, params)))
+    assert np.array_equal(again(params, x), expected)
+    assert copy.deepcopy(again).buffers.keys() == apply.buffers.keys()

@@ -118,6 +118,11 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
     return Exported(exported, _chosen(exported, state or {}), {}, None)
 
 
+def _restored(data: bytes, state: dict[str, Array], values: Mapping[str, Any]) -> "Exported":
+    """A program that was pickled."""
+    return Exported(jax.export.deserialize(bytearray(unseal(data))), state, values, None)
+
+
 class Exported:
     """A program made by `calque.export`; call it like the module (see `call`).
 
@@ -164,6 +169,9 @@ class Exported:
                 "serialize() needs the package flatbuffers: pip install calque[export]"
             ) from None
         return seal(bytes(self.program.serialize()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.serialize(), self.state, self._values)
 
     def with_state(self, state: Mapping[str, Any]) -> "Exported":
         """The same program with other weights, as tensors or arrays.

@@ -74,6 +74,10 @@ def functional(
     return apply, apply.parameters()
 
 
+def _settle_nothing(snapshot: Snapshot, repeats: Callable[[], bool]) -> None:
+    """What a trace leaves in Python stays."""
+
+
 class Functional:
     """A pure JAX function made from a module or a function; see `functional`.
 
@@ -90,9 +94,13 @@ class Functional:
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
         self._traces: dict[Any, list[tuple[StateGuard, Trace]]] = {}
         self.buffers: dict[str, Array] = {}
-        self.settle: Settle = lambda snapshot, repeats: None
+        self.settle: Settle = _settle_nothing
         if self._module is not None:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Traces belong to this process.
+        return self.__dict__ | {"_traces": {}, "settle": _settle_nothing}
 
     def parameters(self) -> dict[str, Array]:
         """The parameters as arrays, tied weights once."""

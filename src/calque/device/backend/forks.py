@@ -30,10 +30,11 @@ class _Refusal:
     """Stands where a trace would: whatever an operator asks of it raises."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse()
+        refuse()
 
 
-def _refuse(*_: object) -> NoReturn:
+def refuse(*_: object) -> NoReturn:
+    """Raise what there is to say of the device in a forked process."""
     raise RuntimeError(
         "the jax device cannot be used in a process that was forked after the device was first "
         f"used: {_remedy()}"
@@ -57,7 +58,7 @@ def _after_fork() -> None:
         type(active).trace = _Refusal()
         active.__dict__.pop("trace", None)  # of the one thread that is left
         executable.refuse()
-        x64.__enter__ = _refuse  # type: ignore[method-assign]
+        x64.__enter__ = refuse  # type: ignore[method-assign]
 
 
 def _is_loaders() -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from calque.device.backend import forks
 from calque.device.memory.cell import active
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import asking_frame, is_library, user_origin
@@ -22,6 +23,7 @@ from calque.upstream import torch_internals
 
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
+_FORKED = ", device='jax', not to be read in a forked process"
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
@@ -131,8 +133,11 @@ def install() -> None:
 
     @functools.wraps(their_str)
     def _str(self: Any, *args: Any, **kwargs: Any) -> str:
-        if self.device.type == "jax" and _is_traced(self):
-            return _described(self)
+        if self.device.type == "jax":
+            if forks.is_bad():  # where errors are reported with the values they came from
+                return f"tensor(shape={tuple(self.shape)}, dtype={self.dtype}{_FORKED})"
+            if _is_traced(self):
+                return _described(self)
         return _with_freed_graph(self, their_str(self, *args, **kwargs))
 
     @functools.wraps(their_format)

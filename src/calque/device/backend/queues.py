@@ -6,6 +6,10 @@ storage that travel together still share one.
 
 A queue pickles in a thread of its own, where an exception would be printed and forgotten, and the
 receiver would wait for ever. There the exception is sent instead, for the receiver to raise.
+
+A forked child cannot make the tensors that it receives. An exception would end it before it has
+read the message (`multiprocessing.Pool` then waits for ever), so it gets tensors without values,
+and raises where it uses them.
 """
 
 import threading
@@ -16,9 +20,23 @@ import numpy as np
 import torch
 from torch.multiprocessing import reductions
 
+from calque.device.backend import forks
 from calque.device.kernels.storage import allocate, host_bytes
+from calque.device.memory.cell import Cell
+from calque.upstream import torch_c
 
 _FEEDER = "QueueFeederThread"  # the name that multiprocessing gives it
+
+
+class _Absent(Cell):
+    """Stands behind a tensor that a forked child has received."""
+
+    __slots__ = ()
+
+    @property
+    def array(self) -> NoReturn:  # type: ignore[override]
+        """Raises what there is to say."""
+        forks.refuse()
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
@@ -30,12 +48,14 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if tensor.device.type != "jax":
         return reductions.reduce_tensor(tensor)
-    return _in_a_queue(lambda: reductions.reduce_tensor(tensor))
+    return _in_a_queue(lambda: (_tensor_of, reductions.reduce_tensor(tensor)))
 
 
 def _in_a_queue(reduce: Any) -> Any:
     """Returns a function's result; in a queue's thread, its exception, for the receiver."""
     try:
+        if forks.is_bad():
+            forks.refuse()
         return reduce()
     except Exception as error:
         if threading.current_thread().name != _FEEDER:
@@ -44,7 +64,22 @@ def _in_a_queue(reduce: Any) -> Any:
 
 
 def _storage_of(content: np.ndarray) -> torch.UntypedStorage:
-    return allocate(content.size).copy_(torch.from_numpy(content).untyped_storage())
+    content_on_host = torch.from_numpy(content).untyped_storage()
+    return content_on_host if forks.is_bad() else allocate(content.size).copy_(content_on_host)
+
+
+def _tensor_of(rebuild: Any, arguments: tuple[Any, ...]) -> torch.Tensor:
+    """The tensor that was sent; in a forked child one that raises when it is used."""
+    if not forks.is_bad():
+        return rebuild(*arguments)
+    kind, storage, (_, size, _, requires_grad) = arguments
+    made = torch_c.acc.create_empty_tensor(tuple(size), storage.dtype)
+    cell = Cell(None)  # type: ignore[arg-type]
+    cell.__class__ = _Absent
+    made.untyped_storage().cell = cell  # type: ignore[attr-defined]
+    if issubclass(kind, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad)
+    return made.requires_grad_(requires_grad)
 
 
 def _fail(kind: str, message: str) -> NoReturn:

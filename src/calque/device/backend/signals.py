@@ -13,11 +13,12 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+import jax
 from torch import overrides
 from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -33,6 +34,25 @@ from calque.upstream.torch_internals import (
     python_dispatch,
     reparametrize_module,
 )
+
+
+def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
+    """What NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks it."""
+    for name in ("__hash__", "__eq__", "__numpy_dtype__"):
+        method = vars(kind).get(name)
+        method = method.fget if isinstance(method, property) else method
+        if isinstance(method, FunctionType):
+            yield method
+
+
+def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
+    """What enters and leaves a context: a class's two methods, or the generator of a function."""
+    if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
+        methods = (vars(value)["__enter__"], vars(value)["__exit__"])
+        yield from (method for method in methods if isinstance(method, FunctionType))
+    elif inspect.isgeneratorfunction(made_by := getattr(value, "__wrapped__", None)):
+        yield made_by
+
 
 STEPS: tuple[Callable[..., Any], ...] = (
     # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
@@ -52,15 +72,15 @@ STEPS: tuple[Callable[..., Any], ...] = (
     # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,
+    # So it is where NumPy makes a dtype of one of JAX's.
+    *_asked_by_numpy(type(jax.numpy.float32)),
     # What JAX and PyTorch set for a while they must set back: a trace or a mode that is left behind
     # breaks all that follows.
     *(
-        vars(kind)[method]
+        method
         for module in (config, core, source_info_util, grad_mode, overrides, python_dispatch)
-        for kind in vars(module).values()
-        if isinstance(kind, type) and {"__enter__", "__exit__"} <= vars(kind).keys()
-        for method in ("__enter__", "__exit__")
-        if isinstance(vars(kind)[method], FunctionType)
+        for value in vars(module).values()
+        for method in _of_a_context(value)
     ),
 )
 """What is not ours to mark where it is written."""

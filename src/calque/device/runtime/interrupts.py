@@ -1,7 +1,7 @@
 """Where an interrupt would break something, and so has to wait.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
-calls `PyErr_CheckSignals`; the handler may raise. In four places that must not be:
+calls `PyErr_CheckSignals`; the handler may raise. In four kinds of places that must not be:
 
 - In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
@@ -9,7 +9,8 @@ calls `PyErr_CheckSignals`; the handler may raise. In four places that must not 
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
 - While code of calque's enters or leaves a context: what has been set would be set back late, when
   the traceback is freed, or never.
-- In what the garbage collector calls back: it drops exceptions, so the interrupt would be lost.
+- In what the garbage collector, a weak reference or a dict in C calls: they drop exceptions, so the
+  interrupt would be lost.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
 """
@@ -26,7 +27,7 @@ from contextlib import ExitStack, _GeneratorContextManager
 from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
-from weakref import ref
+from weakref import finalize, ref
 
 from calque.upstream.python_internals import entered_unseen
 
@@ -45,6 +46,8 @@ _CONTEXTS: frozenset[int] = frozenset(
         ExitStack.__exit__,
     )
 )
+_FINALIZE = finalize.__call__.__code__
+_COMPARING = frozenset(("__eq__", "__hash__"))
 
 _waiting_contexts: set[int] = set()
 _settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
@@ -143,12 +146,21 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     waiting = _settling.keys() | _generated.keys() | callbacks
     within: int | None = None  # what the frame has called
     while frame is not None:
-        if id(frame.f_code) in waiting:
+        if id(frame.f_code) in waiting or _drops_exceptions(frame):
             return True
         if within not in _waiting_contexts and _is_of_a_context(frame, waiting):
             return True
         within, frame = id(frame.f_code), frame.f_back
     return False
+
+
+def _drops_exceptions(frame: FrameType) -> bool:
+    """Returns True for what C code calls that drops exceptions, or raises others for them."""
+    code = frame.f_code
+    if code is _FINALIZE:
+        return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
+    # Keys of JAX's caches are compared in C++.
+    return code.co_name in _COMPARING and frame.f_globals.get("__name__", "").startswith("jax.")
 
 
 def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:

@@ -101,7 +101,9 @@ def environment(name: str) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = CACHE / name / "lib" / version / "site-packages"
     shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    (packages / "shared.pth").write_text(shared)  # with the .pth files there, of calque's own sources
+    (packages / "shared.pth").write_text(
+        shared
+    )  # with the .pth files there, of calque's own sources
     subprocess.run([str(python), "-m", "pip", "install", "-q", name], timeout=600, **quiet)
     done.touch()
     return python

@@ -18,6 +18,7 @@ from calque.interop import state_names
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of
 from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
+from calque.interop.parameter_hooks import hooks_of, register_hooks
 from calque.interop.repeated_calls import repeats
 from calque.program.manual_axes import axes_of, varying
 from calque.state import Running, Snapshot, StateGuard, guard_in_place
@@ -138,6 +139,7 @@ class Functional:
         key = (
             spec,
             torch.get_default_dtype(),
+            hooks_of(self._module),
             *[key_of(leaf) for leaf in leaves],
         )
         known = self._traces.setdefault(key, [])
@@ -193,6 +195,7 @@ class Functional:
         given = {n: wrap(jnp.asarray(b)) for n, b in self.buffers.items()}
         before = {name: read(tensor) for name, tensor in given.items()}
         state = {**given, **(buffers or {}), **params}
+        register_hooks(self._module, params)
         result = torch.func.functional_call(self._module, state, args, kwargs)
         if buffers is not None:
             return result, {name: state[name] for name in buffers}, state

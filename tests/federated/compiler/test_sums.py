@@ -82,7 +82,7 @@ def test_integers_whose_sum_does_not_fit_are_an_error(dtype: str, chunk: int) ->
     def below(x: Any) -> Any:
         return fed.federated_sum({"a": x, "b": x})["b"]
 
-    total = fed.computation(below, "{%s[2]}@CLIENTS" % dtype).configured(chunk=chunk)
+    total = fed.computation(below, f"{{{dtype}[2]}}@CLIENTS").configured(chunk=chunk)
     # Partial sums may wrap around, if the whole sum does not.
     fitting = [[limits.max, 0], [0, limits.max], [0, 0], [limits.min, 0], [0, 0]]
     values = np.array(fitting, dtype)

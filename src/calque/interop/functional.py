@@ -25,7 +25,8 @@ from calque.state import Running, Snapshot, StateGuard, guard_in_place
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
-Settle = Callable[[Snapshot, Callable[[], bool]], None]
+Repeats = Callable[[Callable[[], None] | None], bool]
+Settle = Callable[[Snapshot, Repeats], None]
 _State = dict[str, torch.Tensor]
 _WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place operation"
 
@@ -82,7 +83,7 @@ class Functional:
         buffers: the module's buffers as they were, with the keys of `state_dict()`.
         settle: is called after a trace with the Python state that it began with, and a function
             that tells whether a second call, which finds the state that the first has left, would
-            be the same; the state has to be put back before that is called.
+            be the same (see `repeats`); the state has to be put back before that is called.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -173,7 +174,8 @@ class Functional:
         try:
             with taken_back(self._module):
                 trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
-                self.settle(snapshot, lambda: repeats(self, leaves, spec, arguments_are_leaves))
+                call = (self, leaves, spec, arguments_are_leaves)
+                self.settle(snapshot, lambda between: repeats(*call, between))
             return trace, guard_in_place(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):

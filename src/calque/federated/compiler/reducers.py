@@ -369,7 +369,7 @@ def _gathered(running: Any, axis: str) -> Any:
         whole = jnp.zeros((count, *leaf.shape), leaf.dtype).at[place].set(leaf)
         if leaf.dtype == jnp.bool_:
             return jax.lax.psum(whole.astype(jnp.int32), axis).astype(bool)
-        return jax.lax.psum(whole, axis)
+        return sums.over_devices(whole, axis)
 
     return jax.tree.map(gather, running)
 

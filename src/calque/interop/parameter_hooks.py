@@ -24,9 +24,9 @@ def register_hooks(module: torch.nn.Module, stand_ins: Mapping[str, torch.Tensor
     What runs when a gradient has been accumulated has no place in a pure function, so there the
     backward raises.
     """
-    for name, parameter in module.named_parameters():
-        stand_in = stand_ins[name]
-        if not stand_in.requires_grad:
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        stand_in = stand_ins.get(name)  # of tied parameters, one name may be missing
+        if stand_in is None or not stand_in.requires_grad:
             continue
         for hook in (parameter._backward_hooks or {}).values():
             stand_in.register_hook(hook)

@@ -1,8 +1,11 @@
 """Arguments are bound as Python binds them, and packed into one."""
 
+import functools
 import inspect
+import operator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -223,3 +226,31 @@ def test_a_function_of_c_that_tells_no_signature_takes_arguments_by_position() -
     greater = fed.local("int32", "int32")(torch.maximum)
     assert str(greater.type_signature) == "(<int32,int32> -> int32)"
     assert int(greater(2, 5)) == 5
+
+
+class Scaled:
+    """What can be called, and is no function."""
+
+    def __call__(self, x: Any) -> Any:
+        return x * 3.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [functools.partial(operator.mul, 3.0), Scaled(), operator.methodcaller("__mul__", 3.0)],
+)
+def test_what_can_be_called_needs_no_decorator(function: Any) -> None:
+    assert float(fed.computation(function)(np.float32(2))) == 6
+    assert float(fed.computation(function, "float32")(2.0)) == 6
+    assert float(fed.local(function, "float32")(2.0)) == 6
+
+
+def test_a_function_that_jax_has_jitted_is_a_local_function() -> None:
+    assert float(fed.local(jax.jit(lambda x: x * 3), "float32", framework="jax")(2.0)) == 6
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    of_a_pair = fed.computation(tuple[int, int])(lambda pair: pair[0])
+    assert str(of_a_pair.type_signature) == "(<int32,int32> -> int32)"
+    with pytest.raises(fed.FederatedTypeError, match="5 cannot be called"):
+        fed.computation("float32")(5)

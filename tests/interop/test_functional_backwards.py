@@ -1,6 +1,9 @@
 """Backwards of functional modules that run their parts again, or that PyTorch refuses."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -60,3 +63,31 @@ def test_a_graph_that_is_used_up_is_refused_also_where_no_other_result_has_a_gra
     assert apply(params) == 3
     with pytest.raises(calque.TraceError, match=r"used up itself.*"):
         jax.grad(apply)(params)
+
+
+def test_hooks_of_parameters_see_the_gradients() -> None:
+    module = torch.nn.Linear(3, 2)
+    module.weight.register_hook(lambda g: g.clamp(-0.1, 0.1))
+    module.bias.register_hook(lambda g: g * 2)
+    x = torch.randn(4, 3)
+    module(x).square().sum().backward()
+    assert module.weight.grad is not None and module.bias.grad is not None
+    apply, params = calque.functional(module)
+
+    def loss(params: Any) -> Any:
+        return (apply(params, x.numpy()) ** 2).sum()
+
+    found = jax.jit(jax.grad(loss))(params)
+    np.testing.assert_allclose(found["weight"], module.weight.grad, rtol=1e-5)
+    np.testing.assert_allclose(found["bias"], module.bias.grad, rtol=1e-5)
+    module.bias.register_hook(lambda g: g * 0)
+    np.testing.assert_array_equal(jax.grad(loss)(params)["bias"], 0)
+
+
+def test_a_hook_that_runs_after_accumulation_is_refused_where_it_would_run() -> None:
+    module = torch.nn.Linear(3, 2)
+    module.weight.register_post_accumulate_grad_hook(lambda p: None)
+    apply, params = calque.functional(module)
+    assert apply(params, jnp.ones((4, 3))).shape == (4, 2)
+    with pytest.raises(calque.TraceError, match="'weight' has a hook that runs when"):
+        jax.grad(lambda p: apply(p, jnp.ones((4, 3))).sum())(params)

@@ -4,6 +4,7 @@ import functools
 import inspect
 import numbers
 import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -285,6 +286,8 @@ def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: 
 def _of_function(
     make: Callable[..., Computation], function: Any, types: tuple[Any, ...], named: Any
 ) -> Any:
+    if not callable(function):
+        raise type_error(f"{function!r} cannot be called", "Make a computation of a function.")
     if types or named:
         return make(function, packing_of(function, types, named))
     packing = annotated_packing(getattr(function, "forward", function))
@@ -383,9 +386,9 @@ def _known(kind: Type | None) -> Type:
 
 
 def _is_function(value: Any) -> bool:
-    if isinstance(value, type | str | Type):
-        return False
-    return inspect.isroutine(value) or inspect.isfunction(value) or hasattr(value, "forward")
+    """Returns True for what can be called and describes no type, as classes and `list[int]` do."""
+    is_type = isinstance(value, type | str | Type) or typing.get_origin(value) is not None
+    return callable(value) and not is_type
 
 
 def _name(function: Any) -> str:

@@ -13,9 +13,11 @@ import torch
 
 from calque.errors import Origin, TraceError
 from calque.errors.frames import is_library
+from calque.interop.functional import Repeats
 from calque.state import MISSING, Row, Snapshot
 
-Repeats = Callable[[], bool]
+_MANY = 2**10 * 3**2 * 5**3 * 7
+"""After how many calls a count is tried: one that most numbers divide that programs count to."""
 
 
 def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
@@ -25,7 +27,7 @@ def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
 
     Args:
         snapshot: the state that it began with.
-        repeats: tells whether a second call would compute the same.
+        repeats: tells whether a second call would compute the same; see `Functional.settle`.
 
     Raises:
         TraceError: it would not: what the function leaves is read by its next call.
@@ -58,15 +60,41 @@ def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bo
     lost = [(row, key) for row, _, keys in changed for key in keys if is_outside(row)]
     if lost:
         raise _lost(snapshot, *lost[0], "is given a tensor by the function, but lives outside it")
-    same = repeats()
-    snapshot.restore()
-    if not same:
+    if not _same_whenever_called(snapshot, [(row, now) for row, now, _ in changed], repeats):
         row, now, keys = max(changed, key=lambda one: bool(one[2]))
         key = keys[0] if keys else _changed_key(row, now)
         raise _lost(snapshot, row, key, "is changed by the function, and its next call reads that")
     for row, now, keys in changed:
         if not keys:
             row.assign(now)
+
+
+def _same_whenever_called(
+    snapshot: Snapshot, changed: list[tuple[Row, dict[Any, Any]]], repeats: Repeats
+) -> bool:
+    """Returns True if the next call computes the same, and one after many more, by what counts."""
+    counts = [
+        (row, key, row.before[key], value)
+        for row, now in changed
+        for key, value in now.items()
+        if type(value) is type(row.before.get(key)) is int and value != row.before[key]
+    ]
+
+    def later(calls: int) -> Callable[[], None]:
+        def count_on() -> None:
+            for row, key, first, second in counts:
+                row.put(key, first + (second - first) * calls)
+
+        return count_on
+
+    # What is counted before it is compared has the number one call earlier.
+    tried = [None, *map(later, (_MANY, _MANY - 1) if counts else ())]
+    for between in tried:
+        same = repeats(between)
+        snapshot.restore()
+        if not same:
+            return False
+    return True
 
 
 def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:

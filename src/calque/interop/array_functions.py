@@ -53,8 +53,8 @@ def _words(said: str) -> str:
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (
-            "a result is differentiated whose backward PyTorch refuses.\n"
-            f"PyTorch says: {said}.\nReturn result.detach() if its derivative is to be zero."
+            "a result is differentiated whose backward raises.\n"
+            f"It says: {said}.\nReturn result.detach() if its derivative is to be zero."
         )
     return (
         "a result is differentiated whose graph the function has used up itself, by backward() or "

@@ -18,13 +18,15 @@ from calque.interop import state_names
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of
 from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
+from calque.interop.parameter_hooks import hooks_of, register_hooks
 from calque.interop.repeated_calls import repeats
 from calque.program.manual_axes import axes_of, varying
 from calque.state import Running, Snapshot, StateGuard, guard_in_place
 from calque.upstream.torch_internals import reparametrize_module
 
 Gradient = Literal["torch", "jax"]
-Settle = Callable[[Snapshot, Callable[[], bool]], None]
+Repeats = Callable[[Callable[[], None] | None], bool]
+Settle = Callable[[Snapshot, Repeats], None]
 _State = dict[str, torch.Tensor]
 _WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place operation"
 
@@ -85,7 +87,7 @@ class Functional:
         buffers: the module's buffers as they were, with the keys of `state_dict()`.
         settle: is called after a trace with the Python state that it began with, and a function
             that tells whether a second call, which finds the state that the first has left, would
-            be the same; the state has to be put back before that is called.
+            be the same (see `repeats`); the state has to be put back before that is called.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -146,6 +148,7 @@ class Functional:
         key = (
             spec,
             torch.get_default_dtype(),
+            hooks_of(self._module),
             *[key_of(leaf) for leaf in leaves],
         )
         known = self._traces.setdefault(key, [])
@@ -179,7 +182,8 @@ class Functional:
         try:
             with taken_back(self._module):
                 trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
-                self.settle(snapshot, lambda: repeats(self, leaves, spec, arguments_are_leaves))
+                call = (self, leaves, spec, arguments_are_leaves)
+                self.settle(snapshot, lambda between: repeats(*call, between))
             return trace, guard_in_place(snapshot)
         except RuntimeError as error:
             if not arguments_are_leaves or _WRITES_TO_LEAF not in str(error):
@@ -201,6 +205,7 @@ class Functional:
         given = {n: wrap(jnp.asarray(b)) for n, b in self.buffers.items()}
         before = {name: read(tensor) for name, tensor in given.items()}
         state = {**given, **(buffers or {}), **params}
+        register_hooks(self._module, params)
         result = torch.func.functional_call(self._module, state, args, kwargs)
         if buffers is not None:
             return result, {name: state[name] for name in buffers}, state

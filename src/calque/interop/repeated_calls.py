@@ -1,7 +1,7 @@
 """Whether a call of a functional module computes the same after another, or goes by its state."""
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def repeats(
-    functional: "Functional", leaves: list[Any], spec: Any, arguments_are_leaves: bool
+    functional: "Functional",
+    leaves: list[Any],
+    spec: Any,
+    arguments_are_leaves: bool,
+    between: Callable[[], None] | None = None,
 ) -> bool:
     """Returns True if the second of two calls computes what the first does, of its own arguments.
 
@@ -29,13 +33,17 @@ def repeats(
         functional: the module.
         leaves, spec: an example call, flattened.
         arguments_are_leaves: as of `functional_trace.Trace`.
+        between: is called between the two; gives the state values that it may have later. If the
+            second call raises then, it may as well be that it never has them.
     """
     lifting = Pure()
     given_to: list[int] = []
 
     def body() -> list[Array]:
         results = []
-        for _ in range(2):
+        for number in range(2):
+            if number and between is not None:
+                between()
             lifting.forget_draws()
             call = Call(functional, lifting, None, arguments_are_leaves)
             results += call.run(leaves, spec)
@@ -44,8 +52,10 @@ def repeats(
 
     try:
         lifted = lift(lifting, body, torch.enable_grad())
-    except RuntimeError:  # such as a graph that the first call has used up
-        return False
+    except Exception as error:
+        if between is None and not isinstance(error, RuntimeError):
+            raise
+        return between is not None  # without, such as a graph that the first call has used up
     own = {id(one) for one in lifting.inputs[: given_to[0]]}
     of_first = [id(one) in own for one in lifted.inputs]
     half = len(lifted.closed.jaxpr.outvars) // 2

@@ -84,6 +84,25 @@ for chunk in (1, 2):
     found = reduce.configured(mesh=mesh, chunk=chunk)(data[:, 0])
     np.testing.assert_array_equal(found, reduce(data[:, 0]))
 
+waves = (data + 1j * data[::-1]).astype(np.complex64)
+of_waves = fed.computation(
+    lambda v, w: (fed.federated_sum(v), fed.federated_mean(v, w)),
+    "{complex64[3]}@CLIENTS", "{float32}@CLIENTS",
+)
+for chunk in (1, 2):
+    found = of_waves.configured(mesh=mesh, chunk=chunk)(waves, np.abs(data[:, 0]))
+    for a, b in zip(found, of_waves(waves, np.abs(data[:, 0])), strict=True):
+        close(a, b)
+
+total = fed.computation(fed.federated_sum, "{int8}@CLIENTS").configured(mesh=mesh)
+assert int(total(np.full(11, 11, np.int8))) == 121
+try:
+    total(np.full(11, 12, np.int8))
+except fed_errors.ClientError as error:
+    assert "does not fit int8" in str(error), error
+else:
+    raise AssertionError("no error")
+
 @fed.local("float32[3]*", framework="jax")
 def added(x):
     return jnp.where(x.mask[:, None], x.elements, 0).sum(0), x.length

@@ -72,3 +72,25 @@ def test_weights_that_add_up_to_zero_are_an_error_or_nan_on_request() -> None:
     with pytest.raises(fed.ClientError, match="add up to zero in federated_mean"):
         MEAN([1.0, 2.0], [1.0, -1.0])
     assert np.isnan(MEAN.configured(check=False)([1.0, 2.0], [0.0, 0.0]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_integers_whose_sum_does_not_fit_are_an_error(dtype: str, chunk: int) -> None:
+    limits = np.iinfo(dtype)
+
+    def below(x: Any) -> Any:
+        return fed.federated_sum({"a": x, "b": x})["b"]
+
+    total = fed.computation(below, f"{{{dtype}[2]}}@CLIENTS").configured(chunk=chunk)
+    # Partial sums may wrap around, if the whole sum does not.
+    fitting = [[limits.max, 0], [0, limits.max], [0, 0], [limits.min, 0], [0, 0]]
+    values = np.array(fitting, dtype)
+    np.testing.assert_array_equal(total(values), values.sum(0, dtype=dtype))
+    values[-1, 1] = 1
+    line = below.__code__.co_firstlineno + 1
+    message = rf"{line} in below: a sum does not fit {dtype} in federated_sum.\nConvert .* wider"
+    with pytest.raises(fed.ClientError, match=message):
+        total(values)
+    unchecked = total.configured(check=False)(values)
+    np.testing.assert_array_equal(unchecked, values.sum(0, dtype=dtype))

@@ -108,6 +108,34 @@ def test_what_the_next_call_would_read_is_refused(change: Any, name: str) -> Non
         process.next(process.initialize(), DATA)
 
 
+def warming_up(own: Any, x: torch.Tensor) -> Any:
+    own.number += 1
+    return 0.1 if own.number < 1000 else 1.0
+
+
+def checked_before_it_is_counted(own: Any, x: torch.Tensor) -> Any:
+    result = x.mean() if (own.number - 1) % 500 == 499 else x.sum()
+    own.number += 1
+    return result
+
+
+@pytest.mark.parametrize("change", [warming_up, checked_before_it_is_counted])
+def test_what_only_a_later_call_would_read_is_refused(change: Any) -> None:
+    process = learning.fed_avg(Keeping(change), batch_size=3)
+    with pytest.raises(TraceError, match=r"module\.number \(.* is changed by the"):
+        process.next(process.initialize(), DATA)
+
+
+def ends_at_its_limit(own: Any, x: torch.Tensor) -> Any:
+    own.number += 1
+    return ([1.0] * 100)[own.number]
+
+
+def test_a_count_that_would_be_out_of_range_is_none_to_go_by() -> None:
+    process = learning.fed_avg(Keeping(ends_at_its_limit), batch_size=3)
+    assert int(process.next(process.initialize(), DATA)[0].round) == 1
+
+
 def harmless(own: Any, x: torch.Tensor) -> Any:
     if own.kept is None:
         own.kept = torch.arange(3.0) + 1

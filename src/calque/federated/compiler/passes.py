@@ -36,11 +36,13 @@ class Check:
         what: what is wrong with a client that does not.
         origin: the user's line.
         of_all: whether it is all of them together that do not.
+        remedy: what to do about it.
     """
 
     what: str
     origin: Origin | None
     of_all: bool = False
+    remedy: str = "Look at what this client holds"
 
 
 def run_pass(
@@ -180,9 +182,10 @@ class _Pass:
         for name, reducer in reducers.items():
             refused = reducer.refused(results[name])
             if refused is not None:
-                what = f"{refused[0]} in {_spoken(calls[name])}"
-                self.checks.append(Check(what, calls[name].origin, of_all=True))
-                failed.append(jnp.where(refused[1], 0, _NONE).astype(jnp.int32))
+                what = f"{refused.what} in {_spoken(calls[name])}"
+                check = Check(what, calls[name].origin, of_all=True, remedy=refused.remedy)
+                self.checks.append(check)
+                failed.append(jnp.where(refused.flag, 0, _NONE).astype(jnp.int32))
         return failed
 
     def _infinite(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
@@ -193,7 +196,8 @@ class _Pass:
             flag = has_nan(results[name]) if isinstance(reducer, Sum) else None
             if flag is not None:
                 what = f"infinite values or weights of clients make NaN in {_spoken(calls[name])}"
-                self.checks.append(Check(what, calls[name].origin, of_all=True))
+                remedy = "Look at what clients hold"
+                self.checks.append(Check(what, calls[name].origin, of_all=True, remedy=remedy))
                 failed.append(jnp.where(flag, 0, _NONE).astype(jnp.int32))
         return failed
 

@@ -233,11 +233,8 @@ class Program:
             who = (
                 "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
             )
-            remedy = (
-                "Look at what clients hold" if check.of_all else "Look at what this client holds"
-            )
             error = ClientError(
-                f"{place}{who}{check.what}.\n{remedy}; "
+                f"{place}{who}{check.what}.\n{check.remedy}; "
                 "computation.configured(check=False) does not look for such clients."
             )
             error.position = None if check.of_all else client

@@ -5,7 +5,7 @@ and must not count, whatever they are. `across` joins the running results of sev
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,20 @@ from calque.federated.representation import Sequence
 
 COUNT = "#clients"
 """The name that environments have for the number of clients."""
+
+
+class Refusal(NamedTuple):
+    """What may be wrong with the values of all clients together.
+
+    Attributes:
+        what: what is wrong.
+        flag: whether it is.
+        remedy: what to do about it.
+    """
+
+    what: str
+    flag: Any
+    remedy: str = "Look at what clients hold"
 
 
 class Reducer:
@@ -73,30 +87,55 @@ class Reducer:
         """Returns True if a client's contribution cannot be used, for another reason than NaN."""
         return None
 
-    def refused(self, running: Any) -> tuple[str, Any] | None:
+    def refused(self, running: Any) -> Refusal | None:
         """Returns what may be wrong with the clients together, and whether it is."""
         return None
 
 
 class Sum(Reducer):
-    """The sum over the clients; halves are added up in float32."""
+    """The sum over the clients; halves are added up in float32.
+
+    Integers are added up as floats, too, which are far from a sum that has wrapped around.
+    """
 
     def start(self, one: Any) -> Any:
         leaves, self._spec = jax.tree.flatten(one)
         self._dtypes = [leaf.dtype for leaf in leaves]
-        return sums.nothing(leaves)
+        estimates = [jax.ShapeDtypeStruct(n.shape, _estimated(n.dtype)) for n in _whole(leaves)]
+        return sums.nothing([*leaves, *estimates])
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         leaves = [masked(leaf, mask, 0) for leaf in jax.tree.leaves(values)]
-        return sums.with_chunk(running, leaves)
+        estimates = [leaf.astype(_estimated(leaf.dtype)) for leaf in _whole(leaves)]
+        return sums.with_chunk(running, [*leaves, *estimates])
 
     def across(self, running: Any, axis: str) -> Any:
         return sums.across(running, axis)
 
     def finish(self, running: Any, clients: int) -> Any:
-        totals = (self.scaled(total, clients) for total in sums.results(running))
-        found = [t.astype(dtype) for t, dtype in zip(totals, self._dtypes, strict=True)]
+        totals = sums.results(running)[: len(self._dtypes)]
+        found = [
+            self.scaled(total, clients).astype(dtype)
+            for total, dtype in zip(totals, self._dtypes, strict=True)
+        ]
         return jax.tree.unflatten(self._spec, found)
+
+    def refused(self, running: Any) -> Refusal | None:
+        results = sums.results(running)
+        totals = _whole(results[: len(self._dtypes)])
+        if not totals:
+            return None
+        estimates = results[len(self._dtypes) :]
+        wrapped = [
+            jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
+            for total, estimate in zip(totals, estimates, strict=True)
+        ]
+        dtypes = " or ".join(sorted({str(total.dtype) for total in totals}))
+        return Refusal(
+            f"a sum does not fit {dtypes}",
+            jnp.stack(wrapped).any(),
+            "Convert the values to a wider dtype on the clients: federated_map",
+        )
 
     def scaled(self, total: Any, clients: int) -> Any:
         """Returns the result for a sum."""
@@ -137,8 +176,8 @@ class WeightedMean(Sum):
             lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), products, self._value_dtypes
         )
 
-    def refused(self, running: Any) -> tuple[str, Any] | None:
-        return "the weights of all clients add up to zero", sums.results(running)[-1] == 0
+    def refused(self, running: Any) -> Refusal | None:
+        return Refusal("the weights of all clients add up to zero", sums.results(running)[-1] == 0)
 
 
 class Extreme(Reducer):
@@ -330,13 +369,28 @@ def _gathered(running: Any, axis: str) -> Any:
         whole = jnp.zeros((count, *leaf.shape), leaf.dtype).at[place].set(leaf)
         if leaf.dtype == jnp.bool_:
             return jax.lax.psum(whole.astype(jnp.int32), axis).astype(bool)
-        return jax.lax.psum(whole, axis)
+        return sums.over_devices(whole, axis)
 
     return jax.tree.map(gather, running)
 
 
 def _row(stacked: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def _whole(leaves: list[Any]) -> list[Any]:
+    """Those of integers."""
+    return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer)]
+
+
+def _estimated(dtype: Any) -> Any:
+    """The dtype of floats that integers are added up in, to see whether their sum has wrapped."""
+    return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
+
+
+def _half_range(dtype: Any) -> Any:
+    """Half of how many integers a dtype has."""
+    return 2.0 ** (8 * np.dtype(dtype).itemsize - 1)
 
 
 def _unsigned(dtype: Any) -> Any:

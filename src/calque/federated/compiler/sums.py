@@ -54,7 +54,18 @@ def with_chunk(running: Running, leaves: list[Any]) -> Running:
 
 def across(running: Running, axis: str) -> Running:
     """The running sums of all devices along a mesh axis."""
-    return jax.tree.map(lambda part: jax.lax.psum(part, axis), _settled(running))
+    return jax.tree.map(lambda part: over_devices(part, axis), _settled(running))
+
+
+def over_devices(array: Any, axis: str) -> Any:
+    """The sum of an array over the devices along a mesh axis.
+
+    Of complex numbers the parts are summed: XLA ends the process where it sums complex constants,
+    such as rests that are zero.
+    """
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return jax.lax.complex(*(jax.lax.psum(part, axis) for part in (array.real, array.imag)))
+    return jax.lax.psum(array, axis)
 
 
 def results(running: Running) -> list[Any]:

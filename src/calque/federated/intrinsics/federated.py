@@ -124,7 +124,9 @@ def federated_broadcast(value: Any) -> Value:
 
 @with_user_frames
 def federated_sum(value: Any) -> Value:
-    """The sum of the clients' values, on the server, in the same dtype: narrow integers wrap.
+    """The sum of the clients' values, on the server, in the same dtype.
+
+    Integers whose sum does not fit the dtype are an error; `configured(check=False)` wraps around.
 
     Args:
         value: `{T}@CLIENTS`, `T` of numbers.

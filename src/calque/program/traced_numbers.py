@@ -206,7 +206,9 @@ def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> 
     """
 
     def of_pair(kept: Any, other: Any) -> Any:
-        (a, value_a), (b, value_b) = _operands(kept) or (), _operands(other) or ()
+        pair = _operands(kept), _operands(other)
+        assert pair[0] is not None and pair[1] is not None
+        (a, value_a), (b, value_b) = pair[0], pair[1]
         watch = next(x.node.watch for x in (kept, other) if isinstance(x, torch.SymFloat))
         traced = jnp.where(jnp.asarray(is_better(b, a)), b, a)
         return TracedFloat(traced, lambda: pick(value_a(), value_b()), watch)

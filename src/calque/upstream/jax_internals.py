@@ -28,7 +28,7 @@ from jax._src.interpreters import (
 )
 from jax._src.interpreters.pxla import ExecuteReplicated, batched_device_put
 from jax._src.lax.lax import _convert_element_type as convert_element_type  # keeps weak types
-from jax._src.lib import _jax as extension  # DLPack without a copy, and its lifetime
+from jax._src.lib import _jax as extension  # DLPack without a copy, and its lifetime; tracebacks
 from jax._src.lib import xla_client  # how long the host's memory is read
 from jax._src.sharding_impls import ShardingContext  # over how many devices a program is lowered
 from jax._src.xla_bridge import backends_are_initialized

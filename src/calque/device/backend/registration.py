@@ -32,7 +32,7 @@ from calque.device.kernels import (
     views,
 )
 from calque.device.kernels.fallback import fall_back
-from calque.device.runtime import async_dispatch, persistent_cache, sizes
+from calque.device.runtime import async_dispatch, collection, persistent_cache, sizes
 from calque.device.validation import factorizations
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import setup_privateuseone_for_python_backend
@@ -81,6 +81,7 @@ def register() -> None:
         accelerator,
         forks,
         async_dispatch,
+        collection,
         persistent_cache,
         backward_errors,
         signals,

@@ -29,6 +29,7 @@ from calque.device.memory.cell import (
 from calque.device.memory.host import check_device, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
 from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.memory.retyping import retype
 from calque.device.memory.wrapping import META, wrap, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
@@ -258,7 +259,7 @@ def resize_(
         flat = geometry.memory(current(cell), layout)
         have = flat.shape[0] * flat.dtype.itemsize // itemsize
         if needed > have:
-            flat = geometry.retype(flat, to_numpy(tensor.dtype))
+            flat = retype(flat, to_numpy(tensor.dtype))
             flat = jnp.pad(flat, (0, needed - have))
             cell.stride = None
             replace(cell, flat)

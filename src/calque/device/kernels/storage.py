@@ -20,6 +20,7 @@ from calque.device.memory import geometry
 from calque.device.memory.cell import Cell, active, current, layout_of, replace, x64
 from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
+from calque.device.memory.retyping import retype
 from calque.device.memory.wrapping import share, wrap
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.in_flight import settled
@@ -110,7 +111,7 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
         replace(cell, host_array(torch.as_strided(flat, layout.shape, layout.stride)))
     else:
         with x64():
-            flat_array = geometry.retype(array, dtype)
+            flat_array = retype(array, dtype)
             if layout is None or layout.length != flat_array.shape[0]:
                 replace(cell, flat_array)
                 return
@@ -181,7 +182,7 @@ def _copy(self: Storage, source: Storage, non_blocking: bool = False) -> Storage
         else:
             on_cpu = source if source.device.type == "cpu" else source.cpu()
             flat = host_array(torch.empty(0, dtype=torch.uint8).set_(on_cpu))
-        replace(cell, geometry.from_memory(geometry.retype(flat, dtype), layout))
+        replace(cell, geometry.from_memory(retype(flat, dtype), layout))
     return self
 
 
@@ -192,7 +193,7 @@ def _resize(self: Storage, size: int) -> Storage:
     with translated(), x64():
         flat = geometry.memory(current(cell), layout_of(cell))
         if size % flat.dtype.itemsize:
-            flat = geometry.retype(flat, _UINT8)
+            flat = retype(flat, _UINT8)
         length = size // flat.dtype.itemsize
         missing = max(length - flat.shape[0], 0)
         replace(cell, jnp.pad(flat[:length], (0, missing)))

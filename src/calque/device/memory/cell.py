@@ -19,6 +19,7 @@ from jax import Array
 
 from calque.device.memory import geometry
 from calque.device.memory.geometry import Layout, View
+from calque.device.memory.retyping import retype
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
@@ -253,7 +254,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
         sizes.check_fits(view.size, dtype.itemsize)
     with sizes.translated():
         if array.dtype != dtype:
-            array = geometry.retype(geometry.memory(array, layout), dtype)
+            array = retype(geometry.memory(array, layout), dtype)
             layout = Layout(array.shape, (1,))
         return settled(_lazy(tensor, geometry.read(array, layout, view)))
 
@@ -288,9 +289,9 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
     """A storage's array with a view of it replaced."""
     if array.dtype == value.dtype:
         return geometry.write(array, layout, view, value)
-    flat = geometry.retype(geometry.memory(array, layout), value.dtype)
+    flat = retype(geometry.memory(array, layout), value.dtype)
     flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
-    return geometry.from_memory(geometry.retype(flat, array.dtype), layout)
+    return geometry.from_memory(retype(flat, array.dtype), layout)
 
 
 def check_writable(tensor: torch.Tensor, is_read: bool = False) -> None:

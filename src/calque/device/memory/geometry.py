@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.device.memory.changes import is_changed, last_change
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.staged_calls import call
 
@@ -141,8 +142,13 @@ def overlaps(view: View) -> bool:
     """Returns True if two indices of the view share an element (only broadcast axes are looked
     for).
     """
-    shared = any(n > 1 and s == 0 for n, s in zip(view.size, view.stride, strict=True))
-    return shared and 0 not in view.size
+    return bool(_repeated(view)) and 0 not in view.size
+
+
+def _repeated(view: View) -> list[int]:
+    """The axes along which a view repeats its elements."""
+    pairs = enumerate(zip(view.size, view.stride, strict=True))
+    return [axis for axis, (n, step) in pairs if n > 1 and step == 0]
 
 
 @lru_cache(maxsize=1024)
@@ -368,39 +374,17 @@ def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) ->
     if plan.extents is None:
         indices = _indices(plan.view, jnp.asarray(starts[0]))
         if not is_nested(plan.view.size, plan.view.stride):
-            changed = _is_changed(axes[indices], value)
+            changed = is_changed(axes[indices], value)
             indices = jnp.where(changed, indices, plan.layout.length)  # others are dropped
         axes = axes.at[indices].set(value, mode="drop")
     else:
         if overlaps(plan.view):
-            value = _merged(read_plan(plan, array, starts), value, plan.view)
+            value = last_change(read_plan(plan, array, starts), value, _repeated(plan.view))
         axes = _write_slices(plan, axes, value, starts)
     if not plan.of_memory:
         return axes
     flat = axes.reshape(-1)[: plan.layout.length]
     return from_memory(flat, plan.layout)
-
-
-def _is_changed(before: Array, value: Array) -> Array:
-    """Where a value is another than before; zeros have a sign, and all NaN are one."""
-    if jnp.issubdtype(value.dtype, jnp.complexfloating):
-        return _is_changed(before.real, value.real) | _is_changed(before.imag, value.imag)
-    same = value == before
-    if jnp.issubdtype(value.dtype, jnp.inexact):
-        same &= jnp.signbit(value) == jnp.signbit(before)
-        same |= jnp.isnan(value) & jnp.isnan(before)
-    return ~same
-
-
-def _merged(before: Array, value: Array, view: View) -> Array:
-    """A value with the last change along the axes of a view that repeat its elements."""
-    repeated = [axis for axis, (n, s) in enumerate(zip(view.size, view.stride)) if n > 1 and s == 0]
-    changed = _is_changed(before, value)
-    for axis in repeated:
-        last = changed.shape[axis] - 1 - jnp.argmax(jnp.flip(changed, axis), axis, keepdims=True)
-        value = jnp.take_along_axis(value, last, axis)
-        changed = changed.any(axis, keepdims=True)
-    return jnp.broadcast_to(value, view.size)
 
 
 def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) -> Array:
@@ -418,46 +402,3 @@ def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) 
         return block
     where = _window(plan, starts)
     return lax.dynamic_update_slice(axes, block, where, allow_negative_indices=False)
-
-
-def retype(flat: Array, dtype: np.dtype) -> Array:
-    """The bytes of a one-axis array, read as another dtype (the total size in bytes is kept)."""
-    source, target = np.dtype(flat.dtype), np.dtype(dtype)
-    return flat if source == target else _retyper(flat.shape, source, target)(flat)
-
-
-@kept
-def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array], Array]:
-    part = _part(target)  # complex numbers and their parts are one to JAX's derivatives, too
-
-    def retyped(flat: Array) -> Array:
-        if source != _part(source):
-            flat = jnp.stack([flat.real, flat.imag], axis=-1).reshape(-1)
-        if flat.dtype != part:
-            flat = _from_bytes(_to_bytes(flat), part)
-        if part == target:
-            return flat
-        pairs = flat.reshape(-1, 2)
-        return lax.complex(pairs[:, 0], pairs[:, 1])
-
-    return jax.jit(retyped)
-
-
-def _part(dtype: np.dtype) -> np.dtype:
-    """The dtype of the real and the imaginary part; of other numbers, their own."""
-    is_complex = np.issubdtype(dtype, np.complexfloating)
-    return np.dtype(f"float{dtype.itemsize * 4}") if is_complex else dtype
-
-
-def _to_bytes(flat: Array) -> Array:
-    if flat.dtype == np.bool_:
-        return flat.astype(jnp.uint8)
-    return lax.bitcast_convert_type(flat, jnp.uint8).reshape(-1)
-
-
-def _from_bytes(raw: Array, dtype: np.dtype) -> Array:
-    if dtype == np.bool_:
-        return raw != 0
-    if dtype.itemsize == 1:
-        return lax.bitcast_convert_type(raw, dtype)
-    return lax.bitcast_convert_type(raw.reshape(-1, dtype.itemsize), dtype)

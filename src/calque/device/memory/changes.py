@@ -1,0 +1,33 @@
+"""What a write changes, where several of the written elements are one place in memory."""
+
+from collections.abc import Iterable
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def is_changed(before: Array, value: Array) -> Array:
+    """Where a value is another than before; zeros have a sign, and all NaN are one."""
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        return is_changed(before.real, value.real) | is_changed(before.imag, value.imag)
+    same = value == before
+    if jnp.issubdtype(value.dtype, jnp.inexact):
+        same &= jnp.signbit(value) == jnp.signbit(before)
+        same |= jnp.isnan(value) & jnp.isnan(before)
+    return ~same
+
+
+def last_change(before: Array, value: Array, repeated: Iterable[int]) -> Array:
+    """A value with its last change at every index of the axes that repeat elements.
+
+    Args:
+        before: what was there.
+        value: what is written; of the same shape.
+        repeated: the axes, along which `before` is the same.
+    """
+    changed = is_changed(before, value)
+    for axis in repeated:
+        last = changed.shape[axis] - 1 - jnp.argmax(jnp.flip(changed, axis), axis, keepdims=True)
+        value = jnp.take_along_axis(value, last, axis)
+        changed = changed.any(axis, keepdims=True)
+    return jnp.broadcast_to(value, before.shape)

@@ -1,0 +1,60 @@
+"""Finalizers that use JAX while the collector runs leave the process whole."""
+
+import gc
+
+import pytest
+
+from calque.upstream.jax_internals import extension
+from tests import new_process
+
+PROGRAM = """
+import gc
+import jax, jax.numpy as jnp
+import calque
+
+f = jax.jit(lambda t: t + 1)
+t = jnp.ones(3)
+
+class Cycle:
+    def __init__(self):
+        self.self = self
+
+    def __del__(self):
+        if active:
+            one(t)
+
+def one(t):
+    return two(t)
+
+def two(t):
+    return three(t)
+
+def three(t):
+    return (t * 2).sum() + f(t)[0]
+
+active = True
+one(t)
+for i in range(400):
+    gc.set_threshold(3 + i % 23)  # so that any allocation may be the one that collects
+    Cycle(), Cycle()
+    a = jnp.asarray(float(i))
+    c = a + jax.device_put(a) + f(t)
+active = False
+print("whole")
+"""
+
+
+def test_finalizers_that_use_jax_do_not_end_the_process() -> None:
+    done = new_process.run(PROGRAM)
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_tracebacks_are_as_they_were_after_a_collection(enabled: bool) -> None:
+    before = extension.tracebacks_enabled()
+    extension.set_tracebacks_enabled(enabled)
+    try:
+        gc.collect()
+        assert extension.tracebacks_enabled() is enabled
+    finally:
+        extension.set_tracebacks_enabled(before)

@@ -20,6 +20,8 @@ OTHERS = {
     "comparing/naming.py": "spellings of Python's operators",
     "tracing/lower/composites.py": "what decomposes where PyTorch's own way is not functional",
     "tracing/lower/functional_forms.py": "methods of autograd",
+    "tracing/record/numbers.py": "functions whose results have one shape for all numbers",
+    "tracing/record/reach.py": "functions of Python's numbers",
     "view/families.py": "the families by which nodes are coloured",
     "view/palette.py": "colours",
     "view/readers/fx.py": "checks that are no nodes to look at",

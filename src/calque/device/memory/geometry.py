@@ -160,12 +160,9 @@ def meets_itself(view: View) -> bool:
     """
     if 0 in view.size or is_nested(view.size, view.stride):
         return False
-    if overlaps(view):
-        return True
-    places = np.zeros((), np.int64)
-    for size, step in zip(view.size, view.stride, strict=True):
-        places = np.add.outer(places, np.arange(size) * step)
-    return np.unique(places).size < places.size
+    steps = [np.arange(n) * step for n, step in zip(view.size, view.stride, strict=True)]
+    places = sum(np.ix_(*steps))
+    return np.unique(places).size < math.prod(view.size)
 
 
 def read(array: Array, layout: Layout, view: View) -> Array:

@@ -4,9 +4,9 @@
 
 An environment is made once, in the user's cache; what is not installed there is taken from the one
 that this runs in, so that JAX and PyTorch are the same. Where a package cannot be installed, it
-says so. Each is measured against the hand-written scan in the same process. Of Flower, it is the
-strategy FedAvg and its messages that are measured, around a loop of PyTorch in this process; not
-the transport.
+says so. Each is measured against the hand-written scan in the same process. Flower is measured
+twice: its strategy FedAvg and its messages around a loop of PyTorch in this process, and its own
+simulation, which runs clients in processes of Ray (as many as there are cores).
 """
 
 from benchmarks import one_core  # noqa: F401  (first)
@@ -29,8 +29,9 @@ import torch
 
 from benchmarks import common
 from benchmarks.federated import candidates, examples, module, trained, trained_by_torch
+from benchmarks.flower_simulation import simulation
 
-PEERS = ("drjax", "flwr")
+PEERS = {"drjax": "drjax", "flwr": "flwr[simulation]", "flwr_simulation": "flwr[simulation]"}
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "calque" / "peers"
 
 
@@ -80,6 +81,11 @@ def flwr_round(clients: int) -> Callable[[], Any]:
 
 def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
     """Seconds of a round, by the peer and by hand; both give the same model."""
+    if name == "flwr_simulation":
+        by_hand = candidates(clients, chunks=())["scan"]
+        seconds, first = simulation(clients, rounds)
+        np.testing.assert_allclose(first, by_hand(), rtol=1e-4, atol=1e-5)
+        return {name: seconds} | common.interleave({"scan": by_hand}, rounds=rounds, calls=1)
     peer = {"drjax": drjax_round, "flwr": flwr_round}[name](clients)
     by_hand = candidates(clients, chunks=())["scan"]
     np.testing.assert_allclose(peer(), by_hand(), rtol=1e-4, atol=1e-5)
@@ -92,6 +98,8 @@ def environment(name: str) -> Path:
     Raises:
         subprocess.CalledProcessError: it cannot be installed.
     """
+    package = PEERS[name]
+    name = package.partition("[")[0]
     python = CACHE / name / "bin" / "python"
     done = CACHE / name / "installed"
     if done.exists():
@@ -102,7 +110,7 @@ def environment(name: str) -> Path:
     packages = CACHE / name / "lib" / version / "site-packages"
     shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (packages / "shared.pth").write_text(shared)  # with the .pth files there, as that of calque
-    subprocess.run([str(python), "-m", "pip", "install", "-q", name], timeout=600, **quiet)
+    subprocess.run([str(python), "-m", "pip", "install", "-q", package], timeout=600, **quiet)
     done.touch()
     return python
 
@@ -121,7 +129,12 @@ def main() -> None:
             continue
         for clients in (10,) if quick else (100,):
             command = [str(python), "-m", "benchmarks.federated_peers", name, str(clients)]
-            done = subprocess.run([*command, "2" if quick else "7"], capture_output=True, text=True)
+            done = subprocess.run(
+                [*command, "3" if quick else "7"],
+                capture_output=True,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            )
             if done.returncode:
                 print(f"{name} is left out, for it fails: {done.stderr.splitlines()[-1]}")
                 continue

@@ -11,7 +11,7 @@ from torch import nn
 
 import calque
 from calque.device.kernels import copies
-from calque.program import direct_call, execution, sources
+from calque.program import direct_call, program, sources
 from tests import new_process
 
 DEVICES = ("jax", "cpu")
@@ -233,7 +233,7 @@ def test_tensors_of_the_device_are_not_copied(monkeypatch):
 
         return run._replace(call=call, start=start)
 
-    monkeypatch.setattr(execution, "direct", watched)
+    monkeypatch.setattr(program, "direct", watched)
     forward = compile(lambda x: (x @ weight).relu())
     forward(x).sum().backward()
     for module, name in ((copies, "to_host"), (sources, "host_array")):

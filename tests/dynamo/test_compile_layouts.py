@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import calque
 from calque.dynamo.graphs import inputs
-from calque.program import direct_call, execution, shared_memory
+from calque.program import direct_call, program, shared_memory
 
 DEVICES = ("cpu", "jax")
 PERMUTED = {
@@ -55,7 +55,7 @@ def handed(monkeypatch):
 
         return run._replace(call=watching(run.call), start=watching(run.start))
 
-    monkeypatch.setattr(execution, "direct", watched)
+    monkeypatch.setattr(program, "direct", watched)
     return seen
 
 

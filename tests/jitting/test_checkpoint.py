@@ -13,7 +13,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from calque.program import execution
+from calque.program import program
 
 WIDTH, ROWS, BLOCKS = 16, 128, 4
 
@@ -28,8 +28,8 @@ def _fresh(caplog):
 def programs(monkeypatch):
     """The executables of a test, in the order they were compiled."""
     found = []
-    original = execution.direct
-    monkeypatch.setattr(execution, "direct", lambda c, *a: found.append(c) or original(c, *a))
+    original = program.direct
+    monkeypatch.setattr(program, "direct", lambda c, *a: found.append(c) or original(c, *a))
     return found
 
 

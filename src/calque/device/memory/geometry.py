@@ -139,9 +139,7 @@ def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def overlaps(view: View) -> bool:
-    """Returns True if two indices of the view share an element (only broadcast axes are looked
-    for).
-    """
+    """Returns True if the view repeats its elements along an axis."""
     return bool(_repeated(view)) and 0 not in view.size
 
 

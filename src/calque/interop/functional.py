@@ -76,7 +76,7 @@ def functional(
     return apply, apply.parameters()
 
 
-def _settle_nothing(snapshot: Snapshot, repeats: Callable[[], bool]) -> None:
+def _settle_nothing(snapshot: Snapshot, repeats: Repeats) -> None:
     """What a trace leaves in Python stays."""
 
 

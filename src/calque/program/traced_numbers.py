@@ -90,10 +90,10 @@ class _Node:
 
 
 class _Checked:
-    """That a number read from a tensor is at least something, where code only checks it.
+    """The answer to a comparison that code checks and does not branch on (`torch._check`).
 
-    `SymFloat.__pow__` checks that of a base. PyTorch's own optimizers take powers of step counts;
-    the code of others is not trusted with bases that may be negative.
+    `SymFloat.__pow__` checks that its base is not negative. PyTorch's own optimizers take powers of
+    step counts; the code of others is not trusted with bases that may be negative.
     """
 
     is_int = is_float = is_constant = has_hint = _constant(False)

@@ -7,7 +7,7 @@ from jax import Array
 
 
 def is_changed(before: Array, value: Array) -> Array:
-    """Where a value is another than before; zeros have a sign, and all NaN are one."""
+    """Returns where a value differs from before; zeros have a sign, and all NaN are equal."""
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         return is_changed(before.real, value.real) | is_changed(before.imag, value.imag)
     same = value == before
@@ -18,7 +18,7 @@ def is_changed(before: Array, value: Array) -> Array:
 
 
 def last_change(before: Array, value: Array, repeated: Iterable[int]) -> Array:
-    """A value with its last change at every index of the axes that repeat elements.
+    """Returns a value in which the last change along the repeated axes stands at all their indices.
 
     Args:
         before: what was there.

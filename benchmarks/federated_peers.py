@@ -2,11 +2,10 @@
 
     python -m benchmarks.federated_peers [--quick]
 
-An environment is made once, in the user's cache; what is not installed there is taken from the one
-that this runs in, so that JAX and PyTorch are the same. Where a package cannot be installed, it
-says so. Each is measured against the hand-written scan in the same process. Flower is measured
-twice: its strategy FedAvg and its messages around a loop of PyTorch in this process, and its own
-simulation, which runs clients in processes of Ray (as many as there are cores).
+Where a package cannot be installed, it says so. Each is measured against the hand-written scan in
+the same process. Flower is measured twice: its strategy FedAvg and its messages around a loop of
+PyTorch in this process, and its own simulation, which runs clients in processes of Ray (as many as
+there are cores).
 """
 
 from benchmarks import one_core  # noqa: F401  (first)
@@ -14,12 +13,9 @@ from benchmarks import one_core  # noqa: F401  (first)
 # isort: split
 import importlib
 import json
-import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,12 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from benchmarks import common
+from benchmarks import common, peers
 from benchmarks.federated import candidates, examples, module, trained, trained_by_torch
 from benchmarks.flower_simulation import simulation
 
 PEERS = {"drjax": "drjax", "flwr": "flwr[simulation]", "flwr_simulation": "flwr[simulation]"}
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "calque" / "peers"
 
 
 def drjax_round(clients: int) -> Callable[[], Any]:
@@ -92,29 +87,6 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
     return common.interleave({name: peer, "scan": by_hand}, rounds=rounds, calls=1)
 
 
-def environment(name: str) -> Path:
-    """The Python of a peer's environment, which is made if there is none.
-
-    Raises:
-        subprocess.CalledProcessError: it cannot be installed.
-    """
-    package = PEERS[name]
-    name = package.partition("[")[0]
-    python = CACHE / name / "bin" / "python"
-    done = CACHE / name / "installed"
-    if done.exists():
-        return python
-    quiet = {"check": True, "capture_output": True, "text": True}
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(CACHE / name)], **quiet)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = CACHE / name / "lib" / version / "site-packages"
-    shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    (packages / "shared.pth").write_text(shared)  # with the .pth files there, as that of calque
-    subprocess.run([str(python), "-m", "pip", "install", "-q", package], timeout=600, **quiet)
-    done.touch()
-    return python
-
-
 def main() -> None:
     if len(sys.argv) == 4:
         print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
@@ -123,22 +95,20 @@ def main() -> None:
     rows = []
     for name in PEERS:
         try:
-            python = environment(name)
+            python = peers.environment(PEERS[name])
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             print(f"{name} is left out, for it cannot be installed: {error}")
             continue
         for clients in (10,) if quick else (100,):
-            command = [str(python), "-m", "benchmarks.federated_peers", name, str(clients)]
-            done = subprocess.run(
-                [*command, "3" if quick else "7"],
-                capture_output=True,
-                text=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-            )
-            if done.returncode:
-                print(f"{name} is left out, for it fails: {done.stderr.splitlines()[-1]}")
+            rounds = "3" if quick else "7"
+            try:
+                printed = peers.run(
+                    python, "benchmarks.federated_peers", name, str(clients), rounds
+                )
+            except RuntimeError as error:
+                print(f"{name} is left out, for it fails: {error}")
                 continue
-            times = json.loads(done.stdout.splitlines()[-1])
+            times = json.loads(printed)
             ratio = f"{times[name] / times['scan']:.2f}"
             rows.append([f"{clients} clients, {name}", common.milliseconds(times[name]), ratio])
     common.table("A round of FedAvg by others", ["", "ms", "of hand-written scan"], rows)

@@ -7,35 +7,24 @@ devices are XLA's own on the CPU, so that the times tell what the host costs and
 given the same program, and nothing of how collectives run elsewhere.
 """
 
-import os
+from benchmarks import spread  # isort: skip  (first: it makes the devices)
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-)
-
-# isort: split
-from benchmarks import common, handwritten
-from benchmarks.models import GPT, OPTIMIZERS, make_step
-
-# isort: split
-import re
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
-from jax.sharding import Mesh, NamedSharding
 
 import calque
+from benchmarks import common
+from benchmarks.models import OPTIMIZERS, make_step
 from calque import sharding as sh
 from calque.sharding import P, Plan, along
 
 TOLERANCE = 2e-3
 COUNT = 150
-COLLECTIVES = re.compile(r" = .*? (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(")
 TP: Plan = {
     "*.qkv.weight": P("tp", "dp"),
     "*.up.weight": P("tp", "dp"),
@@ -49,74 +38,22 @@ CASES: dict[str, tuple[dict[str, int], Plan, int]] = {
 }
 
 
-class Placed:
-    """The step by hand: its state on the mesh, its results pinned to where the state is."""
-
-    def __init__(self, model: torch.nn.Module, plan: Plan, mesh: Mesh) -> None:
-        twin = sh.shard_module(model.to("jax"), plan, mesh)
-        shardings = {n: calque.to_jax(p.detach()).sharding for n, p in twin.named_parameters()}
-        state = handwritten.initial_state(model.to("cpu"), "AdamW")
-        whole = NamedSharding(mesh, P())
-
-        def where(path: Any, leaf: Any) -> NamedSharding:
-            name = next((k.key for k in reversed(path) if hasattr(k, "key")), None)
-            found = shardings.get(name)
-            return whole if found is None or leaf.shape == () else found
-
-        places = jax.tree_util.tree_map_with_path(where, state)
-        self.state = jax.device_put(state, places)
-        step = handwritten.make_step(handwritten.gpt, "AdamW")
-        self.step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
-
-    def __call__(self, x: Any, y: Any) -> Any:
-        self.state, loss = self.step(self.state, x, y)
-        return loss
-
-
 def pair(axes: dict[str, int], plan: Plan, depth: int) -> tuple[Any, Any, Any, Any]:
     """Both steps as functions that return the loss, and both compiled programs."""
     mesh = sh.mesh(**axes)
-    torch.manual_seed(0)
-    start = GPT(depth=depth).state_dict()
-    x = torch.randint(0, 64, (16, 64))
-    y = torch.randint(0, 64, (16 * 64,))
-
-    def model() -> torch.nn.Module:
-        made = GPT(depth=depth)
-        made.load_state_dict(start)
-        return made
-
-    own = sh.shard_module(model().to("jax"), plan, mesh)
+    own = sh.shard_module(spread.model(depth).to("jax"), plan, mesh)
     step = calque.jit(make_step(own, OPTIMIZERS["AdamW"](own.parameters())))
-    batch = sh.shard(x, P("dp"), mesh), sh.shard(y, P("dp"), mesh)
-    trainer = Placed(model(), plan, mesh)
-    placed = [jax.device_put(handwritten.array(t), NamedSharding(mesh, P("dp"))) for t in (x, y)]
-    theirs = trainer.step.lower(trainer.state, *placed).compile()
+    x, y = (sh.shard(tensor, P("dp"), mesh) for tensor in spread.batch())
+    specs = {n: calque.to_jax(p.detach()).sharding.spec for n, p in own.named_parameters()}
+    trainer = spread.Placed(spread.model(depth), specs, mesh)
+    arrays = spread.spread_batch(mesh)
+    theirs = trainer.step.lower(trainer.state, *arrays).compile()
     for _ in range(4):
-        a, b = step(*batch).item(), float(trainer(*placed))
+        a, b = step(x, y).item(), float(trainer(*arrays))
         if abs(a - b) > TOLERANCE:
             raise AssertionError(f"the losses differ: {a} and {b}")
-    ours = step.lower(*batch).compile()
-    return lambda: step(*batch).item(), lambda: float(trainer(*placed)), ours, theirs
-
-
-def collectives(compiled: Any) -> str:
-    """How many of each kind a program has."""
-    found = Counter(COLLECTIVES.findall(compiled.as_text()))
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "none"
-
-
-def alternated(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> list[Any]:
-    """The times of calls in turn."""
-    times = []
-    for index in range(rounds):
-        both = [0.0, 0.0]
-        for which in (index % 2, 1 - index % 2):
-            began = time.perf_counter()
-            (ours, theirs)[which]()
-            both[which] = time.perf_counter() - began
-        times.append(both)
-    return times
+    ours = step.lower(x, y).compile()
+    return lambda: step(x, y).item(), lambda: float(trainer(*arrays)), ours, theirs
 
 
 def eager(quick: bool) -> None:
@@ -142,7 +79,7 @@ def eager(quick: bool) -> None:
 
         for _ in range(4):
             known()
-        times = alternated(known, awaited, 50 if quick else 400)
+        times = spread.alternated(known, awaited, 50 if quick else 400)
         ratio = statistics.median(p for p, _ in times) / statistics.median(q for _, q in times)
         best = [min(column) for column in zip(*times, strict=True)]
         rows.append([name, *map(common.microseconds, best), f"{ratio:.2f}"])
@@ -206,16 +143,15 @@ def main() -> None:
     rows, programs = [], []
     for name, (axes, plan, depth) in CASES.items():
         ours, theirs, own, other = pair(axes, plan, depth)
-        times = alternated(ours, theirs, 5 if quick else 40)
+        times = spread.alternated(ours, theirs, 5 if quick else 40)
         best = [min(column) for column in zip(*times, strict=True)]
-        ratio = statistics.median(p / q for p, q in times)
+        ratio = spread.median_ratio(times)
         rows.append(
             [name, *map(common.milliseconds, best), f"{best[0] / best[1]:.2f}", f"{ratio:.2f}"]
         )
         for who, program in (("calque", own), ("JAX", other)):
-            found = program.memory_analysis()
-            temporary = f"{found.temp_size_in_bytes / 1e6:.2f}"
-            programs.append([f"{name}, {who}", temporary, collectives(program)])
+            found = [spread.temporaries(program), spread.collectives(program)]
+            programs.append([f"{name}, {who}", *found])
     header = ["step", "calque, ms", "JAX, ms", "ratio of minima", "median of ratios of pairs"]
     common.table("Training step, GPT with AdamW", header, rows)
     common.table("The programs", ["", "temporaries, MB a device", "collectives"], programs)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calque.device.memory import geometry
+from calque.device.memory import geometry, view_access
 from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Layout, View
 
@@ -66,7 +66,7 @@ def test_read_gives_the_elements_at_the_strides(data: st.DataObject) -> None:
     view = data.draw(views(layout, overlapping=True))
     flat, array = memory_of(layout)
     with x64():  # as the device calls it
-        got = jax.jit(lambda: geometry.read(array, layout, view))()
+        got = jax.jit(lambda: view_access.read(array, layout, view))()
     np.testing.assert_array_equal(np.asarray(got), through_numpy(flat, view))
 
 
@@ -80,8 +80,8 @@ def test_write_changes_the_elements_of_the_view_and_no_other(data: st.DataObject
 
     @jax.jit
     def results() -> tuple[jax.Array, jax.Array]:
-        written = geometry.write(array, layout, view, jnp.array(value))
-        return geometry.read(written, layout, view), geometry.memory(written, layout)
+        written = view_access.write(array, layout, view, jnp.array(value))
+        return view_access.read(written, layout, view), geometry.memory(written, layout)
 
     with x64():
         got, memory = results()
@@ -104,7 +104,7 @@ def test_memory_and_from_memory_are_inverse(layout: Layout) -> None:
 def test_a_view_beyond_the_memory_raises() -> None:
     layout = Layout((4,), (1,))
     with pytest.raises(RuntimeError, match="out of bounds"):
-        geometry.read(jnp.zeros(4), layout, View((3,), (1,), 2))
+        view_access.read(jnp.zeros(4), layout, View((3,), (1,), 2))
 
 
 @given(st.data())
@@ -125,11 +125,11 @@ def test_a_layout_with_holes_is_read_and_written_as_its_memory(data):
     @jax.jit
     def results() -> tuple[jax.Array, ...]:
         memory = geometry.memory(jnp.asarray(array), layout)
-        written = geometry.write(jnp.asarray(array), layout, first, jnp.asarray(-column))
+        written = view_access.write(jnp.asarray(array), layout, first, jnp.asarray(-column))
         return (
             memory,
             geometry.from_memory(memory, layout),
-            geometry.read(jnp.asarray(array), layout, first),
+            view_access.read(jnp.asarray(array), layout, first),
             geometry.memory(written, layout),
         )
 
@@ -145,10 +145,29 @@ def test_a_layout_with_holes_is_read_and_written_as_its_memory(data):
 
 def test_a_slice_takes_no_starts_of_axes_that_it_sees_whole() -> None:
     view = View((2, 4), (4, 1), 4)
-    plan, starts = geometry.plan_of(Layout((3, 4), (4, 1)), view)
+    plan, starts = view_access.plan_of(Layout((3, 4), (4, 1)), view)
     assert (plan.free, starts) == ((0,), (1,))
     with x64():
-        traced = jax.make_jaxpr(lambda a, i: geometry.read_plan(plan, a, [i]))(jnp.ones((3, 4)), 1)
+        traced = jax.make_jaxpr(lambda a, i: view_access.read_plan(plan, a, [i]))(
+            jnp.ones((3, 4)), 1
+        )
     names = {equation.primitive.name for equation in traced.eqns}
     assert "dynamic_slice" in names
     assert names.isdisjoint({"lt", "select_n"})  # a start is never negative
+
+
+def test_blocks_of_a_product_share_its_reshape() -> None:
+    heads, width = 4, 8
+    layout = Layout((6, 3 * heads * width), (3 * heads * width, 1))
+    views = [
+        View((2, heads, 3, width), (3 * 96, width, 96, 1), block * heads * width)
+        for block in range(3)
+    ]
+    plans = [view_access.plan_of(layout, view) for view in views]
+    assert {plan for plan, _ in plans} == {plans[0][0]}
+    assert plans[0][0].axes_shape == (2, 3, 3, heads, width)
+    assert [starts for _, starts in plans] == [(0,), (1,), (2,)]
+    array = jnp.arange(6 * 96.0).reshape(6, 96)
+    for view in views:
+        read = view_access.read(array, layout, view)
+        assert (read == through_numpy(np.asarray(array).reshape(-1), view)).all()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import torch
 
 import calque
-from calque.device.memory import geometry
+from calque.device.memory import view_access
 from calque.device.memory.geometry import Layout, View
 from calque.dynamo.graphs import graph
 from calque.program import transposed_operands
@@ -17,7 +17,7 @@ from calque.program.transposed_operands import materialized
 def transposed(x):
     """As the device reads `x.t()`."""
     (rows, columns), layout = x.shape, Layout(x.shape, (x.shape[1], 1))
-    return geometry.read(x, layout, View((columns, rows), (1, columns), 0))
+    return view_access.read(x, layout, View((columns, rows), (1, columns), 0))
 
 
 def kept(closed):
@@ -70,7 +70,7 @@ def test_a_function_of_the_users_is_no_view_whatever_its_name():
 
     assert kept(materialized(jax.make_jaxpr(partial(late, theirs))(x, y))) == ["jit"]
     assert kept(materialized(jax.make_jaxpr(partial(late, transposed))(x, y))) == []
-    assert not geometry.READ_VIEW.isidentifier(), "a name that no definition can give"
+    assert not view_access.READ_VIEW.isidentifier(), "a name that no definition can give"
 
 
 def test_other_devices_decide_for_themselves(monkeypatch):

@@ -17,7 +17,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
-from calque.device.memory.geometry import READ_VIEW
+from calque.device.memory.view_access import READ_VIEW
 from calque.program.jaxprs import build
 
 

@@ -13,9 +13,10 @@ import jax
 from jax import Array
 from torch import Tensor
 
-from calque.device.memory import geometry
+from calque.device.memory import geometry, view_access
 from calque.device.memory.cell import Cell, active, is_whole, x64
-from calque.device.memory.geometry import Ints, Layout, Plan, View
+from calque.device.memory.geometry import Ints, Layout, View
+from calque.device.memory.view_access import Plan
 from calque.device.runtime.dtypes import TO_NUMPY
 
 
@@ -43,11 +44,11 @@ class Viewed(Slot):
 
     def read(self, array: Array, starts: list[Any]) -> Array:
         """The view of the array from some starts, one for each free axis."""
-        return geometry.read_plan(self.plan, array, starts)
+        return view_access.read_plan(self.plan, array, starts)
 
     def write(self, array: Array, value: Array, starts: list[Any]) -> Array:
         """The array with a value written to the view of it from some starts."""
-        return geometry.write_plan(self.plan, array, value, starts)
+        return view_access.write_plan(self.plan, array, value, starts)
 
 
 _VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
@@ -64,7 +65,7 @@ def _viewed(plan: Plan) -> Viewed:
 @lru_cache(maxsize=8192)
 def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
     layout = Layout(shape, own or geometry.contiguous_strides(shape))
-    plan, starts = geometry.plan_of(layout, view)
+    plan, starts = view_access.plan_of(layout, view)
     return _viewed(plan), starts
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import torch
 from jax import Array
 
-from calque.device.memory import geometry
+from calque.device.memory import geometry, view_access
 from calque.device.memory.geometry import Layout, View
 from calque.device.memory.retyping import retype
 from calque.device.runtime import sizes
@@ -256,7 +256,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
         if array.dtype != dtype:
             array = retype(geometry.memory(array, layout), dtype)
             layout = Layout(array.shape, (1,))
-        return settled(_lazy(tensor, geometry.read(array, layout, view)))
+        return settled(_lazy(tensor, view_access.read(array, layout, view)))
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
@@ -288,9 +288,9 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
     """A storage's array with a view of it replaced."""
     if array.dtype == value.dtype:
-        return geometry.write(array, layout, view, value)
+        return view_access.write(array, layout, view, value)
     flat = retype(geometry.memory(array, layout), value.dtype)
-    flat = geometry.write(flat, Layout(flat.shape, (1,)), view, value)
+    flat = view_access.write(flat, Layout(flat.shape, (1,)), view, value)
     return geometry.from_memory(retype(flat, array.dtype), layout)
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 from calque.device.memory.cell import cell_of, view_of
-from calque.device.memory.geometry import Ints, View, extent, is_dense, match_axes
+from calque.device.memory.geometry import Ints, View, extent, is_dense
+from calque.device.memory.view_access import match_axes
 from calque.dynamo.graphs.inputs import storage
 from calque.upstream.torch_compile import OutputType, functorch_config
 from calque.upstream.torch_internals import TracingContext

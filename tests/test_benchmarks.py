@@ -14,6 +14,7 @@ from benchmarks.models import CASES, COMPILED, GPT, Case
 from benchmarks.train_step import agree, candidates
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_losses_agree(case: Case) -> None:
     agree(candidates(case, "AdamW", inductor=False))

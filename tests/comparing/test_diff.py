@@ -47,6 +47,7 @@ def inputs() -> Tensor:
     return torch.randn(3, 4)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("second", [*GRAPHS, "exported", "the module"])
 @pytest.mark.parametrize("first", GRAPHS)
 def test_graphs_of_one_program_agree(first: str, second: str) -> None:

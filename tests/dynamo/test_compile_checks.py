@@ -30,6 +30,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_values_raise_as_they_do_eagerly(name, device):

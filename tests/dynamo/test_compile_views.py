@@ -81,6 +81,7 @@ def an_intermediate_written_through_a_view(x, i):
     return row, y[:, i]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(
     ("function", "argument", "device"),

@@ -164,7 +164,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_padding_reaches_nothing(name):
     random = np.random.default_rng(0)

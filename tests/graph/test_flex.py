@@ -51,6 +51,7 @@ def inputs(kv_heads=H):
     return [t.requires_grad_() for t in (q, k, v, torch.randn(H, L + S), torch.tensor(0.5))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("score", "mask"),
     [

@@ -98,6 +98,7 @@ def agree(got, want) -> None:
         np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_one_program_serves_every_batch_size_after_a_reload(name):
     pytest.importorskip("flatbuffers")
@@ -254,6 +255,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_operators_over_a_dynamic_batch(name):
     model = Apply(PROGRAMS[name])
@@ -323,6 +325,7 @@ MATRICES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MATRICES)
 def test_linear_algebra_after_a_reload(name):
     pytest.importorskip("flatbuffers")

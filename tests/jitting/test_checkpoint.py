@@ -123,6 +123,7 @@ def test_a_policy_says_what_is_kept(programs):
     assert backward.as_text().count(" sine(") >= BLOCKS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", ["jax", "cpu"])
 @pytest.mark.parametrize("options", [{}, {"context_fn": SELECTIVE}], ids=["all", "selective"])
 def test_dropout_is_computed_again_with_the_same_numbers(device, options):

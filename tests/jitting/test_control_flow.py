@@ -52,6 +52,7 @@ def of_rows(x, w):
     return mapped(lambda row, b: row @ w + b, x, x[0] * 1)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.filterwarnings("default:The .grad attribute")  # of dynamo on the CPU
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("gradients", [False, True])

@@ -190,7 +190,7 @@ def leaves(found):
     return [None if t is None else t.detach().cpu() for t in (*tensors, *found[1].values())]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")  # of the layers that count
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_it_is_pytorchs_and_that_of_the_whole_program(change, monkeypatch):
@@ -222,7 +222,7 @@ SCANNED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")  # of the layers that count
 @pytest.mark.parametrize("change", SCANNED, ids=lambda change: change.__name__)
 def test_a_loop_over_layers_is_pytorchs(change):
@@ -336,7 +336,7 @@ def test_what_a_layer_reads_of_python_is_guarded():
     assert not torch.allclose(changed, forward(x.to("jax")).cpu())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "clip"),
     [

@@ -40,7 +40,7 @@ def same(found, expected, exactly):
             torch.testing.assert_close(one, other, **tolerance)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_is_seen(change):
     found = on_the_short_way([change], momentum=0.5)

@@ -40,6 +40,7 @@ BAD: dict[str, tuple[Callable[..., object], list[int], list[int]]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_values_raise_as_they_do_eagerly(name):
     fn, good, bad = BAD[name]

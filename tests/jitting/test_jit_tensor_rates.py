@@ -34,6 +34,7 @@ def losses(kind: type, device: str, rate_on: str, jit: bool) -> list[float]:
     return found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("rate_on", ["cpu", "jax"])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD])

@@ -234,6 +234,7 @@ def updated_before(optimizer, count):
     optimizer.step()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
 @pytest.mark.parametrize("update", [halved_before, set_before, set_after, updated_before])
 def test_a_learning_rate_assigned_inside_is_that_of_each_call(update):

@@ -63,6 +63,7 @@ def program_of(plan: list[Step]) -> Callable[..., Any]:
     return program
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "tracer",
     [

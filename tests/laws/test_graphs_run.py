@@ -111,6 +111,7 @@ def _loss(result: Any) -> Any:
     return (result * result).sum()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*DIFFERENTIABLE, "Attention", "writes_through_a_view"])
 def test_gradients_of_a_lowered_graph_are_those_of_the_program(name: str) -> None:
     program, draw = PROGRAMS[name]()

@@ -37,7 +37,7 @@ def same(want: Any, got: Any, path: str = "result") -> None:
         assert type(want) is type(got) and want == got, f"{path} is {got!r}, not {want!r}"
 
 
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_the_same_jitted_as_on_the_cpu(name):
     made = []

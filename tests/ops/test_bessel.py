@@ -35,6 +35,7 @@ def arguments(name: str) -> torch.Tensor:
     return torch.cat([positive, -positive]) if name in EVEN_OR_ODD else positive
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("name", EXACT)
 def test_values(name: str, dtype: torch.dtype, tolerance: float) -> None:

@@ -75,7 +75,7 @@ def _results(case: tuple, device: str, dtype: torch.dtype) -> list[torch.Tensor]
     return [one.detach().cpu() for one in (y, *first, *second)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", [*CASES, *TRANSPOSED], ids=str)
 def test_results_and_two_gradients_are_those_of_the_cpu(case: tuple) -> None:
     for got, want in zip(
@@ -84,6 +84,7 @@ def test_results_and_two_gradients_are_those_of_the_cpu(case: tuple) -> None:
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [POINTWISE[0], DEPTHWISE[2], SMALL[0], GROUPED[0]], ids=str)
 def test_half_precision_is_summed_in_float32(case: tuple) -> None:
     exact = _results(case, "cpu", torch.float64)[:4]

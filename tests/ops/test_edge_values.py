@@ -99,6 +99,7 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Tensor]]) -> None:
     expected, found = case(torch.device("cpu")), case(torch.device("jax"))

@@ -106,6 +106,7 @@ def _trained(optimizer: object, device: str) -> list[torch.Tensor]:
     return [p.detach() for p in parameters]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_takes_the_same_steps(name: str) -> None:
     expected, actual = [_trained(OPTIMIZERS[name], d) for d in ("cpu", "jax")]

@@ -99,6 +99,7 @@ ATTENTION = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("options", "sizes"), ATTENTION)
 def test_attention(options, sizes) -> None:
     assert_same(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), *_qkv(**sizes))

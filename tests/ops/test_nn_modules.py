@@ -62,6 +62,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("module", "shape"), CONVOLUTIONS, ids=lambda v: str(v)[:60])
 def test_convolution(module: nn.Module, shape: tuple[int, ...]) -> None:
     assert_same(module, torch.randn(shape), steps=1)
@@ -119,6 +120,7 @@ RECURRENT = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
 @pytest.mark.parametrize("module", RECURRENT, ids=str)
 def test_recurrent_layer(module: nn.Module) -> None:
@@ -225,6 +227,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("module", "shape"), POOLS, ids=lambda v: str(v)[:60])
 def test_pooling_and_shape_layer(module: nn.Module, shape: tuple[int, ...]) -> None:
     assert_same(module, torch.randn(shape), steps=1)

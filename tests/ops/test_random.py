@@ -33,6 +33,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)
@@ -64,6 +65,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", DRAWS)
 def test_mean_and_deviation(name: str) -> None:
     draw, mean, deviation = DRAWS[name]

@@ -48,6 +48,7 @@ def test_a_layer_is_one_node_of_the_graph(layer: nn.Module) -> None:
     assert _node_names(out) == {"_NodeBackward", "torch::autograd::AccumulateGrad"}
 
 
+@pytest.mark.sampled(2)
 @layers
 def test_second_derivatives(layer: nn.Module) -> None:
     theirs, ours, x = _pair(layer, 4, 2, 3)
@@ -102,6 +103,7 @@ def test_without_gradients(layer: nn.Module, context: Callable[[], Any]) -> None
         torch.testing.assert_close(ours(x.to("jax"))[0].cpu(), theirs(x)[0])
 
 
+@pytest.mark.sampled(2)
 @layers
 def test_function_transforms(layer: nn.Module) -> None:
     theirs, ours, x = _pair(layer, 4, 2, 3)
@@ -126,6 +128,7 @@ def test_function_transforms(layer: nn.Module) -> None:
         torch.testing.assert_close(b.detach().cpu(), a.detach(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @layers
 def test_autocast_runs_in_low_precision(layer: nn.Module) -> None:
     _, ours, x = _pair(layer, 4, 2, 3)

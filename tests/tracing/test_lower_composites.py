@@ -82,6 +82,7 @@ def _writes(graph: torch.fx.GraphModule) -> list[str]:
     return [str(target) for target in targets if target._schema.is_mutable]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", LAYERS)
 def test_recurrent_layers_are_operators_without_writes(name: str) -> None:

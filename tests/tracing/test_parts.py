@@ -103,6 +103,7 @@ def gradient(program: Any, x: Tensor) -> Any:
     return result, x.grad
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Full backward hook")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("maker", MAKERS)

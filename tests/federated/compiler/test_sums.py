@@ -74,6 +74,7 @@ def test_weights_that_add_up_to_zero_are_an_error_or_nan_on_request() -> None:
     assert np.isnan(MEAN.configured(check=False)([1.0, 2.0], [0.0, 0.0]))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_integers_whose_sum_does_not_fit_are_an_error(dtype: str, chunk: int) -> None:

@@ -25,6 +25,7 @@ def run(function: Callable[..., Any], types: tuple[str, ...], *args: Any, **opti
     return fed.computation(function, *types).configured(**options)(*args)
 
 
+@pytest.mark.sampled(15)
 @CHUNKS
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int8", "complex64"])
 def test_sum(dtype: str, chunk: int) -> None:
@@ -69,6 +70,7 @@ def test_means_of_halves_are_added_up_in_single_precision() -> None:
     assert float(run(fed.federated_mean, types, values, ones)) == 1.0
 
 
+@pytest.mark.sampled(9)
 @CHUNKS
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
 def test_min_and_max(dtype: str, chunk: int) -> None:
@@ -467,6 +469,7 @@ def test_a_sequence_cannot_be_reduced_in_pytorch() -> None:
         fed.local("float32*")(lambda data: data.reduce(0.0, lambda total, one: total + one))
 
 
+@pytest.mark.sampled(2)
 @CHUNKS
 def test_nan_that_no_client_holds_is_found(chunk: int) -> None:
     one, two = ("{float32}@CLIENTS",), ("{float32}@CLIENTS",) * 2

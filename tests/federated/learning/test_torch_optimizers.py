@@ -49,6 +49,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_pytorchs(name: str) -> None:
     rng = np.random.default_rng(0)

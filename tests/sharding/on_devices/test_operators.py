@@ -14,6 +14,7 @@ from calque.sharding import P
 Tensor = torch.Tensor
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["fft", "fft2", "fftn", "ifft", "rfft2", "hfft"])
 @pytest.mark.parametrize("length", [8, 24])
 def test_a_transform_along_a_split_dimension_is_that_of_one_device(name: str, length: int) -> None:
@@ -69,6 +70,7 @@ def counts(x: Tensor, *numbers: int) -> Tensor:
     return torch.tensor(numbers, device=x.device)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", EXTREMA)
 @pytest.mark.parametrize("jit", [False, True])
 def test_nan_is_found_along_a_split_dimension(name: str, jit: bool) -> None:
@@ -105,6 +107,7 @@ CONVOLUTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("dim", [2, 3])
 def test_a_convolution_of_images_that_are_split_is_that_of_one_device(name: str, dim: int) -> None:

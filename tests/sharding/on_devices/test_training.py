@@ -250,6 +250,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("before", [False, True])
 def test_state_that_a_step_makes_lies_where_its_parameter_lies(name: str, before: bool) -> None:

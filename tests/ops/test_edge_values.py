@@ -40,6 +40,24 @@ def _greatest_divisors(d: Device) -> list[torch.Tensor]:
     return [torch.gcd(x, y), torch.lcm(x, y)]
 
 
+def _factors_of_zero(d: Device) -> list[torch.Tensor]:
+    """Products that a factor of zero drops, or does not, with NaN in them."""
+    results = []
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        for size in (3, 40):  # PyTorch has a loop of its own for small batches of matrices
+            nan = torch.full((2, size, size), math.nan, dtype=dtype, device=d)
+            one = torch.ones(size, size, dtype=dtype, device=d)
+            results += [
+                torch.addmm(one, nan[0], nan[1], alpha=0),
+                torch.addmm(nan[0], nan[0], one, alpha=0, beta=0),
+                torch.addmv(one[0], nan[0], nan[0, 0], alpha=0),
+                torch.addbmm(one, nan, nan, alpha=0),
+                torch.baddbmm(nan, nan, nan, alpha=0, beta=0),
+                torch.addr(one, nan[0, 0], nan[0, 0], alpha=0),
+            ]
+    return results
+
+
 CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
     "floats to integers": lambda d: [
         torch.tensor(FLOATS, dtype=source, device=d).to(to)
@@ -52,6 +70,7 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
         torch.zeros(3, dtype=torch.bool, device=d).copy_(torch.tensor(COMPLEX, device=d)),
         torch.full((2,), 1j, dtype=torch.bool, device=d),
     ],
+    "factors of zero": _factors_of_zero,
     "divisors": _greatest_divisors,
     "variance of nothing": lambda d: [
         torch.var(torch.zeros(0, 3, device=d), dim=0, correction=-1),

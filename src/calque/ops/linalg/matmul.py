@@ -1,7 +1,7 @@
 """Products of matrices and vectors.
 
 Half-precision products accumulate in float32 inside XLA. A `beta` of zero drops the added operand,
-NaNs and all, as BLAS does; for that `alpha` and `beta` are static.
+NaNs and all, and an `alpha` of zero the product, as BLAS does; for that both are static.
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
 _FACTORS = Holds(*_SCALED, like="self")
+_LOOPED = 400  # multiplications of matrices that PyTorch does not give to BLAS in `baddbmm`
 
 
 def _check_same_dtype(x: Array, y: Array) -> None:
@@ -66,7 +67,7 @@ def _check_vectors(x: Array, y: Array) -> None:
         )
 
 
-def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
+def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any, by_blas: bool = True) -> Array:
     """`beta * added + alpha * product`; the products are left out where they change nothing."""
     dtype = product.dtype
     if jnp.broadcast_shapes(added.shape, product.shape) != product.shape:
@@ -74,7 +75,9 @@ def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any) -> Array:
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(added.shape)}"
         )
-    if alpha != 1:
+    if alpha == 0 and by_blas and dtype.itemsize >= 4:
+        product = jnp.zeros_like(product)
+    elif alpha != 1:
         product = product * jnp.asarray(alpha).astype(dtype)
     if beta == 0:
         return product
@@ -187,7 +190,9 @@ def addmm_activation(
     condition=_products_condition,
 )
 def baddbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
-    return _scaled_sum(self, bmm(batch1, batch2), beta, alpha)
+    product = bmm(batch1, batch2)
+    by_blas = batch1.shape[2] * product.shape[1] * product.shape[2] >= _LOOPED
+    return _scaled_sum(self, product, beta, alpha, by_blas)
 
 
 @op(
@@ -216,7 +221,8 @@ def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any 
     _check_batches(batch1, batch2)
     wide = widened(batch1).dtype
     product = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=wide)
-    return _scaled_sum(self, product, beta, alpha).astype(batch1.dtype)
+    by_blas = batch1.dtype == wide
+    return _scaled_sum(self, product, beta, alpha, by_blas).astype(batch1.dtype)
 
 
 @op(
@@ -242,7 +248,7 @@ def addr(self: Array, vec1: Array, vec2: Array, beta: Any = 1, alpha: Any = 1) -
     if dtype == jnp.bool_:
         outer = outer & bool(alpha)
         return outer | self if beta else outer
-    return _scaled_sum(self, outer, beta, alpha)
+    return _scaled_sum(self, outer, beta, alpha, by_blas=False)
 
 
 @op("_trilinear")

@@ -1,49 +1,19 @@
 """The jax device in the place of CUDA, for scripts that know no other."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.serialization import default_restore_location
 
-from calque.upstream.torch_internals import tree_map
+from calque_cli import cuda_names
+from calque_cli.cuda_names import renamed, type_of
 
-_SAME = (
-    "current_device",
-    "device_count",
-    "empty_cache",
-    "get_device_name",
-    "get_rng_state",
-    "get_rng_state_all",
-    "initial_seed",
-    "is_available",
-    "is_bf16_supported",
-    "is_initialized",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "memory_allocated",
-    "mem_get_info",
-    "reset_peak_memory_stats",
-    "seed",
-    "set_device",
-    "set_rng_state",
-    "set_rng_state_all",
-    "synchronize",
-)
-"""Functions of `torch.cuda` whose place those of `torch.jax` take."""
-
-
-def renamed(value: Any) -> Any:
-    """A device of CUDA as the jax device; anything else as it is."""
-    if isinstance(value, torch.device) and value.type == "cuda":
-        return torch.device("jax")
-    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
-        return "jax"
-    return value
+_is_cuda = torch.Tensor.is_cuda.__get__
 
 
 class _Renaming(TorchFunctionMode):
@@ -53,12 +23,27 @@ class _Renaming(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.Tensor.cuda:
             return args[0].to("jax")
+        if func == _is_cuda and _caller() != "torch":  # whose code then calls what only CUDA has
+            return args[0].device.type == "jax"
+        if func is torch.Tensor.type:
+            return _of_type(*args, **kwargs)
         args = tuple(renamed(arg) for arg in args)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": renamed(kwargs["device"])}
-        if func is torch.load:
-            kwargs["map_location"] = renamed(kwargs.get("map_location"))
         return func(*args, **kwargs)
+
+
+def _caller(depth: int = 2) -> str:
+    """The package whose code called what calls this."""
+    return sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0]
+
+
+def _of_type(tensor: torch.Tensor, dtype: Any = None, **kwargs: Any) -> Any:
+    """`Tensor.type`, which takes CUDA's types and gives their names."""
+    if dtype is None:
+        return cuda_names.name_of_type(tensor) or tensor.type()
+    found = type_of(dtype)
+    return tensor.type(dtype, **kwargs) if found is None else tensor.to("jax", found.dtype)
 
 
 @contextmanager
@@ -70,30 +55,32 @@ def standing_in(default: bool = False) -> Iterator[None]:
             arrays among them; and `numpy()` of a tensor there is a copy.
     """
     with ExitStack() as stack:
-        for name in _SAME:
-            if hasattr(torch.cuda, name) and hasattr(torch.jax, name):
-                ours = _of_any_device(getattr(torch.jax, name))
-                stack.enter_context(mock.patch.object(torch.cuda, name, ours))
+
+        def put(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(owner, name, value))
+
+        for name, ours in cuda_names.names().items():
+            put(torch.cuda, name, ours)
+        for name, ours in cuda_names.MARKERS.items():
+            put(torch.cuda.nvtx, name, ours)
+        for name, ours in cuda_names.PROFILER.items():
+            put(torch.cuda.profiler, name, ours)
         for owner in (torch.amp.autocast_mode.autocast, torch.amp.GradScaler):
-            stack.enter_context(mock.patch.object(owner, "__init__", _renaming(owner.__init__)))
-        stack.enter_context(mock.patch.object(torch.nn.Module, "cuda", _module_to_jax))
-        stack.enter_context(mock.patch.object(torch.nn.Module, "to", _renaming(torch.nn.Module.to)))
-        stack.enter_context(mock.patch.object(torch, "load", _renaming(torch.load)))
+            put(owner, "__init__", _renaming(owner.__init__))
+        makes_generators: Any = type(torch.Generator)
+        put(makes_generators, "__call__", _renaming(makes_generators.__call__))
+        put(torch.nn.Module, "cuda", _module_to_jax)
+        put(torch.nn.Module, "to", _renaming(torch.nn.Module.to))
+        put(torch.UntypedStorage, "cuda", _storage_to_jax)
+        put(torch, "load", _loading(torch.load))
+        put(torch, "set_default_tensor_type", _by_default(torch.set_default_tensor_type))
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         if default:
             stack.enter_context(torch.device("jax"))
-            stack.enter_context(mock.patch.object(torch, "from_numpy", _on_the_device))
-            plain = torch.Tensor.numpy
-            stack.enter_context(mock.patch.object(torch.Tensor, "numpy", _by_the_cpu(plain)))
+            put(torch, "from_numpy", _on_the_device)
+            put(torch.Tensor, "numpy", _by_the_cpu(torch.Tensor.numpy))
         stack.enter_context(_Renaming())
         yield
-
-
-def _of_any_device(function: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(renamed, (args, kwargs))
-        return function(*args, **kwargs)
-
-    return call
 
 
 def _renaming(function: Any) -> Any:
@@ -104,9 +91,44 @@ def _renaming(function: Any) -> Any:
     return call
 
 
+def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.load`, to which what was saved on either device was saved on CUDA."""
+
+    def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def place(storage: Any, location: str) -> Any:
+            where = location.replace("jax", "cuda")
+            if callable(map_location):
+                found = map_location(storage, where)
+                if found is not None:
+                    return found
+            elif isinstance(map_location, dict):
+                where = map_location.get(where, where)
+            return default_restore_location(storage, renamed(where))
+
+        if map_location is None or callable(map_location) or isinstance(map_location, dict):
+            return load(f, place, *args, **kwargs)
+        return load(f, renamed(map_location), *args, **kwargs)
+
+    return call
+
+
+def _by_default(plain: Callable[..., None]) -> Callable[..., None]:
+    """`torch.set_default_tensor_type`, which takes CUDA's types."""
+
+    def call(type_: Any) -> None:
+        found = type_of(type_)
+        if found is None:
+            plain(type_)
+            torch.set_default_device("cpu")
+        else:
+            torch.set_default_dtype(found.dtype)
+            torch.set_default_device("jax")
+
+    return call
+
+
 def _on_the_device(array: Any, plain: Any = torch.from_numpy) -> torch.Tensor:
-    caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-    if caller in ("calque", "torch"):  # on their way between the device and the CPU
+    if _caller() in ("calque", "torch"):  # on their way between the device and the CPU
         return plain(array)
     return plain(array).to("jax")
 
@@ -120,3 +142,7 @@ def _by_the_cpu(numpy: Any) -> Any:
 
 def _module_to_jax(module: Any, device: Any = None) -> Any:
     return module.to("jax")
+
+
+def _storage_to_jax(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+    return storage.to(device=torch.device("jax"))

@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import TracebackType
 
 import click
 
@@ -23,11 +24,17 @@ from calque_cli.output import emit
     is_flag=True,
     help="Print one JSON value at the end; what the script prints goes to standard error.",
 )
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module.")
+@click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, cpu_too: bool, json_: bool, script: str, arguments: tuple[str, ...]
+    ctx: click.Context,
+    cpu_too: bool,
+    json_: bool,
+    is_module: bool,
+    script: str,
+    arguments: tuple[str, ...],
 ) -> None:
     """Run a script, written for CUDA or torch.accelerator, on the jax device.
 
@@ -35,35 +42,52 @@ def command(
     tensors, modules, autocast and generators for "cuda" are the device's. torch.accelerator is
     the jax device by itself. A script for the CPU runs there, but with --cpu-too.
     """
+    if not is_module and not Path(script).is_file():
+        raise click.BadParameter(f"there is no file '{script}'", ctx, param_hint="SCRIPT")
     import calque  # noqa: F401
     from calque_cli.as_cuda import standing_in
 
     sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    sys.path.insert(0, "" if is_module else str(Path(script).resolve().parent))
     with standing_in(default=cpu_too):
         if not json_:
-            runpy.run_path(script, run_name="__main__")
-            return
+            ctx.exit(_status_of(script, is_module))
         started = time.perf_counter()
-        status = _status_of(script)
+        with redirect_stdout(sys.stderr):
+            status = _status_of(script, is_module)
     emit({"script": script, "status": status, "seconds": time.perf_counter() - started})
     ctx.exit(status)
 
 
-def _status_of(script: str) -> int:
-    """Runs a script, and returns its exit status; what it prints goes to standard error."""
-    with redirect_stdout(sys.stderr):
-        try:
+def _status_of(script: str, is_module: bool) -> int:
+    """Runs a script, and returns its exit status; of a traceback it prints the script's part."""
+    try:
+        if is_module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
             runpy.run_path(script, run_name="__main__")
-        except SystemExit as end:
-            if not isinstance(end.code, int | None):
-                print(end.code)
-                return 1
-            return end.code or 0
-        except Exception:
-            sys.excepthook(*sys.exc_info())
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
             return 1
+        return end.code or 0
+    except (Exception, KeyboardInterrupt) as error:
+        error.__traceback__ = _from_the_script(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _from_the_script(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames of this module and of runpy; all of it, if it has others."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_ours(file: str) -> bool:
+    return file in (__file__, "<frozen runpy>", runpy.__file__)
 
 
 command.allow_interspersed_args = False  # what follows the script is the script's

@@ -179,6 +179,79 @@ def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     ]
 
 
+CUDA_SCRIPT = """
+import torch
+from torch import nn
+
+model = nn.Linear(3, 2).cuda()
+x = torch.ones(4, 3).cuda(non_blocking=True)
+assert x.is_cuda and next(model.parameters()).is_cuda and not torch.ones(1).is_cuda
+assert x.type() == "torch.cuda.FloatTensor" and isinstance(x, torch.cuda.FloatTensor)
+assert not isinstance(x.half(), torch.cuda.FloatTensor)
+assert x.device == torch.device("cuda:0") and x.device != torch.device("cuda")
+assert torch.ones(1).type(torch.cuda.HalfTensor).dtype == torch.float16
+assert torch.cuda.LongTensor([1, 2]).is_cuda and torch.zeros(1).type("torch.cuda.IntTensor").is_cuda
+
+before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+before.record()
+with torch.cuda.stream(torch.cuda.Stream(device="cuda")), torch.cuda.device("cuda:0"):
+    torch.cuda.nvtx.range_push("step")
+    y = model(x)
+    torch.cuda.nvtx.range_pop()
+x.record_stream(torch.cuda.current_stream())
+after.record()
+torch.cuda.synchronize("cuda:0")
+assert before.elapsed_time(after) > 0
+assert nn.DataParallel(model, device_ids=[0])(x).equal(y)
+
+properties = torch.cuda.get_device_properties(0)
+assert properties.name == torch.cuda.get_device_name() and properties.total_memory > 1e6
+assert torch.cuda.get_device_capability() >= (8, 0) and torch.cuda.is_bf16_supported()
+assert torch.cuda.max_memory_reserved() >= torch.cuda.memory_reserved() > 0
+assert "bytes in use" in torch.cuda.memory_summary()
+with torch.cuda.amp.autocast(dtype=torch.bfloat16):
+    assert model(x).dtype == torch.bfloat16
+torch.cuda.amp.GradScaler().scale(model(x).sum()).backward()
+
+torch.save(model.state_dict(), "state.pt")
+for where in ("cuda:0", {"cuda:0": "cuda:0"}, lambda storage, _: storage.cuda(0), None):
+    assert torch.load("state.pt", map_location=where)["bias"].is_cuda
+for where in ("cpu", {"cuda:0": "cpu"}, lambda storage, _: storage):
+    assert not torch.load("state.pt", map_location=where)["bias"].is_cuda
+
+torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+assert torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float64
+torch.set_default_tensor_type("torch.FloatTensor")
+assert not torch.ones(1).is_cuda
+for refused in (
+    lambda: torch.cuda.CUDAGraph(),
+    lambda: torch.cuda.utilization(),
+    lambda: torch.Generator("cuda"),
+):
+    try:
+        refused()
+    except NotImplementedError as error:
+        assert "calque.jit" in str(error) or "jax" in str(error)
+    else:
+        raise AssertionError(refused)
+print("done")
+1 / 0
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "module"])
+def test_what_scripts_ask_of_cuda_is_answered_or_refused_by_name(tmp_path, way):
+    (tmp_path / "for_cuda.py").write_text(CUDA_SCRIPT)
+    what = ["for_cuda.py"] if way == "file" else ["-m", "for_cuda"]
+    program = "import sys; from calque_cli.main import main; sys.exit(main())"
+    done = new_process.run(program, "run", *what, cwd=tmp_path)
+    assert done.stdout == "done\n", done.stderr
+    assert done.returncode == 1
+    traceback = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert traceback[1].endswith(f"line {CUDA_SCRIPT.count(chr(10))}, in <module>"), traceback
+    assert traceback[-1] == "ZeroDivisionError: division by zero" and len(traceback) <= 5
+
+
 def test_a_verb_that_is_misspelt_is_answered_with_the_nearest():
     for wrong, right in (("explian", "explain"), ("record_", "record"), ("op", "ops")):
         shown = run(wrong)

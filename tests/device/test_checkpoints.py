@@ -91,4 +91,24 @@ def test_the_only_stream_is_that_of_the_accelerator() -> None:
         x = torch.ones(3, device="jax") * 2
     stream.synchronize()
     assert isinstance(stream, torch.jax.Stream)
+    x.record_stream(stream)
     assert x.tolist() == [2, 2, 2]
+
+
+def test_events_tell_the_time_between_them() -> None:
+    before, after = (torch.jax.Event(enable_timing=True) for _ in range(2))
+    with pytest.raises(RuntimeError, match="recorded before"):
+        before.elapsed_time(after)
+    before.record()
+    x = torch.ones(300, 300, device="jax")
+    for _ in range(20):
+        x = x @ x / 300
+    after.record(torch.jax.current_stream())
+    assert before.elapsed_time(after) > 0 > after.elapsed_time(before)
+    untimed = torch.jax.Event()
+    torch.jax.current_stream().wait_event(untimed)
+    untimed.record()
+    untimed.synchronize()
+    assert isinstance(untimed, torch.Event) and untimed.query()
+    with pytest.raises(RuntimeError, match="enable_timing=True"):
+        before.elapsed_time(untimed)

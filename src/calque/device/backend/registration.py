@@ -15,6 +15,7 @@ from calque.device.backend import (
     printing,
     queues,
     signals,
+    streams,
     torch_jax,
 )
 from calque.device.kernels import (
@@ -59,7 +60,7 @@ def register() -> None:
         "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention_backend, composites, factorizations)
+    by_hand = (views, copies, indices, attention_backend, composites, factorizations, streams)
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")

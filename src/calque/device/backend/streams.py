@@ -4,18 +4,75 @@ XLA orders programs by the arrays they read, and values that the host gets are a
 PyTorch does with streams (checkpoints copy in one of their own) has nothing to wait for.
 """
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import jax
 import torch
 
-Stream = torch.Stream
-Event = torch.Event
+
+class Stream(torch.Stream):
+    """The only stream of the device."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+        return super().__new__(cls, torch.device("jax", 0))
+
+
+class Event(torch.Event):
+    """An event of the device's only stream.
+
+    Args:
+        enable_timing: whether `elapsed_time` is to be asked. `record` then waits until all that was
+            submitted before is done, for JAX does not tell when that was.
+    """
+
+    def __new__(cls, enable_timing: bool = False, *_: Any, **__: Any) -> "Event":
+        event = super().__new__(cls, "jax", enable_timing=enable_timing)
+        event._is_timed = enable_timing
+        event._recorded = None
+        return event
+
+    _is_timed: bool
+    _recorded: float | None
+
+    def record(self, stream: Any = None) -> None:
+        """Remembers, if it is timed, when all work submitted so far was done."""
+        super().record()
+        if self._is_timed:
+            synchronize()
+            self._recorded = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing to do: there is one stream."""
+
+    def synchronize(self) -> None:
+        """Waits until all work submitted so far is done."""
+        synchronize()
+
+    def elapsed_time(self, end_event: "Event") -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The milliseconds between two recorded events.
+
+        Raises:
+            RuntimeError: one of them is not timed, or has not been recorded.
+        """
+        if not (self._is_timed and end_event._is_timed):
+            raise RuntimeError("both events must be made with enable_timing=True")
+        if self._recorded is None or end_event._recorded is None:
+            raise RuntimeError("both events must be recorded before elapsed_time is asked")
+        return (end_event._recorded - self._recorded) * 1e3
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits until all work submitted to JAX's devices so far is done."""
+    for one in jax.local_devices():
+        jax.device_put(0, one).block_until_ready()
+    jax.effects_barrier()
 
 
 def current_stream(device: Any = None) -> torch.Stream:
     """The only stream of the device, as `torch.accelerator.current_stream` gives it."""
-    return torch.Stream(torch.device("jax", 0))
+    return Stream(device)
 
 
 default_stream = current_stream
@@ -28,3 +85,12 @@ def set_stream(stream: torch.Stream) -> None:
 def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
     """A context in which a stream is current: there is one."""
     return nullcontext()
+
+
+def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """`Tensor.record_stream`: nothing to do, for JAX keeps memory until no program needs it."""
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels of this module by operator name."""
+    return {"record_stream": record_stream}

@@ -13,6 +13,7 @@ from calque.device.backend.streams import current_stream as current_stream
 from calque.device.backend.streams import default_stream as default_stream
 from calque.device.backend.streams import set_stream as set_stream
 from calque.device.backend.streams import stream as stream
+from calque.device.backend.streams import synchronize as synchronize
 from calque.device.memory import rng
 from calque.device.runtime import interrupts
 from calque.device.runtime.compile_cache import get_max_programs as get_max_programs
@@ -79,13 +80,6 @@ class device:
 
     def __exit__(self, *_: object) -> None:
         return None
-
-
-def synchronize(device: Any = None) -> None:
-    """Waits until all work submitted to JAX's devices so far is done."""
-    for one in jax.local_devices():
-        jax.device_put(0, one).block_until_ready()
-    jax.effects_barrier()
 
 
 def get_device_name(device: Any = None) -> str:

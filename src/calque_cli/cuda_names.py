@@ -1,0 +1,224 @@
+"""What stands for the names of `torch.cuda` where the jax device takes its place.
+
+A name that `torch.jax` has, too, is answered by it. Of the others, those below mean something on
+any device, or ask for what need not be done. Any other function that PyTorch cannot answer without
+CUDA raises an error with its name.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from calque.upstream.torch_internals import tree_map
+
+CAPABILITY = (8, 0)
+"""That of the first GPUs with bfloat16, which the jax device has: what scripts ask it for."""
+
+TENSOR_TYPES = {
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
+
+
+def renamed(value: Any) -> Any:
+    """A device of CUDA as the jax device; anything else as it is."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("jax", value.index)
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return "jax" + value[len("cuda") :]
+    return value
+
+
+class TensorType(type):
+    """The classes that stand for `torch.cuda.FloatTensor` and its like."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        is_there = isinstance(value, torch.Tensor) and value.device.type == "jax"
+        return is_there and value.dtype == cls.dtype
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return getattr(torch, cls.__name__)(*args, **kwargs).to("jax")
+
+
+def type_of(value: Any) -> TensorType | None:
+    """The class that stands for a type of CUDA's tensors, or for the name of one."""
+    if isinstance(value, str) and value.startswith("torch.cuda."):
+        return _TYPES.get(value.rpartition(".")[2])
+    return value if isinstance(value, TensorType) else None
+
+
+def name_of_type(tensor: torch.Tensor) -> str | None:
+    """The name that CUDA's type for a tensor of the jax device has; None of any other tensor."""
+    return next((f"torch.cuda.{n}" for n, one in _TYPES.items() if isinstance(tensor, one)), None)
+
+
+_TYPES = {name: TensorType(name, (), {"dtype": dtype}) for name, dtype in TENSOR_TYPES.items()}
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What `torch.cuda.get_device_properties` tells of the jax device."""
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
+    major: int = CAPABILITY[0]
+    minor: int = CAPABILITY[1]
+    is_integrated: bool = False
+    is_multi_gpu_board: bool = False
+    warp_size: int = 32
+
+
+def get_device_properties(device: Any = None) -> Properties:
+    """The name and memory of the jax device; of its processors JAX tells nothing."""
+    with torch.jax.device(device):
+        return Properties(torch.jax.get_device_name(), torch.jax.mem_get_info()[1], 1)
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """`CAPABILITY`."""
+    return CAPABILITY
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """What is in use, and its peak."""
+    used, peak = torch.jax.memory_allocated(), torch.jax.max_memory_allocated()
+    return f"{torch.jax.get_device_name()}: {used:,} bytes in use, {peak:,} at the peak"
+
+
+@contextmanager
+def nothing(*_: Any, **__: Any) -> Iterator[None]:
+    """A context in which nothing is different."""
+    yield
+
+
+def ignored(*_: Any, **__: Any) -> None:
+    """Does nothing: it asks for what JAX does by itself, or need not be done."""
+
+
+def _never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def _first(*_: Any, **__: Any) -> int:
+    return 0
+
+
+def _use_jit(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError(
+        "CUDA graphs have no counterpart on the jax device: jit the step with calque.jit"
+    )
+
+
+class _Runtime:
+    """The functions of CUDA's runtime that a script starts a profiler with."""
+
+    cudaProfilerStart = staticmethod(_first)
+    cudaProfilerStop = staticmethod(_first)
+
+
+def _meanings() -> dict[str, Any]:
+    """What stands for names that `torch.jax` does not have."""
+    torch_jax: Any = torch.jax
+    return {
+        "CUDAGraph": _use_jit,
+        "can_device_access_peer": _never,
+        "cudart": _Runtime,
+        "device_of": nothing,
+        "get_device_capability": get_device_capability,
+        "get_device_properties": get_device_properties,
+        "graph": _use_jit,
+        "ipc_collect": ignored,
+        "is_current_stream_capturing": _never,
+        "make_graphed_callables": _use_jit,
+        "max_memory_cached": torch_jax.max_memory_allocated,
+        "max_memory_reserved": torch_jax.max_memory_allocated,
+        "memory_cached": torch_jax.memory_allocated,
+        "memory_reserved": torch_jax.memory_allocated,
+        "memory_summary": memory_summary,
+        "reset_accumulated_memory_stats": torch_jax.reset_peak_memory_stats,
+        "reset_max_memory_allocated": torch_jax.reset_peak_memory_stats,
+        "reset_max_memory_cached": torch_jax.reset_peak_memory_stats,
+        "seed_all": torch_jax.seed,
+        "set_per_process_memory_fraction": ignored,
+        **_TYPES,
+    }
+
+
+PROFILER = {"start": ignored, "stop": ignored, "profile": nothing}
+"""What stands for the names of `torch.cuda.profiler`, which starts and ends a profile of CUDA's."""
+
+MARKERS = {
+    "mark": ignored,
+    "range": nothing,
+    "range_end": ignored,
+    "range_pop": _first,
+    "range_push": _first,
+    "range_start": _first,
+}
+"""What stands for the names of `torch.cuda.nvtx`: no markers are written."""
+
+
+def names() -> dict[str, Any]:
+    """What stands for the public names of `torch.cuda`, by name."""
+    given = _meanings()
+    found = {}
+    for name in dir(torch.cuda):
+        theirs = getattr(torch.cuda, name)
+        if name.startswith("_") or not callable(theirs):
+            continue
+        if name in given:
+            ours = given[name]
+        elif hasattr(torch.jax, name):
+            ours = getattr(torch.jax, name)
+        elif isinstance(theirs, FunctionType):
+            found[name] = _answered(name, theirs)
+            continue
+        else:
+            continue
+        found[name] = _of_any_device(ours) if isinstance(ours, FunctionType) else ours
+    found["device"] = _Device
+    return found
+
+
+class _Device(torch.jax.device):
+    """`torch.jax.device`, of a device that is CUDA's by name."""
+
+    def __init__(self, device: Any = None) -> None:
+        super().__init__(renamed(device))
+
+
+def _of_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(renamed, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _answered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which says so where it cannot be answered without CUDA."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (AssertionError, AttributeError, ImportError, KeyError, NameError, RuntimeError):
+            raise NotImplementedError(
+                f"torch.cuda.{name} has no counterpart on the jax device"
+            ) from None
+
+    return call

@@ -1,41 +1,61 @@
 """The jax device in the place of CUDA, for scripts that know no other."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.serialization import default_restore_location
 
+from calque.upstream.torch_internals import autograd_graph
 from calque_cli import cuda_names
 from calque_cli.cuda_names import renamed, type_of
 
+_INSIDE = ("torch", "calque", "calque_cli", "jax")
+"""Packages to whose code a tensor of the jax device is one of the jax device."""
+
 _is_cuda = torch.Tensor.is_cuda.__get__
+_device_of = torch.Tensor.device.__get__
 
 
 class _Renaming(TorchFunctionMode):
-    """Puts "jax" where a call of PyTorch's says "cuda"."""
+    """Puts "jax" where a call of PyTorch's says "cuda", and shows "cuda" to scripts."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.cuda:
             return args[0].to("jax")
-        if func == _is_cuda and _caller() != "torch":  # whose code then calls what only CUDA has
-            return args[0].device.type == "jax"
         if func is torch.Tensor.type:
             return _of_type(*args, **kwargs)
+        if _caller() not in _INSIDE:
+            if func is torch.device:
+                return func(*args, **kwargs)
+            if func == _is_cuda:
+                return args[0].device.type == "jax"
+            if func == _device_of:
+                return _shown(args[0].device)
         args = tuple(renamed(arg) for arg in args)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": renamed(kwargs["device"])}
         return func(*args, **kwargs)
 
 
-def _caller(depth: int = 2) -> str:
-    """The package whose code called what calls this."""
-    return sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0]
+def _shown(device: torch.device) -> torch.device:
+    """What a script sees of a device."""
+    return torch.device("cuda", device.index) if device.type == "jax" else device
+
+
+def _caller() -> str:
+    """The package whose code called what calls this, by way of a default device or not."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._device":
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
 def _of_type(tensor: torch.Tensor, dtype: Any = None, **kwargs: Any) -> Any:
@@ -71,7 +91,11 @@ def standing_in(default: bool = False) -> Iterator[None]:
         put(makes_generators, "__call__", _renaming(makes_generators.__call__))
         put(torch.nn.Module, "cuda", _module_to_jax)
         put(torch.nn.Module, "to", _renaming(torch.nn.Module.to))
+        for name, ours in _AUTOCAST.items():
+            put(torch, name, _of_cuda_by_itself(ours))
+        put(torch, "set_default_device", _renaming(torch.set_default_device))
         put(torch.UntypedStorage, "cuda", _storage_to_jax)
+        put(PackedSequence, "is_cuda", property(lambda packed: packed.data.device.type == "jax"))
         put(torch, "load", _loading(torch.load))
         put(torch, "set_default_tensor_type", _by_default(torch.set_default_tensor_type))
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -79,14 +103,49 @@ def standing_in(default: bool = False) -> Iterator[None]:
             stack.enter_context(torch.device("jax"))
             put(torch, "from_numpy", _on_the_device)
             put(torch.Tensor, "numpy", _by_the_cpu(torch.Tensor.numpy))
+        put(threading.Thread, "run", _inside(threading.Thread.run))
+        for module in (torch.autograd, autograd_graph):  # what calls hooks, without the mode
+            name = "_engine_run_backward"
+            put(module, name, _inside(getattr(module, name)))
         stack.enter_context(_Renaming())
         yield
+
+
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, in which calls are renamed, whatever thread it runs in."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False), _Renaming():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _renaming(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         named = {name: renamed(value) for name, value in kwargs.items()}
         return function(*map(renamed, args), **named)
+
+    return call
+
+
+_AUTOCAST = {
+    "get_autocast_dtype": torch.get_autocast_dtype,
+    "get_autocast_gpu_dtype": torch.get_autocast_dtype,
+    "is_autocast_enabled": torch.is_autocast_enabled,
+    "set_autocast_dtype": torch.set_autocast_dtype,
+    "set_autocast_enabled": torch.set_autocast_enabled,
+    "set_autocast_gpu_dtype": torch.set_autocast_dtype,
+}
+
+
+def _of_cuda_by_itself(function: Any) -> Any:
+    """A function that takes a kind of device first; where it is given none, CUDA is meant."""
+
+    def call(*args: Any) -> Any:
+        if not (args and isinstance(args[0], str)):
+            args = ("cuda", *args)
+        return function(*map(renamed, args))
 
     return call
 

@@ -174,12 +174,14 @@ def test_a_script_for_cuda_runs_on_the_device(tmp_path, default):
     done = new_process.run(program, "run", *options, str(script), "--epochs", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "['--epochs', '3'] jax torch.bfloat16 jax",
-        "jax" if default else "cpu",
+        "['--epochs', '3'] cuda torch.bfloat16 cuda",
+        "cuda" if default else "cpu",
     ]
 
 
 CUDA_SCRIPT = """
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import nn
 
@@ -191,6 +193,42 @@ assert not isinstance(x.half(), torch.cuda.FloatTensor)
 assert x.device == torch.device("cuda:0") and x.device != torch.device("cuda")
 assert torch.ones(1).type(torch.cuda.HalfTensor).dtype == torch.float16
 assert torch.cuda.LongTensor([1, 2]).is_cuda and torch.zeros(1).type("torch.cuda.IntTensor").is_cuda
+
+assert x.device.type == "cuda" and x.device.index == 0 and "jax" in str(x)
+device = torch.device("cuda", 0)
+assert torch.zeros(2, device=device).device == device == torch.zeros_like(x).device
+assert model.to(device) is model and nn.Linear(1, 1, device=device).weight.device == device
+with device:
+    assert torch.ones(1).device == device
+with torch.autocast(x.device.type):
+    assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
+    assert torch.get_autocast_dtype("cuda") == torch.get_autocast_gpu_dtype()
+torch.set_default_device("cuda")
+assert torch.ones(1).device == device
+torch.set_default_device("cpu")
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+torch.manual_seed(0)
+packed = nn.utils.rnn.pack_sequence([x, x[:2]]).to(device)
+assert packed.is_cuda and packed.data.device == device
+
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.is_cuda
+        return grad + torch.ones(1, device="cuda")
+
+
+leaf = torch.ones(2, device="cuda", requires_grad=True)
+Doubled.apply(leaf).sum().backward()
+assert leaf.grad.tolist() == [2, 2]
+with ThreadPoolExecutor(1) as pool:
+    assert pool.submit(lambda: torch.ones(1).cuda().is_cuda).result()
 
 before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 before.record()
@@ -263,9 +301,10 @@ def test_a_verb_that_is_misspelt_is_answered_with_the_nearest():
 def test_a_script_without_devices_goes_between_numpy_and_the_device():
     with standing_in(default=True):
         x = torch.from_numpy(np.ones(3, np.float32))
-        assert x.device.type == "jax"
+        assert x.device.type == "cuda"
         assert (x * 2).numpy().tolist() == [2.0, 2.0, 2.0]
         assert np.asarray(x).sum() == 3.0
+    assert x.device.type == "jax"
     assert torch.from_numpy(np.ones(3)).device.type == "cpu"
 
 

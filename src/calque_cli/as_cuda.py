@@ -32,7 +32,9 @@ class _Renaming(TorchFunctionMode):
             return args[0].to("jax")
         if func is torch.Tensor.type:
             return _of_type(*args, **kwargs)
-        if _caller() not in _INSIDE:
+        if (
+            torch.compiler.is_dynamo_compiling() or _caller() not in _INSIDE
+        ):  # Dynamo follows the script
             if func is torch.device:
                 return func(*args, **kwargs)
             if func == _is_cuda:
@@ -93,6 +95,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
         put(torch.nn.Module, "to", _renaming(torch.nn.Module.to))
         for name, ours in _AUTOCAST.items():
             put(torch, name, _of_cuda_by_itself(ours))
+        put(torch, "compile", _by_calque(torch.compile))
         put(torch, "set_default_device", _renaming(torch.set_default_device))
         put(torch.UntypedStorage, "cuda", _storage_to_jax)
         put(PackedSequence, "is_cuda", property(lambda packed: packed.data.device.type == "jax"))
@@ -167,6 +170,19 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
         if map_location is None or callable(map_location) or isinstance(map_location, dict):
             return load(f, place, *args, **kwargs)
         return load(f, renamed(map_location), *args, **kwargs)
+
+    return call
+
+
+def _by_calque(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile`, whose default backend is for CUDA's own devices."""
+
+    def call(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
+        if backend != "inductor":
+            return compile(model, backend=backend, **kwargs)
+        for of_inductor in ("mode", "options"):
+            kwargs.pop(of_inductor, None)
+        return compile(model, backend="calque", **kwargs)
 
     return call
 

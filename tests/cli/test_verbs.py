@@ -227,6 +227,9 @@ class Doubled(torch.autograd.Function):
 leaf = torch.ones(2, device="cuda", requires_grad=True)
 Doubled.apply(leaf).sum().backward()
 assert leaf.grad.tolist() == [2, 2]
+compiled = torch.compile(lambda x: model(x) + torch.ones(2, device="cuda"), mode="max-autotune")
+assert torch._dynamo.explain(model)(x).graph_break_count == 0
+torch.testing.assert_close(compiled(x), model(x) + 1)
 with ThreadPoolExecutor(1) as pool:
     assert pool.submit(lambda: torch.ones(1).cuda().is_cuda).result()
 

@@ -15,13 +15,13 @@ import torch as _torch
 
 from calque.errors.versions import UntestedVersionWarning
 from calque.errors.versions import warn_of_untested as _warn_of_untested
-from calque.program.collecting import collecting_less as _collecting_less
+from calque.program.collecting import collecting_nothing_new as _collecting_nothing_new
 
 # Before the imports that another release may make fail.
 _warn_of_untested({"torch": _torch.__version__, "jax": _jax.__version__})
 
 # The collector would look at all that PyTorch and JAX hold, again and again.
-with _collecting_less():
+with _collecting_nothing_new():
     from calque import ops as _ops  # the rules must exist before they are bound
     from calque.device.backend.interop import to_jax, to_torch
     from calque.device.backend.registration import register as _register
@@ -68,7 +68,7 @@ if _TYPE_CHECKING:  # else they are imported when they are first used
     from calque.view import show
 
 del _default_backend, _former_names, _install_control_flow, _install_distributed, _ops, _register
-del _collecting_less, _jax, _torch, _uncaught, _warn_of_untested
+del _collecting_nothing_new, _jax, _torch, _uncaught, _warn_of_untested
 
 _PACKAGES = ("comparing", "convert", "explaining", "federated", "sharding", "view")
 _HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", "show": "view"}

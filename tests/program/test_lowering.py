@@ -11,7 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import calque
 from calque.program import lowering
-from calque.program.collecting import collect_new, collecting_less
+from calque.program.collecting import collect_new, collecting_less, collecting_nothing_new
 from calque.program.lowering import lowered
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -114,3 +114,18 @@ def test_outside_of_a_trace_all_garbage_goes():
     del held
     collect_new()
     assert garbage() is None
+
+
+def test_what_an_import_makes_is_old_at_once() -> None:
+    before = gc.get_threshold()
+    with collecting_nothing_new():
+        made = [[index] for index in range(1000)]
+    young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation)}
+    assert young.isdisjoint(map(id, made))
+    gc.freeze()  # what the user has frozen stays so
+    frozen = gc.get_freeze_count()
+    with collecting_nothing_new():
+        made.append([])
+    assert gc.get_freeze_count() == frozen
+    gc.unfreeze()
+    assert gc.get_threshold() == before

@@ -40,6 +40,16 @@ def collecting_less() -> Iterator[None]:
                 gc.set_threshold(*_before)
 
 
+@contextmanager
+def collecting_nothing_new() -> Iterator[None]:
+    """As `collecting_less`; what is made inside will stay, and is not looked at at the end."""
+    with collecting_less():
+        yield
+        if gc.get_freeze_count() == 0:  # else what the user has frozen would be looked at again
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
+
+
 def collect_new() -> None:
     """Collect what has become garbage of the objects made inside `collecting_less`.
 

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.serialization import default_restore_location
 
+from calque.device.backend import forks
 from calque.upstream.torch_internals import autograd_graph
 from calque_cli import cuda_names
 from calque_cli.cuda_names import renamed, type_of
@@ -83,6 +84,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
 
         for name, ours in cuda_names.names().items():
             put(torch.cuda, name, ours)
+        put(torch.cuda, "_is_in_bad_fork", forks.is_bad)
         for name, ours in cuda_names.MARKERS.items():
             put(torch.cuda.nvtx, name, ours)
         for name, ours in cuda_names.PROFILER.items():
@@ -91,6 +93,8 @@ def standing_in(default: bool = False) -> Iterator[None]:
             put(owner, "__init__", _renaming(owner.__init__))
         makes_generators: Any = type(torch.Generator)
         put(makes_generators, "__call__", _renaming(makes_generators.__call__))
+        profiler = torch.profiler.profile
+        put(profiler, "__init__", _of_the_cpu(profiler.__init__))
         put(torch.nn.Module, "cuda", _module_to_jax)
         put(torch.nn.Module, "to", _renaming(torch.nn.Module.to))
         for name, ours in _AUTOCAST.items():
@@ -128,6 +132,17 @@ def _renaming(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         named = {name: renamed(value) for name, value in kwargs.items()}
         return function(*map(renamed, args), **named)
+
+    return call
+
+
+def _of_the_cpu(init: Any) -> Any:
+    """`torch.profiler.profile.__init__`, which is told nothing of CUDA: kernels are XLA's."""
+
+    def call(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
+        cuda = torch.profiler.ProfilerActivity.CUDA
+        kept = [activity for activity in activities or () if activity != cuda]
+        init(self, activities=kept or None, **kwargs)
 
     return call
 

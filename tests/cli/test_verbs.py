@@ -184,6 +184,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 model = nn.Linear(3, 2).cuda()
 x = torch.ones(4, 3).cuda(non_blocking=True)
@@ -230,6 +231,14 @@ assert leaf.grad.tolist() == [2, 2]
 compiled = torch.compile(lambda x: model(x) + torch.ones(2, device="cuda"), mode="max-autotune")
 assert torch._dynamo.explain(model)(x).graph_break_count == 0
 torch.testing.assert_close(compiled(x), model(x) + 1)
+both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+with torch.profiler.profile(activities=both) as profile:
+    model(x)
+assert any("linear" in row.key for row in profile.key_averages())
+torch.manual_seed(0)
+rows = DataLoader(TensorDataset(torch.ones(6, 3)), batch_size=2, num_workers=1, pin_memory=True,
+                  shuffle=True, worker_init_fn=torch.cuda.manual_seed)
+assert [model(row.to(device)).shape[0] for (row,) in rows] == [2, 2, 2]
 with ThreadPoolExecutor(1) as pool:
     assert pool.submit(lambda: torch.ones(1).cuda().is_cuda).result()
 

@@ -93,8 +93,9 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's random numbers."""
-    rng.manual_seed(int(seed))
+    """Seed the device's random numbers; in a forked process, which has none, nothing is done."""
+    if not forks.is_bad():
+        rng.manual_seed(int(seed))
 
 
 manual_seed_all = manual_seed

@@ -31,6 +31,7 @@ WHY = {
     "torch._TorchCompileInductorWrapper": "`torch.compile(model)` on the device without a backend",
     "torch.Tensor.__dlpack": "the device's tensors are given to others by DLPack",
     "torch.Tensor.__format__": "tensors that are traced are shown by their kind, not their values",
+    "torch.Tensor.data_ptr": "tensors of the device that share no memory have other numbers",
     "torch.Tensor.pin_memory": "memory that is pinned for the device",
     "torch.accelerator": "`torch.accelerator` answers for the device",
     "torch.autograd": "a backward that a hook ends by an exception raises it",

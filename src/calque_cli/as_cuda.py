@@ -45,6 +45,8 @@ class _Renaming(TorchFunctionMode):
         args = tuple(renamed(arg) for arg in args)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": renamed(kwargs["device"])}
+        if kwargs.get("pin_memory") is True:  # XLA copies from any memory
+            kwargs = {**kwargs, "pin_memory": False}
         return func(*args, **kwargs)
 
 

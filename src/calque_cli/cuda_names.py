@@ -5,8 +5,7 @@ any device, or ask for what need not be done. Any other function that PyTorch ca
 CUDA raises an error with its name.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -100,12 +99,6 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return f"{torch.jax.get_device_name()}: {used:,} bytes in use, {peak:,} at the peak"
 
 
-@contextmanager
-def nothing(*_: Any, **__: Any) -> Iterator[None]:
-    """A context in which nothing is different."""
-    yield
-
-
 def ignored(*_: Any, **__: Any) -> None:
     """Does nothing: it asks for what JAX does by itself, or need not be done."""
 
@@ -118,10 +111,26 @@ def _first(*_: Any, **__: Any) -> int:
     return 0
 
 
-def _use_jit(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError(
-        "CUDA graphs have no counterpart on the jax device: jit the step with calque.jit"
-    )
+class Graph:
+    """What a script has of CUDA's graphs: a class for its annotations."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            "CUDA graphs have no counterpart on the jax device: jit the step with calque.jit"
+        )
+
+
+class NothingDiffers:
+    """A context in which nothing is different."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class _Runtime:
@@ -135,16 +144,16 @@ def _meanings() -> dict[str, Any]:
     """What stands for names that `torch.jax` does not have."""
     torch_jax: Any = torch.jax
     return {
-        "CUDAGraph": _use_jit,
+        "CUDAGraph": Graph,
         "can_device_access_peer": _never,
         "cudart": _Runtime,
-        "device_of": nothing,
+        "device_of": NothingDiffers,
         "get_device_capability": get_device_capability,
         "get_device_properties": get_device_properties,
-        "graph": _use_jit,
+        "graph": Graph,
         "ipc_collect": ignored,
         "is_current_stream_capturing": _never,
-        "make_graphed_callables": _use_jit,
+        "make_graphed_callables": Graph,
         "max_memory_cached": torch_jax.max_memory_allocated,
         "max_memory_reserved": torch_jax.max_memory_allocated,
         "memory_cached": torch_jax.memory_allocated,
@@ -159,12 +168,12 @@ def _meanings() -> dict[str, Any]:
     }
 
 
-PROFILER = {"start": ignored, "stop": ignored, "profile": nothing}
+PROFILER = {"start": ignored, "stop": ignored, "profile": NothingDiffers}
 """What stands for the names of `torch.cuda.profiler`, which starts and ends a profile of CUDA's."""
 
 MARKERS = {
     "mark": ignored,
-    "range": nothing,
+    "range": NothingDiffers,
     "range_end": ignored,
     "range_pop": _first,
     "range_push": _first,

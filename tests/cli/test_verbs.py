@@ -183,6 +183,7 @@ CUDA_SCRIPT = """
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -263,6 +264,9 @@ with torch.cuda.amp.autocast(dtype=torch.bfloat16):
     assert model(x).dtype == torch.bfloat16
 torch.cuda.amp.GradScaler().scale(model(x).sum()).backward()
 
+save_file(model.state_dict(), "state.safetensors")
+assert load_file("state.safetensors", device="cuda")["bias"].is_cuda
+assert torch.empty(2, pin_memory=True).cuda(non_blocking=True).is_cuda
 torch.save(model.state_dict(), "state.pt")
 for where in ("cuda:0", {"cuda:0": "cuda:0"}, lambda storage, _: storage.cuda(0), None):
     assert torch.load("state.pt", map_location=where)["bias"].is_cuda
@@ -273,6 +277,7 @@ torch.set_default_tensor_type("torch.cuda.DoubleTensor")
 assert torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float64
 torch.set_default_tensor_type("torch.FloatTensor")
 assert not torch.ones(1).is_cuda
+assert torch.cuda.Stream | torch.cuda.CUDAGraph | torch.cuda.Event | torch.cuda.FloatTensor | None
 for refused in (
     lambda: torch.cuda.CUDAGraph(),
     lambda: torch.cuda.utilization(),
@@ -308,6 +313,13 @@ def test_a_verb_that_is_misspelt_is_answered_with_the_nearest():
         assert shown.exit_code == 2
         assert f"no command '{wrong}'" in shown.output and right in shown.output
     assert "See calque --help" in run("zzz").output
+
+
+def test_classes_of_cuda_stay_classes():
+    classes = [name for name, one in vars(torch.cuda).items() if isinstance(one, type)]
+    with standing_in():
+        found = [name for name in classes if not isinstance(getattr(torch.cuda, name), type)]
+    assert len(classes) > 10 and found == []
 
 
 def test_a_script_without_devices_goes_between_numpy_and_the_device():

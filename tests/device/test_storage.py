@@ -3,10 +3,13 @@
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
 
 import calque  # noqa: F401
 from tests import new_process
@@ -103,9 +106,8 @@ def test_typed_storages_work() -> None:
         assert storage.cpu().tolist() == [0, 9, 2, 3, 4, 5]
 
 
-def test_tensors_have_no_pointer_and_storages_an_identity() -> None:
+def test_storages_have_an_identity() -> None:
     a, b = arange(), arange()
-    assert a.data_ptr() == 0
     assert a.untyped_storage().data_ptr() == a[1].untyped_storage().data_ptr()
     assert a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
 
@@ -174,3 +176,26 @@ def test_what_needs_a_pointer_raises_and_never_crashes(pytestconfig: pytest.Conf
     program = CRASHES.format(path=str(pytestconfig.rootpath))
     done = new_process.run(program, filter="ignore")
     assert done.stdout.split("\n") == ["alive", ""], done.stdout + done.stderr[-2000:]
+
+
+def test_what_shares_no_memory_lies_elsewhere() -> None:
+    x, y = torch.ones(4, 2, device="jax"), torch.ones(4, 2, device="jax")
+    assert x.data_ptr() != y.data_ptr() and x.data_ptr() == x.t().data_ptr()
+    assert x[1].data_ptr() - x.data_ptr() == 8 == x.view(8)[2:].data_ptr() - x.data_ptr()
+    assert x.data_ptr() == x.untyped_storage().data_ptr() and x[4:].data_ptr() == 0
+    assert torch.empty(0, device="jax").data_ptr() == 0 == torch.ones(2, device="meta").data_ptr()
+    before = x.data_ptr()
+    assert x.add_(1).data_ptr() == before
+    with torch.device("jax"):  # a mode, which asks again
+        assert x.data_ptr() == before
+
+
+def test_safetensors_save_and_load_modules_with_shared_weights(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).to("jax")
+    module[1].weight = module[0].weight
+    save_model(module, str(tmp_path / "saved"))
+    fresh = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).to("jax")
+    fresh[1].weight = fresh[0].weight
+    assert load_model(fresh, str(tmp_path / "saved")) == (set(), [])
+    x = torch.ones(2, 3, device="jax")
+    assert fresh(x).equal(module(x))

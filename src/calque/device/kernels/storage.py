@@ -27,8 +27,10 @@ from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import placement_of, spread
 from calque.device.runtime.sizes import LARGEST, translated
 from calque.upstream import torch_c
+from calque.upstream.dispatch_mode import keep_dynamo_out
 
 Storage = torch.UntypedStorage
+_NO_ADDRESS = 1 << 62  # a bit that no address has
 _UINT8 = np.dtype("uint8")
 _SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
 
@@ -132,9 +134,23 @@ def _nbytes(self: Storage) -> int | torch.SymInt:
 def _identity(self: Storage) -> int:
     """A number that only this storage has, as `torch.load` and others tell shared weights by it.
 
-    It is no address: nothing can be read there (`Tensor.data_ptr()` stays 0).
+    It is no address: nothing can be read there.
     """
-    return 1 << 62 | self._cdata
+    return _NO_ADDRESS | self._cdata
+
+
+def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor], int]:
+    """`Tensor.data_ptr`, which on the device gives where a tensor begins, as of `_identity`."""
+
+    @functools.wraps(data_ptr)
+    def method(self: torch.Tensor) -> int:
+        offset = data_ptr(self)  # from null, on the device; or what a mode has had from here
+        if self.device.type != "jax" or self.numel() == 0 or offset >= _NO_ADDRESS:
+            return offset
+        return _identity(self.untyped_storage()) + offset
+
+    keep_dynamo_out(method.__code__)
+    return method
 
 
 def _getitem(self: Storage, index: Any) -> int:
@@ -337,4 +353,5 @@ def install() -> None:
             setattr(script, name, _sized(getattr(script, name)))
     for name, method in OVERRIDES.items():
         setattr(Storage, name, _in_front(name, method))
+    torch.Tensor.data_ptr = _places(torch.Tensor.data_ptr)  # type: ignore[method-assign]
     Storage.__new__ = _new  # type: ignore[method-assign,assignment]

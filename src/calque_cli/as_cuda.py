@@ -85,7 +85,9 @@ def standing_in(default: bool = False) -> Iterator[None]:
             stack.enter_context(mock.patch.object(owner, name, value))
 
         for name, ours in cuda_names.names().items():
-            put(torch.cuda, name, ours)
+            for module in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams):
+                if hasattr(module, name):
+                    put(module, name, ours)
         put(torch.cuda, "_is_in_bad_fork", forks.is_bad)
         for name, ours in cuda_names.MARKERS.items():
             put(torch.cuda.nvtx, name, ours)

@@ -236,6 +236,8 @@ both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUD
 with torch.profiler.profile(activities=both) as profile:
     model(x)
 assert any("linear" in row.key for row in profile.key_averages())
+torch.cuda.random.set_rng_state(torch.cuda.random.get_rng_state())
+torch.cuda.memory.empty_cache()
 torch.manual_seed(0)
 rows = DataLoader(TensorDataset(torch.ones(6, 3)), batch_size=2, num_workers=1, pin_memory=True,
                   shuffle=True, worker_init_fn=torch.cuda.manual_seed)

@@ -26,6 +26,7 @@ from calque.federated.types import (
     StructType,
     TensorType,
     Type,
+    fields_of,
     is_assignable,
     is_numeric_leaf,
     type_of_value,
@@ -341,9 +342,9 @@ def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
     if isinstance(value, Mapping):
         if set(value) == set(kind.names):
             return [value[name] for name in kind.names]
-    elif hasattr(value, "__dataclass_fields__"):
-        if tuple(value.__dataclass_fields__) == kind.names:
-            return [getattr(value, str(name)) for name in kind.names]
+    elif (fields := fields_of(value)) is not None:
+        if tuple(fields) == kind.names:
+            return list(fields.values())
     elif isinstance(value, list | tuple) and len(value) == len(kind):
         names = getattr(value, "_fields", getattr(value, "names", kind.names))
         if all(wanted in (None, name) for wanted, name in zip(kind.names, names, strict=True)):

@@ -3,6 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -140,10 +141,13 @@ def through_a_helper(x: Any, settings: Any) -> Any:
 
 
 @FRAMEWORKS
-@pytest.mark.parametrize("how", ["method", "attribute", "helper", "default", "keyword", "item"])
+@pytest.mark.parametrize(
+    "how", ["method", "attribute", "helper", "default", "keyword", "item", "jitted"]
+)
 def test_what_a_variable_holds_must_stay_as_it_is(framework: Any, how: str) -> None:
     settings = Settings()
     rates = settings.rates
+    helper = jax.jit(lambda x: x * settings.rates["first"][0])
     functions: dict[str, Any] = {
         "method": settings.scaled,
         "attribute": lambda x: x * settings.rates["first"][0],
@@ -151,6 +155,9 @@ def test_what_a_variable_holds_must_stay_as_it_is(framework: Any, how: str) -> N
         "default": lambda x, rates=rates: x * rates["first"][0],
         "keyword": functools.partial(through_a_helper, settings=settings),
         "item": lambda x: x * rates["first"][0],
+        "jitted": (lambda x: helper(x))
+        if framework == "jax"
+        else (lambda x: x * rates["first"][0]),
     }
     made = fed.local("float32[?]", framework=framework)(functions[how])
     ones = np.ones(2, np.float32)

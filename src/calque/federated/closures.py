@@ -19,6 +19,8 @@ from calque.federated.errors import type_error
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 """Classes whose values are compared; of all others it must be the same object."""
 
+_JITTED = type(jax.jit(lambda: None))
+
 _MOST = 10_000
 """How many values are looked at."""
 
@@ -147,7 +149,7 @@ class _Reader:
         elif isinstance(value, MethodType):
             yield f"{path}.__self__", value.__self__
             yield from self._of_function(value.__func__)
-        elif isinstance(value, FunctionType):
+        elif isinstance(value, FunctionType | _JITTED):
             yield from self._of_function(value)
         elif _has_attributes(value):
             yield from self._of_object(path, value)

@@ -28,7 +28,12 @@ def test_a_mapped_function_takes_fields_for_as_many_parameters() -> None:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return scale.sum_of(*args[1:], **kwargs)
 
+    @functools.wraps(scale.sum_of)
+    def of_pair(pair: Any) -> Any:
+        return scale.sum_of(*pair)
+
     functions: list[Any] = [
+        of_pair,
         scale.sum_of,
         scale.of_pair,
         scale,

@@ -245,9 +245,7 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
     if callable(value) and isinstance(hint, FunctionType):
         return trace(value, hint.parameter)
     if value is None:
-        raise type_error(
-            "None is used as a value", "A function returns, and an operator takes, a real one."
-        )
+        raise type_error("None is used as a value", "Return, and compute with, arrays and numbers.")
     raise type_error(
         f"{value!r} is no value of a federated computation",
         "Values are arrays, numbers, other values, and dicts, lists and tuples of them.",
@@ -273,10 +271,13 @@ def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
     if not isinstance(parameter, StructType) or len(parameter) < 2:
         return False
     try:
-        parameters = inspect.signature(function).parameters.values()
+        own = inspect.signature(function, follow_wrapped=False)
+        many = any(p.kind is p.VAR_POSITIONAL for p in own.parameters.values())
+        signature = inspect.signature(function) if many else own
     except (TypeError, ValueError):  # of C, and tells none
         return False
-    required = [p for p in parameters if p.default is p.empty and p.kind in _BY_POSITION]
+    taken = signature.parameters.values()
+    required = [p for p in taken if p.default is p.empty and p.kind in _BY_POSITION]
     return len(required) == len(parameter)
 
 

@@ -1,6 +1,8 @@
 """Finalizers that use JAX while the collector runs leave the process whole."""
 
 import gc
+import sys
+import threading
 
 import pytest
 
@@ -57,4 +59,36 @@ def test_tracebacks_are_as_they_were_after_a_collection(enabled: bool) -> None:
         gc.collect()
         assert extension.tracebacks_enabled() is enabled
     finally:
+        extension.set_tracebacks_enabled(before)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracebacks are never turned off there")
+def test_tracebacks_stay_off_while_another_thread_may_be_in_jax() -> None:
+    begun, over, idle = threading.Event(), threading.Event(), threading.Event()
+
+    def works() -> None:
+        begun.set()
+        while not over.is_set():
+            pass
+
+    waiting = threading.Thread(target=idle.wait)
+    working = threading.Thread(target=works)
+    before = extension.tracebacks_enabled()
+    extension.set_tracebacks_enabled(True)
+    waiting.start()
+    try:
+        gc.collect()
+        assert extension.tracebacks_enabled()
+        working.start()
+        begun.wait()
+        gc.collect()
+        assert not extension.tracebacks_enabled()
+        over.set()
+        working.join()
+        gc.collect()
+        assert extension.tracebacks_enabled()
+    finally:
+        over.set()
+        idle.set()
+        waiting.join()
         extension.set_tracebacks_enabled(before)

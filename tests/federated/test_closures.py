@@ -1,7 +1,9 @@
 """A computation is what it was where it was defined, whatever becomes of the names in it."""
 
+import functools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -117,3 +119,79 @@ def test_a_module_that_was_trained_is_an_error_for_other_sizes() -> None:
     module.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
     with pytest.raises(fed.FederatedTypeError, match="'module', whose tensors"):
         applied(np.ones((3, 1), np.float32))
+
+
+class Settings:
+    rate = 1.0
+
+    def __init__(self) -> None:
+        self.rates = {"first": [1.0]}
+        self.counts: list[int] = []
+
+    def scaled(self, x: Any) -> Any:
+        self.counts.append(len(x))
+        return x * self.factor()
+
+    def factor(self) -> float:
+        return self.rates["first"][0]
+
+
+def through_a_helper(x: Any, settings: Any) -> Any:
+    return x * settings.rates["first"][0]
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize(
+    "how", ["method", "attribute", "helper", "default", "keyword", "item", "jitted"]
+)
+def test_what_a_variable_holds_must_stay_as_it_is(framework: Any, how: str) -> None:
+    settings = Settings()
+    rates = settings.rates
+    helper = jax.jit(lambda x: x * settings.rates["first"][0])
+    functions: dict[str, Any] = {
+        "method": settings.scaled,
+        "attribute": lambda x: x * settings.rates["first"][0],
+        "helper": lambda x: through_a_helper(x, settings),
+        "default": lambda x, rates=rates: x * rates["first"][0],
+        "keyword": functools.partial(through_a_helper, settings=settings),
+        "item": lambda x: x * rates["first"][0],
+        "jitted": (lambda x: helper(x))
+        if framework == "jax"
+        else (lambda x: x * rates["first"][0]),
+    }
+    made = fed.local("float32[?]", framework=framework)(functions[how])
+    ones = np.ones(2, np.float32)
+    if how != "method" or framework == "jax":  # in PyTorch, that it is called is no value to keep
+        assert made(ones).tolist() == [1.0, 1.0]
+    settings.rates["first"][0] = 2.0
+    with pytest.raises(fed.FederatedTypeError, match=r"\['first'\]\[0\]\"?, which was 1\.0 when"):
+        made(np.ones(3, np.float32))
+
+
+def test_an_array_and_what_a_function_does_not_read() -> None:
+    weights, settings = np.ones(1, np.float32), Settings()
+
+    @fed.local("float32[?]", framework="jax")
+    def made(x: Any) -> Any:
+        return x * weights * settings.rate
+
+    settings.counts.append(1)
+    assert made(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    weights[0] = 2.0
+    with pytest.raises(fed.FederatedTypeError, match="'weights', whose content has changed"):
+        made(np.ones(3, np.float32))
+
+
+@FRAMEWORKS
+def test_a_polymorphic_local_function_keeps_its_values(framework: Any) -> None:
+    factor = 1.0
+
+    @fed.local(framework=framework)
+    def made(x: Any) -> Any:
+        return x * factor
+
+    assert made(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    factor = 2.0
+    assert made(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    with pytest.raises(fed.FederatedTypeError, match=r"reads 'factor', which was 1\.0"):
+        made(np.ones(3, np.float32))

@@ -1,7 +1,7 @@
 """Local functions take and give data classes, in both frameworks."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -57,3 +57,48 @@ def test_dicts_keep_the_order_of_their_keys(framework: Any) -> None:
         return (w - b).sum()
 
     assert float(difference([{"w": 5.0, "b": 1.0}])) == 4.0
+
+
+@dataclasses.dataclass
+class Reading:
+    name: ClassVar[str] = "reading"
+    value: float
+    unit: dataclasses.InitVar[str] = "m"
+    error: float = dataclasses.field(init=False, default=0.5)
+
+
+@dataclasses.dataclass
+class Readings:
+    values: "float32*"  # noqa: F722
+    offset: float
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_only_fields_of_data_classes_count(framework: Any) -> None:
+    @fed.local(Reading, framework=framework)
+    def doubled(reading: Any) -> Any:
+        made = Reading(reading.value * 2)
+        made.error = reading.error * 2
+        return made
+
+    @fed.computation(fed.at_clients(Reading))
+    def total(readings: Any) -> Any:
+        return fed.federated_sum(fed.federated_map(doubled, readings))
+
+    assert str(doubled.type_signature.result) == "<value=float32,error=float32>"
+    found = total([Reading(1.0), Reading(2.0)])
+    assert isinstance(found, Reading)
+    assert (float(found.value), float(found.error)) == (6.0, 2.0)
+
+
+def test_a_data_class_holds_sequences() -> None:
+    @fed.local(Readings, framework="jax")
+    def moved(readings: Any) -> Any:
+        values = readings.values
+        return Readings(fed.Sequence(values.elements + readings.offset, values.length), 0.0)
+
+    @fed.computation(fed.at_clients(Readings))
+    def total(readings: Any) -> Any:
+        return fed.federated_sum(fed.sequence_sum(fed.federated_map(moved, readings).values))
+
+    assert float(total([Readings([1.0, 2.0], 1.0), Readings([], 9.0)])) == 5.0

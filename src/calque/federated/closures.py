@@ -1,95 +1,251 @@
-"""Variables that a function closes over: changing one later is an error, not another result."""
+"""What a function reads from outside: changing it later is an error, not another result."""
 
 import dis
+import functools
 import inspect
-from types import CodeType
-from typing import Any
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 import torch
 
+from calque.errors.frames import is_library
 from calque.federated.errors import type_error
 
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 """Classes whose values are compared; of all others it must be the same object."""
 
+_JITTED = type(jax.jit(lambda: None))
+
+_MOST = 10_000
+"""How many values are looked at."""
+
+_MOST_BYTES = 2**26
+"""Up to how many bytes the content of an array is."""
+
 
 class Closure:
     """The variables around a function and the globals that its code reads, as they are now.
 
-    Those that the function itself assigns are left out, and so is what cannot be found out.
+    Also what these hold, as far as that can be found out: the items of containers, the attributes
+    that the code names, the numbers of tensors and arrays. The variables that the function itself
+    assigns are left out.
 
     Args:
-        function: a function of Python's; anything else closes over nothing here.
+        function: a function of Python's, a method, or a module; anything else reads nothing here.
     """
 
     def __init__(self, function: Any) -> None:
-        function = inspect.unwrap(getattr(function, "__func__", function))
-        self._function = function if inspect.isfunction(function) else None
-        self._values = self._now()
-        self._versions = {name: _versions(value) for name, value in self._values.items()}
+        self._roots = _roots(function)
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self.note()
+
+    def note(self) -> None:
+        """Take what there is now as what it has to be, as the function itself may change it."""
+        self._before = _found(self._roots)
 
     def require_same(self) -> None:
-        """Raise unless all variables are what they were.
+        """Raise unless everything is what it was.
 
         Raises:
-            FederatedTypeError: one is another; shows both.
+            FederatedTypeError: something is not; shows both.
         """
-        now = self._now()
-        for name, before in self._values.items():
-            after = now.get(name, before)
-            same = type(after) is type(before) and type(after) in _COMPARED and after == before
-            name_of = getattr(self._function, "__name__", "")
-            if after is not before and not same:
+        now = _found(self._roots)
+        for path, before in self._before.items():
+            after = now.get(path, before)
+            if after.value is not before.value and not _equal(after.value, before.value):
                 raise type_error(
-                    f"the local function {name_of!r} reads {name!r}, which was {before!r} when it "
-                    f"was defined, and is {after!r} now",
+                    f"the local function {self._name!r} reads {path!r}, which was "
+                    f"{before.value!r} when it was defined, and is {after.value!r} now",
                     "Pass it as an argument, or as a default that is fixed where the function is "
-                    f"defined: {name}={name}.",
+                    f"defined: {path}={path}."
+                    if path.isidentifier()
+                    else "Pass it as an argument, or define the function anew.",
                 )
-            if _versions(after) != self._versions[name]:
+            if after.state != before.state:
+                written = "tensors have been written to"
+                what = written if before.of_tensors else "content has changed"
                 raise type_error(
-                    f"the local function {name_of!r} reads {name!r}, whose tensors have been "
-                    "written to since it was defined",
+                    f"the local function {self._name!r} reads {path!r}, whose {what} since it was "
+                    "defined",
                     "Pass them as arguments, or define the function anew.",
                 )
 
-    def _now(self) -> dict[str, Any]:
-        if self._function is None:
-            return {}
-        read, assigned = _names(self._function.__code__)
-        cells = zip(self._function.__code__.co_freevars, self._function.__closure__ or ())
-        found: dict[str, Any] = {}
-        for name, cell in cells:
+
+class _Part(NamedTuple):
+    """A value that a function reads, and what must stay as it is in it."""
+
+    value: Any
+    state: Any = None
+    of_tensors: bool = False
+
+
+def _roots(function: Any) -> list[tuple[str, Any]]:
+    """What to begin with: a function, and the object that it is a method of."""
+    function = inspect.unwrap(function)
+    if isinstance(function, MethodType):
+        return [("self", function.__self__), ("", inspect.unwrap(function.__func__))]
+    if isinstance(function, FunctionType):
+        return [("", function)]
+    if isinstance(function, torch.nn.Module):
+        return []  # traced as it was
+    if isinstance(function, functools.partial):
+        given = [("args", function.args), ("keywords", function.keywords)]
+        return [*_roots(function.func), *given]
+    call = inspect.getattr_static(type(function), "__call__", None)
+    return [("self", function), ("", call)] if isinstance(call, FunctionType) else []
+
+
+def _found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
+    """All that is reached, by how the program names it."""
+    names: set[str] = set()
+    while True:  # code that is met names attributes of what was met before
+        reader = _Reader(names)
+        reader.read(roots)
+        if reader.names <= names:
+            return reader.found
+        names = names | reader.names
+
+
+class _Reader:
+    """Walks over what a function reads; of an object, attributes of these names."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.found: dict[str, _Part] = {}
+        self.names: set[str] = set()
+        self._wanted = names
+        self._seen: dict[int, Any] = {}
+
+    def read(self, roots: list[tuple[str, Any]]) -> None:
+        """Look at these values and all that they lead to."""
+        waiting: deque[tuple[str, Any]] = deque()
+        for path, value in roots:
+            if path:
+                waiting.append((path, value))
+            else:  # the function itself, be it of a library
+                self._seen[id(value)] = value
+                waiting.extend(self._of_code(value))
+        while waiting and len(self.found) < _MOST:
+            path, value = waiting.popleft()
+            if path in self.found:
+                continue
+            self.found[path] = _part(value)
+            if id(value) not in self._seen:
+                self._seen[id(value)] = value
+                waiting.extend(self._inside(path, value))
+
+    def _inside(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            yield from ((f"{path}[{key!r}]", item) for key, item in list(value.items()))
+        elif isinstance(value, list | tuple | deque):
+            yield from ((f"{path}[{i}]", item) for i, item in enumerate(list(value)))
+        elif isinstance(value, functools.partial):
+            yield from ((path, value.func), (f"{path}.args", value.args))
+            yield f"{path}.keywords", value.keywords
+        elif isinstance(value, MethodType):
+            yield f"{path}.__self__", value.__self__
+            yield from self._of_function(value.__func__)
+        elif isinstance(value, FunctionType | _JITTED):
+            yield from self._of_function(value)
+        elif _has_attributes(value):
+            yield from self._of_object(path, value)
+
+    def _of_object(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        held = vars(value)
+        yield from ((f"{path}.{name}", held[name]) for name in sorted(self._wanted & held.keys()))
+        methods = {"forward", "__call__", *self._wanted}
+        for name in sorted(methods):
+            method = inspect.getattr_static(type(value), name, None)
+            method = method.fget if isinstance(method, property) else method
+            if isinstance(method, FunctionType):
+                yield from self._of_function(method)
+        if isinstance(value, torch.nn.Module):
+            yield from ((f"{path}.{name}", sub) for name, sub in value.named_children())
+
+    def _of_function(self, function: Any) -> Iterator[tuple[str, Any]]:
+        function = inspect.unwrap(function)
+        if not isinstance(function, FunctionType) or is_library(function.__code__.co_filename):
+            return
+        self._seen[id(function)] = function
+        for name, value in self._of_code(function):
+            yield f"{name} of {function.__qualname__}", value
+
+    def _of_code(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
+        """The variables that a function reads, and its defaults."""
+        read, assigned, attributes = _names(function.__code__)
+        self.names |= attributes
+        found: dict[str, Any] = dict(function.__kwdefaults__ or {})
+        defaults = function.__defaults__ or ()
+        code = function.__code__
+        count = code.co_argcount
+        found |= zip(code.co_varnames[count - len(defaults) : count], defaults)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             try:
                 found[name] = cell.cell_contents
             except ValueError:  # nothing has been assigned yet
                 continue
-        scope = self._function.__globals__
+        scope = function.__globals__
         found |= {name: scope[name] for name in read if name in scope and name not in found}
-        return {name: value for name, value in found.items() if name not in assigned}
+        yield from ((name, value) for name, value in found.items() if name not in assigned)
 
 
-def _versions(value: Any) -> list[tuple[int, int]]:
-    """Which tensors a tensor or a module has, and how often they have been written to."""
+def _part(value: Any) -> _Part:
     if isinstance(value, torch.nn.Module):
         tensors = [*value.parameters(), *value.buffers()]
-    else:
-        tensors = [value] if isinstance(value, torch.Tensor) else []
-    return [(id(tensor), tensor._version) for tensor in tensors]
+        return _Part(value, [(id(tensor), tensor._version) for tensor in tensors], True)
+    if isinstance(value, torch.Tensor):
+        return _Part(value, value._version, True)
+    if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _MOST_BYTES:
+        return _Part(value, zlib.crc32(np.ascontiguousarray(value).tobytes()))
+    if isinstance(value, dict):
+        return _Part(value, list(map(repr, value)))
+    if isinstance(value, list | deque):
+        return _Part(value, len(value))
+    if isinstance(value, set):
+        return _Part(value, frozenset(value))
+    if isinstance(value, MethodType):
+        return _Part(value.__func__)
+    return _Part(value)
 
 
-def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """The globals that code reads, and what it assigns of globals and of variables around it."""
+def _equal(first: Any, second: Any) -> bool:
+    """Returns True for values of the same class that are equal; tuples hold such."""
+    if type(first) is not type(second) or type(first) not in _COMPARED:
+        return False
+    if isinstance(first, tuple):
+        pairs = zip(first, second)
+        return len(first) == len(second) and all(a is b or _equal(a, b) for a, b in pairs)
+    return first == second
+
+
+def _has_attributes(value: Any) -> bool:
+    """Returns True for an object of which attributes can be looked at without running code."""
+    whole = type | ModuleType | BuiltinFunctionType | torch.Tensor | jax.Array
+    if isinstance(value, whole) or not isinstance(getattr(value, "__dict__", None), dict):
+        return False
+    return not type(value).__module__.startswith(("calque.", "jax", "numpy"))
+
+
+def _names(code: CodeType) -> tuple[set[str], set[str], set[str]]:
+    """The globals that code reads, what it assigns of globals and of variables around it, and the
+    attributes that it reads.
+    """
     read: set[str] = set()
     assigned: set[str] = set()
+    attributes: set[str] = set()
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
             read.add(str(step.argval))
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(str(step.argval))
         elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"):
             assigned.add(str(step.argval))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            inner_read, inner_assigned = _names(constant)
-            read |= inner_read
-            assigned |= inner_assigned
-    return read, assigned
+            for names, inner in zip((read, assigned, attributes), _names(constant)):
+                names |= inner
+    return read, assigned, attributes

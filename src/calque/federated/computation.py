@@ -24,6 +24,7 @@ from calque.federated.building_blocks import (
     Reference,
     formatted,
 )
+from calque.federated.closures import Closure
 from calque.federated.compiler import Options, Program
 from calque.federated.errors import type_error
 from calque.federated.local import Framework, compiled
@@ -294,8 +295,17 @@ def _of_function(
     if packing is not None:
         return make(function, packing)
 
+    closure = None if make is _trace else Closure(function)  # local functions keep their values
+
     def for_types(types: tuple[Any, ...], named: dict[str, Any]) -> Computation:
-        return make(function, packing_of(function, types, named))
+        packing = packing_of(function, types, named)
+        if closure is None:
+            return make(function, packing)
+        closure.require_same()
+        try:
+            return make(function, packing)
+        finally:
+            closure.note()
 
     return functools.update_wrapper(PolymorphicComputation(_name(function), for_types), function)
 

@@ -90,7 +90,10 @@ class LocalFunction:
             program, structure = self._program
             return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
         self._closure.require_same()
-        return to_held(self._result(*held))
+        try:
+            return to_held(self._result(*held))
+        finally:
+            self._closure.note()
 
     def result_type(self) -> Type:
         """The type of the result, found by tracing the function.
@@ -137,6 +140,7 @@ class LocalFunction:
                 "would give the same numbers at every call",
                 "Draw them in a local function of JAX from the bits of a key, and pass them in.",
             ) from None
+        self._closure.note()
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
 
     def _result(self, *held: Any) -> Any:

@@ -3,12 +3,12 @@
 JAX sorts the keys of a dict, and knows nothing of data classes.
 """
 
-import dataclasses
 from collections import OrderedDict
 from typing import Any
 
 import jax
-import torch
+
+from calque.federated.types import fields_of, instance_of
 
 
 @jax.tree_util.register_pytree_node_class
@@ -50,7 +50,7 @@ def from_records(tree: Any) -> Any:
         if not isinstance(leaf, Record):
             return leaf
         fields = dict(zip(leaf.names, map(from_records, leaf.values), strict=True))
-        return fields if leaf.kind is dict else leaf.kind(**fields)
+        return fields if leaf.kind is dict else instance_of(leaf.kind, fields)
 
     return jax.tree.map(instance, tree, is_leaf=lambda leaf: isinstance(leaf, Record))
 
@@ -59,6 +59,4 @@ def _fields(leaf: Any) -> dict[Any, Any] | None:
     """What a dict or an instance of a data class holds, by name; None for anything else."""
     if isinstance(leaf, dict) and not isinstance(leaf, OrderedDict):
         return leaf
-    if isinstance(leaf, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(leaf):
-        return None
-    return {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf)}
+    return fields_of(leaf)

@@ -18,6 +18,7 @@ from calque.federated.types import (
     StructType,
     TensorType,
     Type,
+    fields_of,
     rebuild,
     type_of_value,
 )
@@ -150,8 +151,8 @@ def to_held(value: Any) -> Any:
         return Sequence(to_held(value.elements), jnp.asarray(value.length, jnp.int32))
     if isinstance(value, Mapping):
         return tuple(to_held(part) for part in value.values())
-    if hasattr(value, "__dataclass_fields__"):
-        return tuple(to_held(getattr(value, name)) for name in value.__dataclass_fields__)
+    if (fields := fields_of(value)) is not None:
+        return tuple(map(to_held, fields.values()))
     if isinstance(value, list | tuple):
         return tuple(to_held(part) for part in value)
     return jnp.asarray(value, _weak_dtype(value))
@@ -163,6 +164,9 @@ def type_of_held(value: Any) -> Type:
         return SequenceType(_without_leading_axis(type_of_value(value.elements)))
     if isinstance(value, Mapping):
         return StructType(tuple((n, type_of_held(v)) for n, v in value.items()), dict)
+    if (fields := fields_of(value)) is not None:
+        pairs = tuple((name, type_of_held(part)) for name, part in fields.items())
+        return StructType(pairs, type(value))
     if isinstance(value, list | tuple):
         names = getattr(value, "_fields", getattr(value, "names", [None] * len(value)))
         pairs = tuple((n, type_of_held(v)) for n, v in zip(names, value, strict=True))

@@ -73,6 +73,13 @@ def test_sequences_of_clients_have_a_length_each() -> None:
         total(fed.Sequence(np.ones((2, 3), np.float32), 2))
 
 
+def test_a_length_is_a_whole_number() -> None:
+    with pytest.raises(fed.FederatedTypeError, match="lengths of dtype float"):
+        total_here(fed.Sequence(np.ones(3, np.float32), 1.5))
+    with pytest.raises(fed.FederatedTypeError, match="lengths of dtype float"):
+        total(fed.Sequence(np.ones((2, 3), np.float32), np.array([1.5, 3.0])))
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_clients_without_elements_count_as_nothing(chunk: int) -> None:
     made = total.configured(chunk=chunk)

@@ -272,3 +272,25 @@ def test_the_program_of_a_type_needs_no_arguments() -> None:
     unknown = fed.computation(fed.sequence_sum, "int32*@SERVER")
     with pytest.raises(TypeError, match="that only arguments say"):
         unknown.lower()
+
+
+def test_clients_that_fill_a_chunk_are_no_nan_in_a_gradient() -> None:
+    @fed.local("float32", "float32", framework="jax")
+    def step(carry: Any, x: Any) -> Any:
+        return jnp.sqrt(carry - x)  # has no derivative after the last client
+
+    @fed.computation("{float32}@CLIENTS")
+    def chained(x: Any) -> Any:
+        same = fed.federated_aggregate(x, np.float32(10), step, lambda a, b: a + b, lambda a: a)
+        return fed.federated_reduce(x, np.float32(10), step) + same
+
+    def expected(x: Any) -> Any:
+        carry = 10.0
+        for one in x:
+            carry = jnp.sqrt(carry - one)
+        return 2 * carry
+
+    x = np.array([1.5, 0.5, 1.0], np.float32)
+    for chunk in (1, 2):
+        gradient = jax.grad(chained.configured(chunk=chunk))(x)
+        np.testing.assert_allclose(gradient, jax.grad(expected)(x), rtol=1e-5)

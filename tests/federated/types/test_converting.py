@@ -1,8 +1,10 @@
 """Types from dtypes, arrays, pytrees, dataclasses and modules, and back."""
 
 import collections
+import copy
 import dataclasses
-from typing import NamedTuple
+import pickle
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -202,3 +204,13 @@ def test_an_annotation_as_text_names_a_class_before_a_variable() -> None:
 def test_placed_types_are_made_of_what_describes_types() -> None:
     assert str(at_clients(np.float32)) == "{float32}@CLIENTS"
     assert str(at_server({"a": (int, [2])})) == "<a=int32[2]>@SERVER"
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda struct: pickle.loads(pickle.dumps(struct))]
+)
+def test_a_struct_is_copied_and_pickled_with_its_names(copied: Any) -> None:
+    found = copied(Struct([("x", 1), (None, [2])]))
+    assert (found, found.names, found.x) == ((1, [2]), ("x", None), 1)
+    with pytest.raises(KeyError, match="no field 'y'"):
+        found["y"]

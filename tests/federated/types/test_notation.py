@@ -1,5 +1,8 @@
 """The compact notation: what it prints, what it reads, and that both are one law."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +128,20 @@ def test_what_is_no_type_is_shown_with_its_place(text: str, message: str, column
 def test_types_that_cannot_be_are_refused(text: str, message: str) -> None:
     with pytest.raises(FederatedTypeError, match=message):
         parse_type(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TensorType(np.dtype("float32"), (True,)),
+        lambda: FunctionType("int32", parse_type("bool")),  # type: ignore[arg-type]
+        lambda: FunctionType(None, "bool"),  # type: ignore[arg-type]
+        lambda: FederatedType(parse_type("bool"), "CLIENTS"),  # type: ignore[arg-type]
+    ],
+)
+def test_types_are_made_of_types_sizes_and_placements(make: Any) -> None:
+    with pytest.raises(FederatedTypeError, match="no size|no type|no placement"):
+        make()
 
 
 tensors = st.builds(

@@ -4,15 +4,26 @@ JAX's extension gathers the frames of a traceback first and then allocates it. O
 allocation may collect garbage there and then. If a finalizer uses JAX, which gathers frames for a
 traceback of its own, code objects are released once too often, and the process crashes later,
 anywhere. Python 3.12 and later collect garbage between instructions only.
+
+The switch is one for all threads, and another thread may be on its way through JAX. If that finds
+tracebacks off when it begins and on when it ends, JAX raises ("Expecting an IFRT `Array` to have a
+user context"). So they stay off until a collection ends while no other thread may be there. Without
+them, only the lines in StableHLO and in profiles are missing.
 """
 
 import gc
 import sys
+import threading
 from typing import Any
 
+from calque.errors.frames import is_library
 from calque.upstream.jax_internals import extension
 
-_were_enabled = True
+_WAITING = ("wait", "_wait_for_tstate_lock", "select", "poll", "read")
+"""Functions of libraries that wait, and do not call JAX."""
+
+_are_off = False
+"""Whether this module has turned tracebacks off."""
 
 
 def install() -> None:
@@ -22,9 +33,20 @@ def install() -> None:
 
 
 def _while_collecting(phase: str, info: Any) -> None:
-    global _were_enabled
+    global _are_off
     if phase == "start":
-        _were_enabled = extension.tracebacks_enabled()
-        extension.set_tracebacks_enabled(False)
-    else:
-        extension.set_tracebacks_enabled(_were_enabled)
+        if extension.tracebacks_enabled():
+            _are_off = True
+            extension.set_tracebacks_enabled(False)
+    elif _are_off and not _others_run():
+        _are_off = False
+        extension.set_tracebacks_enabled(True)
+
+
+def _others_run() -> bool:
+    """Returns True if another thread does not just wait for something."""
+    return any(
+        thread != threading.get_ident()
+        and not (frame.f_code.co_name in _WAITING and is_library(frame.f_code.co_filename))
+        for thread, frame in sys._current_frames().items()
+    )

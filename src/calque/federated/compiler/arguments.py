@@ -26,6 +26,7 @@ from calque.federated.types import (
     StructType,
     TensorType,
     Type,
+    fields_of,
     is_assignable,
     is_numeric_leaf,
     type_of_value,
@@ -182,7 +183,8 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
                 "Pass a list with one value for each client, or a federated.Sequence.",
             )
         elements = _stacked(value.elements, member.element, path, (*axes, None))
-        return _whole(Sequence(elements, jnp.asarray(value.length, jnp.int32)), 1, path)
+        whole = _whole(Sequence(elements, value.length), 1, path)
+        return Sequence(elements, jnp.asarray(whole.length, jnp.int32))
     assert isinstance(member, TensorType)
     return _tensor(value, TensorType(member.dtype, (None, *axes, *member.shape)), path)
 
@@ -235,9 +237,13 @@ def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
             f"shape {list(wanted)}",
             "A sequence has one length; one on the clients, a length for each of them.",
         )
+    known = length if is_placed(length) else np.asarray(length)
+    if known.size and known.dtype.kind not in "iu":
+        raise type_error(
+            f"{path} has lengths of dtype {known.dtype}", "A length is a number of elements."
+        )
     if is_placed(length):
         return sequence
-    known = np.asarray(length)
     if known.size and not 0 <= known.min() <= known.max() <= capacity:
         raise type_error(
             f"{path} has arrays of {capacity} elements, and lengths from {known.min()} to "
@@ -341,9 +347,9 @@ def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
     if isinstance(value, Mapping):
         if set(value) == set(kind.names):
             return [value[name] for name in kind.names]
-    elif hasattr(value, "__dataclass_fields__"):
-        if tuple(value.__dataclass_fields__) == kind.names:
-            return [getattr(value, str(name)) for name in kind.names]
+    elif (fields := fields_of(value)) is not None:
+        if tuple(fields) == kind.names:
+            return list(fields.values())
     elif isinstance(value, list | tuple) and len(value) == len(kind):
         names = getattr(value, "_fields", getattr(value, "names", kind.names))
         if all(wanted in (None, name) for wanted, name in zip(kind.names, names, strict=True)):

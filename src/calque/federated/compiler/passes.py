@@ -37,12 +37,14 @@ class Check:
         origin: the user's line.
         of_all: whether it is all of them together that do not.
         remedy: what to do about it.
+        of_server: whether it is what clients are sent, which may be why they fail the next checks.
     """
 
     what: str
     origin: Origin | None
     of_all: bool = False
     remedy: str = "Look at what this client holds"
+    of_server: bool = False
 
 
 def run_pass(
@@ -91,7 +93,8 @@ def run_pass(
             results[name] = collected(kept.pop(name), layout.clients)
         elif one.keeps(call):
             results[name] = Reduce(call, server).of_all(kept.pop(name))
-    return results, kept, list(zip(one.checks, failed, strict=True))
+    found = list(zip(one.checks, failed, strict=True))
+    return results, kept, sorted(found, key=lambda pair: not pair[0].of_server)
 
 
 class _Pass:
@@ -172,8 +175,18 @@ class _Pass:
         failed += self._refused(reducers, results)
         results = {n: r.finish(results[n], self.layout.clients) for n, r in reducers.items()}
         if self.locate:
-            failed += self._infinite(reducers, results)
+            failed += [*self._infinite(reducers, results), *self._of_server(server)]
         return results, kept, failed
+
+    def _of_server(self, server: dict[str, Any]) -> list[Any]:
+        """A check of what is the same for all clients, and 0 where it is NaN."""
+        same = [_same(held, kind) for held, kind in self.clients.values()]
+        flag = has_nan((server, same))
+        if flag is None:
+            return []
+        what = "values on the server have NaN before that"
+        self.checks.append(Check(what, None, of_server=True))
+        return [jnp.where(flag, 0, _NONE).astype(jnp.int32)]
 
     def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
         """For every result that its aggregation may refuse, a check, and 0 where it does."""
@@ -300,9 +313,26 @@ def _spoken(call: Call) -> str:
 
 
 def has_nan(found: Any) -> Any:
-    """Returns True if a float of what a client computes is NaN; None if there are no floats."""
-    leaves = [a for a in jax.tree.leaves(found) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return jnp.stack([jnp.isnan(a).any() for a in leaves]).any() if leaves else None
+    """Returns True if a float of what a client computes is NaN; None if there are no floats.
+
+    What sequences have as padding does not count.
+    """
+    flags: list[Any] = []
+    for part in jax.tree.leaves(found, is_leaf=lambda part: isinstance(part, Sequence)):
+        for leaf in jax.tree.leaves(part.elements if isinstance(part, Sequence) else part):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                nan = jnp.isnan(leaf)
+                flags.append(jnp.any(nan & _counted(part, nan)))
+    return jnp.stack(flags).any() if flags else None
+
+
+def _counted(part: Any, leaf: Any) -> Any:
+    """Which items of the arrays of a sequence, with other axes before it, are no padding."""
+    if not isinstance(part, Sequence):
+        return True
+    axes = part.length.ndim
+    mask = jnp.arange(leaf.shape[axes]) < part.length[..., None]
+    return mask.reshape(*mask.shape, *[1] * (leaf.ndim - mask.ndim))
 
 
 def _split(held: Any, kind: Type) -> list[Any]:

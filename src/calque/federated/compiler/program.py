@@ -226,7 +226,11 @@ class Program:
 
     def _raise_for(self, failed: list[Any], clients: int, numbers: Any) -> None:
         """Raise for the first check that a client, or all of them together, have failed."""
+        earlier = ""
         for check, client in zip(self._checks, map(int, failed), strict=True):
+            if check.of_server:
+                earlier = f"; {check.what}" if client == 0 else ""
+                continue
             if client >= max(clients, check.of_all):
                 continue
             place = f"{check.origin}: " if check.origin else ""
@@ -234,7 +238,7 @@ class Program:
                 "" if check.of_all else f"client {client if numbers is None else numbers[client]} "
             )
             error = ClientError(
-                f"{place}{who}{check.what}.\n{check.remedy}; "
+                f"{place}{who}{check.what}{earlier}.\n{check.remedy}; "
                 "computation.configured(check=False) does not look for such clients."
             )
             error.position = None if check.of_all else client

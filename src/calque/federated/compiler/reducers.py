@@ -184,7 +184,6 @@ class Extreme(Reducer):
     """The least or the greatest over the clients, tensor element by tensor element."""
 
     of_none = False
-
     least = True
 
     def start(self, one: Any) -> Any:
@@ -238,8 +237,12 @@ class Reduce(Reducer):
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         def step(carry: Any, x: Any) -> tuple[Any, None]:
             counts, value = x
-            new = self.op((carry, value))
-            return jax.tree.map(lambda n, c: jnp.where(counts, n, c), new, carry), None
+
+            def either(value: Any, instead: Any) -> Any:
+                return jax.tree.map(lambda v, i: jnp.where(counts, v, i), value, instead)
+
+            # Padding, a copy of the first client, is the first step again: that has a derivative.
+            return either(self.op((either(carry, self.zero), value)), carry), None
 
         return jax.lax.scan(step, running, (mask, values))[0]
 

@@ -3,6 +3,7 @@
 What the operators do to a value that lives on the clients or on the server is done where it lives.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NoReturn
@@ -42,10 +43,12 @@ from calque.federated.types import (
     StructType,
     TensorType,
     Type,
+    fields_of,
     is_numeric_leaf,
     type_of_value,
 )
 
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NUMPY = "Use operators of Python, federated.* or a local function of PyTorch or JAX"
 
 
@@ -234,16 +237,15 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
         return Literal(_known(value, hint))
     if isinstance(value, Mapping):
         return _struct(list(value.items()), dict, hint)
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        pairs = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
-        return _struct(pairs, type(value), hint)
+    if (fields := fields_of(value)) is not None:
+        return _struct(list(fields.items()), type(value), hint)
     if isinstance(value, list | tuple):
         names = getattr(value, "_fields", getattr(value, "names", [None] * len(value)))
         return _struct(list(zip(names, value, strict=True)), type(value), hint)
     if callable(value) and isinstance(hint, FunctionType):
         return trace(value, hint.parameter)
     if value is None:
-        raise type_error("None is used as a value", "Return what the function has computed.")
+        raise type_error("None is used as a value", "Return, and compute with, arrays and numbers.")
     raise type_error(
         f"{value!r} is no value of a federated computation",
         "Values are arrays, numbers, other values, and dicts, lists and tuples of them.",
@@ -265,9 +267,18 @@ def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
 
 
 def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
-    code = getattr(function, "__code__", None)
-    count = 1 if code is None else code.co_argcount - len(function.__defaults__ or ())  # type: ignore[attr-defined]
-    return isinstance(parameter, StructType) and len(parameter) == count > 1
+    """Returns True for a struct of as many fields as a function must be given by position."""
+    if not isinstance(parameter, StructType) or len(parameter) < 2:
+        return False
+    try:
+        own = inspect.signature(function, follow_wrapped=False)
+        many = any(p.kind is p.VAR_POSITIONAL for p in own.parameters.values())
+        signature = inspect.signature(function) if many else own
+    except (TypeError, ValueError):  # of C, and tells none
+        return False
+    taken = signature.parameters.values()
+    required = [p for p in taken if p.default is p.empty and p.kind in _BY_POSITION]
+    return len(required) == len(parameter)
 
 
 def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Type | None) -> Struct:

@@ -113,9 +113,8 @@ def type_of_value(value: Any) -> Type:
         return TensorType(DTYPES[_PYTHON[type(value)]])
     if isinstance(value, Mapping):
         return StructType(tuple((n, type_of_value(v)) for n, v in value.items()), dict)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        return StructType(tuple((n, type_of_value(v)) for n, v in fields), type(value))
+    if (fields := fields_of(value)) is not None:
+        return StructType(tuple((n, type_of_value(v)) for n, v in fields.items()), type(value))
     if isinstance(value, list | tuple):
         names = getattr(value, "_fields", [None] * len(value))
         pairs = tuple((n, type_of_value(v)) for n, v in zip(names, value))
@@ -151,7 +150,7 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
     names, container = kind.names, kind.container
     if container is not None and dataclasses.is_dataclass(container):
         fields = typing.cast(dict[str, Any], dict(zip(names, values, strict=True)))
-        return typing.cast(Any, container)(**fields)
+        return instance_of(container, fields)
     if container is not None and hasattr(container, "_fields"):
         return container(*values)
     if container is list:
@@ -161,6 +160,22 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
     if any(name is not None for name in names):
         return Struct(zip(names, values, strict=True))
     return {} if container is dict else tuple(values)
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """What the fields of an instance of a data class hold, by name; None for anything else."""
+    if isinstance(value, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(value):
+        return None
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def instance_of(container: Any, values: dict[str, Any]) -> Any:
+    """An instance of a data class whose fields hold these values."""
+    given = {f.name: values[f.name] for f in dataclasses.fields(container) if f.init}
+    made = container(**given)
+    for name in values.keys() - given.keys():  # which its `__init__` does not take
+        object.__setattr__(made, name, values[name])
+    return made
 
 
 class Struct(tuple):
@@ -186,8 +201,13 @@ class Struct(tuple):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
+            if key not in self.names:
+                raise KeyError(f"no field {key!r}")
             return super().__getitem__(self.names.index(key))
         return super().__getitem__(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(zip(self.names, self)),)
 
     def __repr__(self) -> str:
         shown = (f"{n}={v!r}" if n else repr(v) for n, v in zip(self.names, self))
@@ -257,10 +277,9 @@ def _dtype(spec: Any) -> np.dtype:
 
 
 def _of_dataclass(spec: Any) -> StructType:
-    names = [field.name for field in dataclasses.fields(spec)]
     if isinstance(spec, type):
-        return _of_annotations(spec, names)
-    return _of_instance(((name, getattr(spec, name)) for name in names), type(spec))
+        return _of_annotations(spec, [field.name for field in dataclasses.fields(spec)])
+    return _of_instance((fields_of(spec) or {}).items(), type(spec))
 
 
 def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:

@@ -85,7 +85,8 @@ class TensorType(Type):
                 f"a tensor cannot be of dtype {self.dtype}", f"It can be of {', '.join(DTYPES)}."
             )
         for size in self.shape:
-            if size is not None and (not isinstance(size, int | np.integer) or size < 0):
+            whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+            if size is not None and not (whole and size >= 0):
                 raise type_error(
                     f"{size!r} is no size of a tensor", "Sizes are integers from 0 on, or None."
                 )
@@ -122,8 +123,7 @@ class StructType(Type):
         object.__setattr__(self, "elements", tuple((n, t) for n, t in self.elements))
         seen: set[str] = set()
         for name, element in self.elements:
-            if not isinstance(element, Type):
-                raise type_error(f"{element!r} is no type", "Use federated.to_type to make one.")
+            _require_type(element)
             if name is None:
                 continue
             if not isinstance(name, str) or not name:
@@ -211,6 +211,10 @@ class FunctionType(Type):
     parameter: Type | None
     result: Type
 
+    def __post_init__(self) -> None:
+        for part in self.parts():
+            _require_type(part)
+
     def __str__(self) -> str:
         return f"({'' if self.parameter is None else self.parameter} -> {self.result})"
 
@@ -268,6 +272,10 @@ class FederatedType(Type):
         if self.all_equal is None:
             object.__setattr__(self, "all_equal", self.placement is SERVER)
         _only_data("a federated value", self.member)
+        if not isinstance(self.placement, PlacementLiteral):
+            raise type_error(
+                f"{self.placement!r} is no placement", "Use federated.CLIENTS or federated.SERVER."
+            )
         if self.placement is SERVER and not self.all_equal:
             raise type_error(
                 f"{{{self.member}}}@SERVER says that the values differ, and there is one server",
@@ -290,13 +298,17 @@ def walk(kind: Type) -> Iterator[Type]:
 
 
 def _only_data(whole: str, member: Type) -> None:
-    if not isinstance(member, Type):
-        raise type_error(f"{member!r} is no type", "Use federated.to_type to make one.")
+    _require_type(member)
     for part in walk(member):
         if isinstance(part, FunctionType | FederatedType | PlacementType):
             raise type_error(
                 f"{whole} cannot hold {part}", "It can hold tensors, structs and sequences."
             )
+
+
+def _require_type(part: Any) -> None:
+    if not isinstance(part, Type):
+        raise type_error(f"{part!r} is no type", "Use federated.to_type to make one.")
 
 
 def _spelled(name: str) -> str:

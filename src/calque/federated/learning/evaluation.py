@@ -11,7 +11,7 @@ import torch
 from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
-from calque.federated.learning.mixing import WholeBatches
+from calque.federated.learning.mixing import WholeBatches, WholeClients
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Steps, as_optimizer
 from calque.federated.learning.refusals import explained, require_no_autocast
@@ -68,7 +68,8 @@ class Evaluation:
             for nothing: those that `cross_entropy` ignores.
 
         Raises:
-            ClientError: a client's data are of another type, or its loss is NaN.
+            ClientError: a client's data are of another type, or its loss is NaN; or clients have
+                different numbers of examples, and those of a client depend on each other.
             ValueError: there are no examples.
         """
         return self._summed(state, data)
@@ -139,6 +140,7 @@ class _Summed:
         self._totals = totals
         self._options = options
         self._known: dict[tuple[Type, ...], Computation] = {}
+        self._whole_clients = WholeClients(model)
 
     def __call__(self, state: State, *data: Any) -> dict[str, Any]:
         """Metrics for the clients' sequences; the examples of the first are those that count."""
@@ -147,6 +149,7 @@ class _Summed:
         length = staged[0].length
         if not isinstance(length, jax.core.Tracer) and not np.asarray(length).any():
             raise ValueError("no client has examples to evaluate on.\nChoose others.")
+        self._whole_clients.require(staged[0], state)
         elements = tuple(element_of(one) for one in staged)
         if elements not in self._known:
             made = _computation(self._model, self._totals, elements)

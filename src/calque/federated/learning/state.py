@@ -85,6 +85,7 @@ class Sent:
         loss: the mean over the client's examples.
         examples: how many there were.
         memory: what is kept for the client.
+        changing: the names of the buffers that clients change.
         reached: the names of the parameters that have a gradient; None for all.
     """
 
@@ -95,6 +96,7 @@ class Sent:
     loss: Any
     examples: Any
     memory: Any = field(default=())
+    changing: frozenset[str] = field(default=frozenset(), metadata={"static": True})
     reached: frozenset[str] | None = field(default=None, metadata={"static": True})
 
 

@@ -54,6 +54,7 @@ class Trained:
     loss: Any
     steps: Any
     examples: Any
+    changing: frozenset[str]
     reached: frozenset[str] | None
 
 
@@ -95,10 +96,11 @@ def train(
     Returns:
         What the client has at the end; `loss` is the mean over all examples of all epochs, before
         the step that each took part in, `steps` how many steps there were, `examples` how many
-        examples took part in an epoch, and `reached` which parameters have a gradient; None if
-        those of no loss have one.
+        examples took part in an epoch, `changing` which buffers `forward` writes to, and `reached`
+        which parameters have a gradient; None if those of no loss have one.
     """
     found: list[frozenset[str] | None] = []
+    changing: list[frozenset[str]] = []
     per_epoch = -(-data.capacity // batches.size)
 
     def step(carry: Any, index: Any) -> tuple[Any, None]:
@@ -120,6 +122,7 @@ def train(
                 gradients, known = hook(gradients, free), {}
             if isinstance(optimizer, TorchOptimizer) and optimizer.searches(free):
                 require_no_writes(one, "LBFGS computes the loss more than once in a step")
+            changing.append(one.changing)
             found.append(one.reached if hook is None and penalty is None else None)
             free = {**free, **one.written}
             free, state = stepped(optimizer, gradients, state, free, known, found[-1])
@@ -134,7 +137,7 @@ def train(
     (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
     examples = _taking_part(data, batches)
     loss = total / jnp.maximum(examples * batches.epochs, 1)
-    return Trained(free, buffers, loss, steps, examples, found[-1])
+    return Trained(free, buffers, loss, steps, examples, changing[-1], found[-1])
 
 
 def _taking_part(data: Sequence, batches: Batches) -> Any:

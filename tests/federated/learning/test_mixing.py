@@ -149,14 +149,44 @@ def test_clients_that_would_be_filled_up_are_not_evaluated(name: str) -> None:
     module, loss = nn.Sequential(norm, nn.Linear(4, 3)), None if name == "BatchNorm" else centred
     state = learning.fed_avg(module, loss).initialize()
     evaluation = learning.Evaluation(module, loss)
-    with pytest.raises(fed.ClientError, match="client 1 has 5 examples and others have 6"):
+    with pytest.raises(fed.ClientError, match="client 1 has 5 examples, others have up to 6"):
         evaluation(state, examples(6) + examples(5))
     fitted = learning.PersonalizedEvaluation(module, loss, batch_size=6)
-    with pytest.raises(fed.ClientError, match="client 1 has 5 examples and others have 6"):
+    with pytest.raises(fed.ClientError, match="client 1 has 5 examples, others have up to 6"):
         fitted(state, examples(6) * 2, examples(6) + examples(5))
+
+    by_parts = learning.Evaluation(module, loss, batch_size=4)
+    with pytest.raises(fed.ClientError, match="client 0 has 6 .* and 4 are evaluated at once"):
+        by_parts(state, examples(6))
 
     found = evaluation(state, examples(6) * 2)
     x, y = torch.tensor(examples(6)[0]["x"]), torch.tensor(examples(6)[0]["y"])
     output = module.eval()(x)
     wanted = F.cross_entropy(output, y) if loss is None else loss(output, y).mean()
     np.testing.assert_allclose(found["loss"], wanted.item(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [learning.fed_sgd, learning.mime_lite])
+def test_where_nothing_is_left_out_nobody_is_told_to_leave_it_out(make: Any) -> None:
+    process = make(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), batch_size=3)
+    with pytest.raises(fed.ClientError, match="\nPass a batch_size that divides all"):
+        process.next(process.initialize(), examples(5))
+
+
+class OfOneSize(nn.Module):
+    """Takes batches of three examples only, as with states of a fixed size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.view(3, 4)) + torch.zeros(3, 1)
+
+
+def test_a_model_of_one_size_of_batches_gets_no_others() -> None:
+    process = learning.fed_avg(OfOneSize(), batch_size=3)
+    state, metrics = process.next(process.initialize(), examples(5))
+    assert int(metrics["examples"]) == 5
+    evaluation = learning.Evaluation(OfOneSize(), batch_size=3)
+    assert int(evaluation(state, examples(5) + examples(4))["examples"]) == 9

@@ -33,10 +33,12 @@ class WholeBatches:
     Args:
         model: in training.
         size: how many examples a batch has; None if no batch is filled up.
+        dropping: whether examples that fill no batch could be left out.
     """
 
-    def __init__(self, model: Model, size: int | None) -> None:
+    def __init__(self, model: Model, size: int | None, *, dropping: bool = True) -> None:
         self._size = size
+        self._advice = "Pass drop_remainder=True, or a" if dropping else "Pass a"
         self._trial = _Trial(in_training(model), known=model.mixes_examples)
 
     def require(self, staged: Staged, numbers: np.ndarray, state: State) -> None:
@@ -49,7 +51,7 @@ class WholeBatches:
         """
         if isinstance(staged.length, jax.core.Tracer) or self._size is None:
             return
-        length = np.asarray(staged.length)
+        length = np.asarray(staged.length, np.int64)
         rest = length % self._size
         odd = np.flatnonzero(rest)
         if not odd.size:
@@ -61,8 +63,7 @@ class WholeBatches:
                 f"client {numbers[odd[0]]} has {length[odd[0]]} examples, which are no "
                 f"whole batches of {self._size}; the model or the loss (BatchNorm, for instance) "
                 "makes the examples of a batch depend on each other, or on how many there are, so "
-                "that none can be filled up.\nPass drop_remainder=True, or a batch_size that "
-                "divides all."
+                f"that none can be filled up.\n{self._advice} batch_size that divides all."
             )
 
 
@@ -71,9 +72,11 @@ class WholeClients:
 
     Args:
         model: in evaluation.
+        size: how many examples are computed at once.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, size: int) -> None:
+        self._size = size
         self._trial = _Trial(in_evaluation(model), known=False)
 
     def require(self, staged: Staged, state: State) -> None:
@@ -81,17 +84,20 @@ class WholeClients:
         if isinstance(staged.length, jax.core.Tracer):
             return
         length, capacity = np.asarray(staged.length), _capacity(staged)
-        odd = np.flatnonzero((length > 0) & (length < capacity))
+        odd = np.flatnonzero((length > 0) & ((length < capacity) | (capacity > self._size)))
         if not odd.size:
             return
         tried = odd[length[odd].argmin()]
-        count = min(int(length[tried]), _TRIED)
-        if self._trial.mixes(staged, int(tried), slice(0, count), 2 * count, state):
+        size = max(min(capacity, self._size), 2)
+        rows = slice(0, min(int(length[tried]), _TRIED, size - 1))
+        if self._trial.mixes(staged, int(tried), rows, size, state):
             raise ClientError(
-                f"client {odd[0]} has {length[odd[0]]} examples and others have {capacity}; the "
-                "model or the loss makes the examples of a client depend on each other in "
-                "evaluation, too (BatchNorm without running statistics, for instance), so that no "
-                "client can be filled up.\nEvaluate clients with the same number of examples."
+                f"client {odd[0]} has {length[odd[0]]} examples, others have up to {capacity}, and "
+                f"{self._size} are evaluated at once; the model or the loss makes the examples of "
+                "a client depend on each other in evaluation, too (BatchNorm without running "
+                "statistics, for instance), so that they have to be evaluated all at once, and "
+                "none can be filled up.\nEvaluate clients with the same number of examples, and "
+                "that as batch_size."
             )
 
 
@@ -184,9 +190,14 @@ def mixes_examples(
     first = found(filled)
     if not _alike(first, found(odd), 1e-4):
         return True
-    is_random = not _alike(first, found(filled, seed=1), 1e-4)
+    if not _alike(first, found(filled, seed=1), 1e-4):  # it is random
+        return False
+    try:
+        alone = found(examples)
+    except (RuntimeError, TypeError, ValueError, IndexError):  # it takes batches of one size only
+        return False
     # Another size may be computed by another algorithm, in half precision with other roundings.
-    return not is_random and not _alike(first, found(examples), 0.05)
+    return not _alike(first, alone, 0.05)
 
 
 def _filled(leaf: Any, rows: Any, size: int) -> Any:

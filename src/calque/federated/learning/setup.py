@@ -147,7 +147,7 @@ class Setup:
         server: Any,
         choices: Mapping[str, Any],
         *,
-        whole_gradient: bool = False,
+        whole_gradient: bool,
         **rest: Any,
     ) -> IterativeProcess:
         """The rounds of an algorithm.
@@ -178,6 +178,7 @@ class Setup:
             server,
             least=least,
             filled=filled,
+            dropping=not whole_gradient,
             description=description,
             **rest,
         )

@@ -112,7 +112,7 @@ def train(
             free, buffers, state, total, steps = carry
             keys = jax.random.split(_key(key, epoch))
             order = _order(data, keys[0]) if batches.shuffle else None
-            examples, mask = _batch(data, start, batches.size, order)
+            examples, mask = batch_of(data, start, batches.size, order)
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
@@ -171,7 +171,7 @@ def full_gradient(
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
         def taken(carry: Any) -> Any:
             gradients, total = carry
-            examples, mask = _batch(data, batch * size, size, None)
+            examples, mask = batch_of(data, batch * size, size, None)
             rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
             mean = _mean_loss(model, parameters, buffers, examples, mask, rng)
             free = model.free(parameters)
@@ -236,7 +236,7 @@ def require_no_writes(one: Losses, where: str) -> None:
         )
 
 
-def _batch(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
+def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
     """The examples of a batch, and which of them count; the others are copies of the last."""
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))

@@ -92,6 +92,25 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
     assert clipped[0] == clipped[1] != clipped[2]
 
 
+def test_metrics_of_an_evaluation_are_numbers_of_any_kind() -> None:
+    process, data, _ = parts()
+
+    def metrics(value: Any) -> Any:
+        options = {"evaluate": lambda state: value, "progress": False}
+        return learning.run(process, data, 1, **options)[1][0]
+
+    assert metrics({"a": torch.tensor(0.5), "b": np.float32(2), "c": np.ones(1), "d": True}) == {
+        **metrics({}),
+        "test_a": 0.5,
+        "test_b": 2.0,
+        "test_c": 1.0,
+        "test_d": 1.0,
+    }
+    for wrong in (None, 0.5, {"a": np.ones(2)}, {"a": None}, {"a": torch.ones(2)}):
+        with pytest.raises(TypeError, match="metrics are a dict of numbers"):
+            metrics(wrong)
+
+
 def test_curves_are_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     history = [{"round": 1.0, "loss": 2.0}, {"round": 2.0, "loss": 1.0, "test_accuracy": 0.5}]

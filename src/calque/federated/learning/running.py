@@ -149,6 +149,8 @@ def _worded(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    if not isinstance(metrics, Mapping) or any(np.size(value) != 1 for value in metrics.values()):
-        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}")
-    return {name: float(value) for name, value in metrics.items()}
+    try:
+        items = metrics.items()
+        return {name: float(v.item() if hasattr(v, "item") else v) for name, v in items}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}") from None

@@ -31,7 +31,12 @@ def labelled(data: Any) -> Staged:
     """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
-        raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+        fields = staged.elements
+        names = sorted(map(str, fields)) if isinstance(fields, dict) else type(fields).__name__
+        raise ClientError(
+            f"the examples of clients have no x or no y: they are {names}.\n"
+            "Pass dicts with both, under these names."
+        )
     odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
     if odd:
         raise ClientError(

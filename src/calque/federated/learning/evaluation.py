@@ -64,9 +64,11 @@ class Evaluation:
         if not is_positive(batch_size):
             raise ValueError(f"examples are evaluated some at once, not {batch_size!r}")
         model = Model(module, loss)
-        self._summed = _Summed(
-            model, lambda *args: _totals(model, *args, batch_size), batch_size, options
-        )
+
+        def totals(parameters: Any, buffers: Any, key: Any, data: Sequence) -> dict[str, Any]:
+            return _totals(model, parameters, buffers, key, data, batch_size)
+
+        self._summed = _Summed(model, totals, batch_size, options)
 
     @with_user_frames
     def __call__(self, state: State, data: Any) -> dict[str, Any]:

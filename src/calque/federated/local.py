@@ -26,7 +26,15 @@ from calque.federated.representation import (
     to_python,
     type_of_held,
 )
-from calque.federated.types import FunctionType, SequenceType, TensorType, Type, join, walk
+from calque.federated.types import (
+    FunctionType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    join,
+    walk,
+)
 from calque.interop.functional import functional
 
 Framework = Literal["torch", "jax"]
@@ -73,6 +81,7 @@ class LocalFunction:
         self._framework = framework
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
+        self._kind: Type | None = None
         if framework == "torch":
             apply, params = functional(_with_own_arguments(function))
             apply.settle = refuse
@@ -91,7 +100,9 @@ class LocalFunction:
             return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
         self._closure.require_same()
         try:
-            return to_held(self._result(*held))
+            result = self._result(*held)
+            self._require_names(result)
+            return to_held(result)
         finally:
             self._closure.note()
 
@@ -110,7 +121,22 @@ class LocalFunction:
         assert found is not None
         if not is_open(parameter):
             self._program = program
+        self._kind = found
         return found
+
+    def _require_names(self, result: Any) -> None:
+        """Raise unless the fields of a result have the names that were found, in that order.
+
+        Raises:
+            FederatedTypeError: they differ for these sizes; shows both types.
+        """
+        kind = type_of_held(result)
+        if self._kind is not None and not _same_names(self._kind, kind):
+            raise type_error(
+                f"the function {self.name!r} gives {self._kind} when it is traced, and {kind} for "
+                "these arguments",
+                "Return the same fields in the same order, whatever the sizes are.",
+            )
 
     def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
         """The type of the result, the program, and the structure of the held result."""
@@ -193,6 +219,16 @@ class _OfRecords(torch.nn.Module):
         if any(read(parameter) is not array for parameter, array in before):
             raise written_constant()
         return result
+
+
+def _same_names(target: Type, source: Type) -> bool:
+    """Returns True if the fields of structs have the same names, where `target` has some."""
+    if isinstance(target, StructType) and isinstance(source, StructType):
+        pairs = zip(target.elements, source.elements)
+        return all(n in (None, m) and _same_names(t, s) for (n, t), (m, s) in pairs)
+    if isinstance(target, SequenceType) and isinstance(source, SequenceType):
+        return _same_names(target.element, source.element)
+    return True
 
 
 def is_open(kind: Type | None) -> bool:

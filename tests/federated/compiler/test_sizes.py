@@ -146,3 +146,15 @@ def test_a_round_of_clients_of_different_sizes_has_a_gradient(chunk: int) -> Non
     slope = (after(weight + step) - after(weight - step)) / 2e-2
     np.testing.assert_allclose(gradient[1, 2], slope, rtol=1e-2, atol=1e-3)
     assert np.isfinite(np.asarray(gradient)).all()
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_fields_in_another_order_for_other_sizes_are_refused(framework: Any) -> None:
+    @fed.local("float32[?]", framework=framework)
+    def totals(x: Any) -> Any:
+        found = {"sum": x.sum(), "most": x.max()}
+        return found if len(x) < 100 else {name: found[name] for name in ("most", "sum")}
+
+    assert float(totals(np.ones(9, np.float32))["sum"]) == 9.0
+    with pytest.raises(fed.FederatedTypeError, match="fields in the same order"):
+        totals(np.ones(200, np.float32))

@@ -398,6 +398,17 @@ def test_who_drops_out_differs_from_round_to_round() -> None:
     assert len(set(lost)) > 1
 
 
+def test_a_fraction_of_few_clients_drops_out_of_some_rounds() -> None:
+    data = make_data((4,) * 3)
+    process = learning.fed_avg(make_model(), batch_size=4, failing=0.15)
+    state, present = process.initialize(seed=1), []
+    for _ in range(20):
+        state, metrics = process.next(state, data)
+        present.append(int(metrics["clients"]))
+    assert set(present) == {2, 3}
+    assert 4 <= present.count(2) <= 15  # of an expected 9
+
+
 @pytest.mark.parametrize("failing", [-0.1, 1.0])
 def test_a_fraction_of_clients_is_one(failing: float) -> None:
     with pytest.raises(ValueError, match="at least 0 and below 1"):

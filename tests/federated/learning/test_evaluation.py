@@ -138,3 +138,34 @@ def test_clients_fit_no_batches_that_are_filled_up_where_examples_depend_on_each
         fitted(state, own, test)
     dropped = learning.PersonalizedEvaluation(model, batch_size=4, drop_remainder=True)
     assert np.isfinite(dropped(state, own, test)["loss"])
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_metrics_do_not_depend_on_how_many_examples_are_evaluated_at_once(chunk: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    data = make_data((9, 0, 4, 1), 0)
+    state = learning.fed_avg(model).initialize()
+    whole = learning.Evaluation(model)(state, data)
+    for size in (1, 4, 5):
+        found = learning.Evaluation(model, batch_size=size, chunk=chunk)(state, data)
+        assert found.keys() == whole.keys() and int(found["examples"]) == 14
+        for name in whole:
+            np.testing.assert_allclose(found[name], whole[name], rtol=1e-6)
+    with pytest.raises(ValueError, match="some at once, not 0"):
+        learning.Evaluation(model, batch_size=0)
+
+
+def test_each_batch_of_an_evaluation_has_its_own_randomness() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand(x.shape)
+
+    model = nn.Sequential(nn.Linear(4, 3), Noisy())
+    data = [{"x": np.zeros((2, 4), np.float32), "y": np.zeros((2, 3), np.float32)}]
+    state = learning.fed_avg(model, lambda output, y: output[:, 0]).initialize()
+    once, twice = (
+        float(learning.Evaluation(model, lambda o, y: o[:, 0], batch_size=1)(state, one)["loss"])
+        for one in ([{name: part[:1] for name, part in data[0].items()}], data)
+    )
+    assert abs(once - twice) > 1e-6

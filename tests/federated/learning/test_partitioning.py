@@ -17,7 +17,8 @@ LABELS = np.repeat(np.arange(5), 40)
 def test_every_example_belongs_to_one_client(clients: int, concentration: float, seed: int) -> None:
     parts = dirichlet(LABELS, clients, concentration, seed, least=0)
     assert len(parts) == clients
-    assert sorted(np.concatenate(parts).astype(int)) == list(range(200))
+    assert sorted(np.concatenate(parts)) == list(range(200))
+    assert all(len(LABELS[part]) == len(part) for part in parts)
 
 
 def test_the_concentration_says_how_different_clients_are() -> None:

@@ -63,6 +63,7 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
 
     other = torch.nn.Sequential(torch.nn.Linear(4, 3))
     norm = learning.aggregators.clipped
+    changed = [*data[:3], {**data[3], "y": (data[3]["y"] + 1) % 3}]
     others: list[tuple[str, Any, Any, dict[str, Any]]] = [
         ("another seed", made(), data, {"seed": 1}),
         (r"client_optimizer differ \(client_optimizer was .*0\.1.* is .*0\.2", made(0.2), data, {}),
@@ -72,7 +73,9 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
         ("aggregator differ", made(aggregator=norm(0.1)), data, {}),
         ("failing differ", made(failing=0.5), data, {}),
         ("module differ", learning.fed_avg(other, batch_size=4), data, {}),
-        ("clients of the data, participants differ", made(), data[:3], {}),
+        ("clients of the data, examples of the clients, participants differ", made(), data[:3], {}),
+        ("examples of the clients differ", made(), [*data[1:], data[0]], {}),
+        ("examples of the clients differ", made(), changed, {}),
         ("participants differ", made(), data, {"participants": 2}),
     ]
     with learning.Checkpoints(tmp_path) as checkpoints:
@@ -81,11 +84,31 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
         for said, process, given, more in others:
             with pytest.raises(ValueError, match=said):
                 learning.run(process, given, 2, **options, **more)
-        _, history = learning.run(made(chunk=2), data, 2, **options)  # which changes no numbers
+        # A chunk and padding change no numbers.
+        _, history = learning.run(made(chunk=2), learning.stage(data), 2, **options)
     assert len(history) == 1
     assert by_adam(0.1).description == by_adam(0.1).description != by_adam(0.2).description
     clipped = [made(aggregator=norm(bound)).description for bound in (0.1, 0.1, 0.2)]
     assert clipped[0] == clipped[1] != clipped[2]
+
+
+def test_metrics_of_an_evaluation_are_numbers_of_any_kind() -> None:
+    process, data, _ = parts()
+
+    def metrics(value: Any) -> Any:
+        options = {"evaluate": lambda state: value, "progress": False}
+        return learning.run(process, data, 1, **options)[1][0]
+
+    assert metrics({"a": torch.tensor(0.5), "b": np.float32(2), "c": np.ones(1), "d": True}) == {
+        **metrics({}),
+        "test_a": 0.5,
+        "test_b": 2.0,
+        "test_c": 1.0,
+        "test_d": 1.0,
+    }
+    for wrong in (None, 0.5, {"a": np.ones(2)}, {"a": None}, {"a": torch.ones(2)}):
+        with pytest.raises(TypeError, match="metrics are a dict of numbers"):
+            metrics(wrong)
 
 
 def test_curves_are_a_picture(tmp_path: Path) -> None:

@@ -58,6 +58,35 @@ def test_examples_of_a_dataset_may_be_dicts() -> None:
     assert found.elements["y"].tolist() == [[0, 1, 0]]
 
 
+class OnDevice(Dataset[Any]):
+    """Examples on the device."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.x = torch.arange(6.0).reshape(3, 2).to("jax", dtype)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], index
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_examples_of_a_dataset_may_be_on_the_device(dtype: torch.dtype) -> None:
+    found = learning.stage([OnDevice(dtype)])
+    assert str(found.elements["x"].dtype) == str(dtype).removeprefix("torch.")
+    np.testing.assert_array_equal(found.elements["x"][0], np.arange(6).reshape(3, 2))
+
+
+def test_a_dataset_without_examples_is_like_those_of_others() -> None:
+    whole = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
+    found = learning.stage([Subset(whole, []), Subset(whole, [1, 4])])
+    assert found.length.tolist() == [0, 2]
+    np.testing.assert_array_equal(found.elements["x"][1], [[2, 3], [8, 9]])
+    with pytest.raises(ClientError, match="no client has examples"):
+        learning.stage([Subset(whole, [])])
+
+
 @pytest.mark.parametrize(
     ("dataset", "message"), [(Growing(), "client 1 differ"), (Endless(), "client 1 has no length")]
 )

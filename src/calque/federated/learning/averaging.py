@@ -90,6 +90,7 @@ def fed_avg(
         },
         aggregator=aggregator or aggregators.mean(),
         optimizer=by_server.init,
+        whole_gradient=False,
     )
 
 
@@ -160,6 +161,7 @@ def fed_sgd(
         {"algorithm": "fed_sgd", "server_optimizer": by_server},
         aggregator=aggregator or aggregators.mean(),
         optimizer=by_server.init,
+        whole_gradient=True,
     )
 
 

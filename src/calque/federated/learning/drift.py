@@ -78,6 +78,7 @@ def scaffold(
         extra=zeros,
         memory=zeros,
         clients=clients,
+        whole_gradient=False,
     )
 
 

@@ -11,14 +11,14 @@ import torch
 from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation, computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
-from calque.federated.learning.mixing import WholeBatches
+from calque.federated.learning.mixing import WholeBatches, WholeClients
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Steps, as_optimizer
 from calque.federated.learning.refusals import explained, require_no_autocast
 from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
 from calque.federated.learning.staging import element_of, labelled
 from calque.federated.learning.state import State, of_client, of_round
-from calque.federated.learning.training import train
+from calque.federated.learning.training import batch_of, is_positive, train
 from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
@@ -28,12 +28,18 @@ examples.
 """
 
 
+_AT_ONCE = 1024
+"""How many examples of a client are evaluated at once, if nothing else is said."""
+
+
 class Evaluation:
     """The loss, and for classifiers the accuracy, over all examples of all clients.
 
     Args:
         module: the model; it is evaluated in `eval()` mode.
         loss: as for the algorithms.
+        batch_size: how many examples of a client are computed at once, which does not affect the
+            result.
         **options: as for `Computation.configured`: chunk, mesh, axis, check.
 
     >>> import numpy as np, torch
@@ -47,11 +53,22 @@ class Evaluation:
 
     @with_user_frames
     def __init__(
-        self, module: torch.nn.Module, loss: Loss | None = None, **options: Unpack[Options]
+        self,
+        module: torch.nn.Module,
+        loss: Loss | None = None,
+        *,
+        batch_size: int = _AT_ONCE,
+        **options: Unpack[Options],
     ) -> None:
         checked(options, Options)
+        if not is_positive(batch_size):
+            raise ValueError(f"examples are evaluated some at once, not {batch_size!r}")
         model = Model(module, loss)
-        self._summed = _Summed(model, lambda *args: _totals(model, *args), options)
+
+        def totals(parameters: Any, buffers: Any, key: Any, data: Sequence) -> dict[str, Any]:
+            return _totals(model, parameters, buffers, key, data, batch_size)
+
+        self._summed = _Summed(model, totals, batch_size, options)
 
     @with_user_frames
     def __call__(self, state: State, data: Any) -> dict[str, Any]:
@@ -68,7 +85,9 @@ class Evaluation:
             for nothing: those that `cross_entropy` ignores.
 
         Raises:
-            ClientError: a client's data are of another type, or its loss is NaN.
+            ClientError: a client's data are of another type, or its loss is NaN; or the examples
+                of a client depend on each other, and clients have different numbers of them, or
+                more than `batch_size`.
             ValueError: there are no examples.
         """
         return self._summed(state, data)
@@ -109,10 +128,11 @@ class PersonalizedEvaluation:
         def fitted(parameters: Any, buffers: Any, key: Any, test: Sequence, own: Sequence) -> Any:
             start = (setup.model, parameters, buffers)
             done = train(*start, own, key, optimizer, setup.batches)
-            return _totals(setup.model, {**parameters, **done.parameters}, done.buffers, key, test)
+            after = ({**parameters, **done.parameters}, done.buffers)
+            return _totals(setup.model, *after, key, test, _AT_ONCE)
 
         self._whole_batches = WholeBatches(setup.model, setup.filled)
-        self._summed = _Summed(setup.model, fitted, setup.options)
+        self._summed = _Summed(setup.model, fitted, _AT_ONCE, setup.options)
 
     @with_user_frames
     def __call__(self, state: State, own: Any, test: Any) -> dict[str, Any]:
@@ -134,11 +154,12 @@ class PersonalizedEvaluation:
 class _Summed:
     """Sums over the examples of all clients, divided by how many there are."""
 
-    def __init__(self, model: Model, totals: Totals, options: Any) -> None:
+    def __init__(self, model: Model, totals: Totals, size: int, options: Any) -> None:
         self._model = model
         self._totals = totals
         self._options = options
         self._known: dict[tuple[Type, ...], Computation] = {}
+        self._whole_clients = WholeClients(model, size)
 
     def __call__(self, state: State, *data: Any) -> dict[str, Any]:
         """Metrics for the clients' sequences; the examples of the first are those that count."""
@@ -147,6 +168,7 @@ class _Summed:
         length = staged[0].length
         if not isinstance(length, jax.core.Tracer) and not np.asarray(length).any():
             raise ValueError("no client has examples to evaluate on.\nChoose others.")
+        self._whole_clients.require(staged[0], state)
         elements = tuple(element_of(one) for one in staged)
         if elements not in self._known:
             made = _computation(self._model, self._totals, elements)
@@ -189,20 +211,46 @@ def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Co
 
 
 def _totals(
-    model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence
+    model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence, size: int
 ) -> dict[str, Any]:
-    """The loss and the right answers, summed over a client's examples."""
-    output, losses = model.outputs(parameters, buffers, data.elements, key)
-    found = {"loss": jnp.where(data.mask, losses, 0).sum(), "examples": data.length}
-    target = data.elements["y"]
+    """The loss and the right answers, summed over a client's examples, `size` at once."""
+
+    def summed(examples: Any, mask: Any, key: Any) -> dict[str, Any]:
+        return _sums(model, parameters, buffers, examples, mask, key)
+
+    if data.capacity <= size:
+        found = summed(data.elements, data.mask, key)
+        return {"examples": data.length, **{name: found[name] for name in sorted(found)}}
+
+    def step(carry: Any, batch: Any) -> tuple[Any, None]:
+        def taken(carry: Any) -> Any:
+            found = summed(*batch_of(data, batch * size, size, None), of_client(key, batch))
+            return jax.tree.map(jnp.add, carry, found)
+
+        return data.unless_behind(batch * size, taken, carry), None
+
+    shapes = jax.eval_shape(summed, *batch_of(data, 0, size, None), key)
+    start = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+    found, _ = jax.lax.scan(step, start, jnp.arange(-(-data.capacity // size)))
+    return {"examples": data.length, **found}  # in JAX's order of names, as above
+
+
+def _sums(
+    model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
+) -> dict[str, Any]:
+    """The loss and the right answers, summed over the examples that count."""
+    output, losses = model.outputs(parameters, buffers, examples, key)
+    losses = losses.astype(jnp.promote_types(losses.dtype, jnp.float32))
+    found = {"loss": jnp.where(mask, losses, 0).sum()}
+    target = examples["y"]
     axis = _class_axis(output, target)
     if axis is not None:
-        classes = (target >= 0).reshape(data.capacity, -1)
-        hits = (output.argmax(axis) == target).reshape(data.capacity, -1) & classes
+        classes = (target >= 0).reshape(len(mask), -1)
+        hits = (output.argmax(axis) == target).reshape(len(mask), -1) & classes
         counted = classes.sum(1)
         right = hits.sum(1) / jnp.maximum(counted, 1)
-        found["right"] = jnp.where(data.mask, right, 0).sum()
-        found["judged"] = (data.mask & (counted > 0)).sum(dtype=jnp.int32)
+        found["right"] = jnp.where(mask, right, 0).sum()
+        found["judged"] = (mask & (counted > 0)).sum(dtype=jnp.int32)
     return found
 
 

@@ -1,5 +1,6 @@
 """Detects whether a batch's examples depend on each other, so that none may fill it up."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,8 +12,19 @@ from calque.federated.compiler.layout import is_placed
 from calque.federated.learning.models import Model, count_of
 from calque.federated.learning.staging import Staged, element_of
 from calque.federated.learning.state import State
-from calque.federated.ragged import Ragged, take
+from calque.federated.ragged import Ragged
 from calque.federated.types import Type, to_shapes
+
+Run = Callable[[Any, Any, Any, Any], Any]
+"""Takes parameters, buffers, examples and raw bits of a key; gives the losses of the examples, and
+other arrays that must not depend on what fills up a batch.
+"""
+
+_TRIED = 4
+"""How many examples of a client are tried in evaluation."""
+
+_OTHERS = 16
+"""Of how many clients the examples are that are tried to fill up a batch."""
 
 
 class WholeBatches:
@@ -21,12 +33,13 @@ class WholeBatches:
     Args:
         model: in training.
         size: how many examples a batch has; None if no batch is filled up.
+        dropping: whether examples that fill no batch could be left out.
     """
 
-    def __init__(self, model: Model, size: int | None) -> None:
-        self._model = model
+    def __init__(self, model: Model, size: int | None, *, dropping: bool = True) -> None:
         self._size = size
-        self._known: dict[Type, bool] = {}
+        self._advice = "Pass drop_remainder=True, or a" if dropping else "Pass a"
+        self._trial = _Trial(in_training(model), known=model.mixes_examples)
 
     def require(self, staged: Staged, numbers: np.ndarray, state: State) -> None:
         """Raise `ClientError` for the first client whose batches cannot be filled up.
@@ -38,74 +51,205 @@ class WholeBatches:
         """
         if isinstance(staged.length, jax.core.Tracer) or self._size is None:
             return
-        odd = np.flatnonzero(np.asarray(staged.length) % self._size)
-        if odd.size and self._mixes(staged, int(odd[0]), self._size, state):
+        length = np.asarray(staged.length, np.int64)
+        rest = length % self._size
+        odd = np.flatnonzero(rest)
+        if not odd.size:
+            return
+        tried = odd[rest[odd].argmin()]
+        rows = slice(length[tried] - rest[tried], length[tried])
+        if self._trial.mixes(staged, int(tried), rows, self._size, state):
             raise ClientError(
-                f"client {numbers[odd[0]]} has {int(staged.length[odd[0]])} examples, which are no "
+                f"client {numbers[odd[0]]} has {length[odd[0]]} examples, which are no "
                 f"whole batches of {self._size}; the model or the loss (BatchNorm, for instance) "
-                "makes the examples of a batch depend on each other, so that none can be filled "
-                "up.\nPass drop_remainder=True, or a batch_size that divides all."
+                "makes the examples of a batch depend on each other, or on how many there are, so "
+                f"that none can be filled up.\n{self._advice} batch_size that divides all."
             )
 
-    def _mixes(self, staged: Staged, client: int, size: int, state: State) -> bool:
-        """Returns True if examples of a batch depend on each other; tried once for each type of
-        them.
+
+class WholeClients:
+    """Refuses to evaluate clients that are filled up, where examples depend on each other.
+
+    Args:
+        model: in evaluation.
+        size: how many examples are computed at once.
+    """
+
+    def __init__(self, model: Model, size: int) -> None:
+        self._size = size
+        self._trial = _Trial(in_evaluation(model), known=False)
+
+    def require(self, staged: Staged, state: State) -> None:
+        """Raise `ClientError` for the first client that is filled up; see `WholeBatches`."""
+        if isinstance(staged.length, jax.core.Tracer):
+            return
+        length, capacity = np.asarray(staged.length), _capacity(staged)
+        odd = np.flatnonzero((length > 0) & ((length < capacity) | (capacity > self._size)))
+        if not odd.size:
+            return
+        tried = odd[length[odd].argmin()]
+        size = max(min(capacity, self._size), 2)
+        rows = slice(0, min(int(length[tried]), _TRIED, size - 1))
+        if self._trial.mixes(staged, int(tried), rows, size, state):
+            raise ClientError(
+                f"client {odd[0]} has {length[odd[0]]} examples, others have up to {capacity}, and "
+                f"{self._size} are evaluated at once; the model or the loss makes the examples of "
+                "a client depend on each other in evaluation, too (BatchNorm without running "
+                "statistics, for instance), so that they have to be evaluated all at once, and "
+                "none can be filled up.\nEvaluate clients with the same number of examples, and "
+                "that as batch_size."
+            )
+
+
+class _Trial:
+    """Whether examples depend on each other, tried once for each type of them.
+
+    Args:
+        run: what is tried.
+        known: whether they do where it cannot be tried; where it can, only False is tried.
+    """
+
+    def __init__(self, run: Run, known: bool) -> None:
+        self._run = run
+        self._known = known
+        self._found: dict[Type, bool] = {}
+
+    def mixes(self, staged: Staged, client: int, rows: slice, size: int, state: State) -> bool:
+        """Returns True if examples depend on each other.
+
+        Args:
+            staged: the examples of all clients.
+            client, rows: where those are that are tried.
+            size: how many examples they are filled up to.
+            state: with which it is tried.
         """
-        model = self._model
         arrays = jax.tree.leaves(staged.elements)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
         own_state = jax.tree.leaves((state.parameters, state.buffers))
-        if model.mixes_examples or traced or any(map(is_placed, own_state)):
-            return model.mixes_examples
+        if self._known or traced or any(map(is_placed, own_state)):
+            return self._known
         element = element_of(staged)
-        if element not in self._known:
-            count = int(staged.length[client])
+        if element not in self._found:
             if any(map(is_placed, arrays)):  # spread over several processes
-                last = made_up(element, count % size)
+                some, others = made_up(element, rows.stop - rows.start), made_up(element, 2)
             else:
-                own = take(staged, np.array([client]))
-                whole = own.padded() if isinstance(own, Ragged) else own
-                rest = slice(count - count % size, count)
-                last = jax.tree.map(lambda leaf: leaf[0, rest], whole.elements)
-            self._known[element] = mixes_examples(
-                model, state.parameters, state.buffers, last, size
+                places = np.arange(rows.start, rows.stop)
+                some = _at(staged, np.full_like(places, client), places)
+                others = _others(staged, client, jax.tree.map(lambda leaf: leaf[-1:], some))
+            self._found[element] = mixes_examples(
+                self._run, state.parameters, state.buffers, some, others, size
             )
-        return self._known[element]
+        return self._found[element]
 
 
-def mixes_examples(model: Model, parameters: Any, buffers: Any, examples: Any, size: int) -> bool:
+def in_training(model: Model) -> Run:
+    """The losses of a model in training, its new buffers and what it writes to parameters."""
+
+    def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
+        one = model.losses(parameters, buffers, examples, key)
+        return one.each, (one.buffers, one.written)
+
+    return run
+
+
+def in_evaluation(model: Model) -> Run:
+    """The losses of a model in evaluation."""
+
+    def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
+        return model.outputs(parameters, buffers, examples, key)[1], ()
+
+    return run
+
+
+def mixes_examples(
+    run: Run, parameters: Any, buffers: Any, examples: Any, others: Any, size: int
+) -> bool:
     """Returns True if what fills up a batch changes the losses of its examples, or the new buffers.
 
     It is tried: with copies of the last example, and with what can hardly go unnoticed: NaN where
-    numbers are floats, and copies of the first example where they are not.
+    numbers are floats, and other examples where they are not. If nothing is random, also with what
+    is not filled up.
 
     Args:
-        model: in training.
-        parameters, buffers: its own.
-        examples: those of one client, fewer than a batch has, as arrays with the examples first.
+        run: what is tried.
+        parameters, buffers: those of the model.
+        examples: fewer than a batch has, as arrays with the examples first.
+        others: likewise, of which the first differ from the last.
         size: how many examples a batch has.
     """
     count = count_of(examples["y"])
-    missing = size - count
+    compiled = jax.jit(run)
 
-    def filled(leaf: Any, other: bool) -> Any:
-        leaf = jnp.asarray(leaf)
-        row = leaf[:1] if other else leaf[-1:]
-        if other and jnp.issubdtype(leaf.dtype, jnp.inexact):
-            row = jnp.full_like(row, jnp.nan)
-        return jnp.concatenate([leaf, *[row] * missing])
+    def found(batch: Any, seed: int = 0) -> list[np.ndarray]:
+        bits = jax.random.key_data(jax.random.key(seed))
+        each, rest = compiled(parameters, buffers, batch, bits)
+        return [np.asarray(leaf) for leaf in (each[:count], *jax.tree.leaves(rest))]
 
-    key = jax.random.key_data(jax.random.key(0))
-    found = []
-    run = jax.jit(model.losses)
-    for other in (False, True):
-        batch = jax.tree.map(lambda leaf, other=other: filled(leaf, other), examples)
-        one = run(parameters, buffers, batch, key)
-        found.append([one.each[:count], *jax.tree.leaves((one.buffers, one.written))])
-    return not all(
-        np.allclose(np.float64(a), np.float64(b), rtol=1e-4, atol=1e-5, equal_nan=True)
-        for a, b in zip(*found, strict=True)
-    )
+    filled = jax.tree.map(lambda leaf: _filled(leaf, leaf[-1:], size), examples)
+    odd = jax.tree.map(lambda leaf, rows: _filled(leaf, _odd(rows), size), examples, others)
+    first = found(filled)
+    if not _alike(first, found(odd), 1e-4):
+        return True
+    if not _alike(first, found(filled, seed=1), 1e-4):  # it is random
+        return False
+    try:
+        alone = found(examples)
+    except (RuntimeError, TypeError, ValueError, IndexError):  # it takes batches of one size only
+        return False
+    # Another size may be computed by another algorithm, in half precision with other roundings.
+    return not _alike(first, alone, 0.05)
+
+
+def _filled(leaf: Any, rows: Any, size: int) -> Any:
+    """Examples filled up with the given ones, in turn."""
+    leaf = jnp.asarray(leaf)
+    return jnp.concatenate([leaf, rows[np.arange(size - len(leaf)) % len(rows)]])
+
+
+def _odd(rows: Any) -> Any:
+    rows = jnp.asarray(rows)
+    return jnp.full_like(rows, jnp.nan) if jnp.issubdtype(rows.dtype, jnp.inexact) else rows
+
+
+def _alike(some: list[np.ndarray], others: list[np.ndarray], rtol: float) -> bool:
+    """Returns True if all arrays are nearly the same; integers exactly."""
+
+    def same(one: np.ndarray, other: np.ndarray) -> bool:
+        if jnp.issubdtype(one.dtype, jnp.inexact):
+            wide = np.complex128 if np.iscomplexobj(one) else np.float64
+            one, other = one.astype(wide), other.astype(wide)
+            return np.allclose(one, other, rtol=rtol, atol=1e-5, equal_nan=True)
+        return np.array_equal(one, other)
+
+    return all(same(one, other) for one, other in zip(some, others, strict=True))
+
+
+def _capacity(staged: Staged) -> int:
+    """The number of examples that clients are filled up to."""
+    if isinstance(staged, Ragged):
+        return staged.capacity
+    return jax.tree.leaves(staged.elements)[0].shape[1]
+
+
+def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
+    """One example for each pair of a client and the number of an example of it."""
+    if isinstance(staged, Ragged):
+        places = np.asarray(staged.places.start)[clients] + rows
+        return jax.tree.map(lambda leaf: leaf[places], staged.elements)
+    return jax.tree.map(lambda leaf: leaf[clients, rows], staged.elements)
+
+
+def _others(staged: Staged, client: int, last: Any) -> Any:
+    """The first examples of some clients, those first that differ most from `last`."""
+    present = np.append(np.flatnonzero(np.asarray(staged.length))[:_OTHERS], client)
+    found = _at(staged, present, np.zeros_like(present))
+
+    def differs(leaf: Any, own: Any) -> Any:
+        return (np.asarray(leaf) != np.asarray(own)).reshape(len(present), -1).any(1)
+
+    count = sum(jax.tree.leaves(jax.tree.map(differs, found, last)))
+    order = np.argsort(-np.asarray(count), kind="stable")
+    return jax.tree.map(lambda leaf: leaf[order], found)
 
 
 def made_up(element: Type, count: int) -> Any:

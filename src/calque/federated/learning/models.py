@@ -33,6 +33,7 @@ class Losses:
         each: the loss of each example.
         buffers: the new buffers.
         written: the new values of parameters that `forward` has written to, by name.
+        changing: the names of buffers that it has written to.
         reached: the names of the parameters that have a gradient; PyTorch's optimizers leave the
             others alone.
     """
@@ -40,6 +41,7 @@ class Losses:
     each: Any
     buffers: Parameters
     written: Parameters
+    changing: frozenset[str] = field(metadata={"static": True})
     reached: frozenset[str] = field(metadata={"static": True})
 
 
@@ -118,7 +120,7 @@ class Model:
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         named = {"buffers": inside(buffers), "rng": key}
         with on_jax(self._trained()), _examples_shown(examples):
-            (losses, written), new = self._train(*given, **named)
+            (losses, written, changed), new = self._train(*given, **named)
             reached = self._train.reached(*given, **named)
         _require_one_each(losses, examples["y"])
         for name in sorted(written):
@@ -131,6 +133,7 @@ class Model:
             losses,
             {name: new[f"{PREFIX}{name}"].astype(old.dtype) for name, old in buffers.items()},
             {name: array.astype(parameters[name].dtype) for name, array in written.items()},
+            frozenset(changed),
             frozenset(name for name in self.trained if f"{PREFIX}{name}" in reached),
         )
 

@@ -14,7 +14,7 @@ PREFIX = "module."
 
 
 class ModuleWithLoss(torch.nn.Module):
-    """The losses of examples, and in training the parameters that `forward` has written to.
+    """The losses of examples, and in training what `forward` has written to.
 
     Parameters that require no gradient have none here either, and the hooks that the user has put
     on the others (`register_hook`) see their gradients.
@@ -45,7 +45,8 @@ class ModuleWithLoss(torch.nn.Module):
         self._hooks = {name: _hooks(name, p) for name, p in module.named_parameters()}
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], y: Any) -> Any:
-        """Returns the losses, and by name the new values of parameters that were written to.
+        """Returns the losses, and by name the new values of parameters and of buffers that were
+        written to.
 
         Out of training: the losses, and the output.
         """
@@ -57,15 +58,19 @@ class ModuleWithLoss(torch.nn.Module):
             parameter.requires_grad_(name not in self._frozen)
             for hook in self._hooks[name]:
                 parameter.register_hook(hook)
-        before = {name: read(parameter) for name, parameter in own.items()}
+        before = _values(own), _values(dict(self.module.named_buffers()))
         losses = self._loss[0](self.module(*args, **kwargs), y)
-        after = dict(self.module.named_parameters())
-        written = {
-            name: parameter.detach()
-            for name, parameter in after.items()
-            if read(parameter) is not before[name]
-        }
-        return losses, written
+        after = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        return losses, *map(_written, after, before)
+
+
+def _values(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: read(tensor) for name, tensor in tensors.items()}
+
+
+def _written(after: Mapping[str, torch.Tensor], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors that hold other values than before."""
+    return {n: t.detach() for n, t in after.items() if read(t) is not before.get(n)}
 
 
 def inside(arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def dirichlet(
             for part, some in zip(parts, np.split(rows, cuts), strict=True):
                 part.extend(some.tolist())
         if min(map(len, parts)) >= least:
-            return [np.array(sorted(part)) for part in parts]
+            return [np.array(sorted(part), np.intp) for part in parts]
     raise ValueError(
         f"{len(labels)} examples cannot be spread over {clients} clients with at least {least} "
         f"each.\nUse fewer clients, or a larger concentration than {concentration}."

@@ -40,7 +40,9 @@ class IterativeProcess:
         self._options = dict(options)
         self._failing = failing
         self._rounds: dict[Type, Computation] = {}
-        self._whole_batches = WholeBatches(algorithm.model, algorithm.filled)
+        self._whole_batches = WholeBatches(
+            algorithm.model, algorithm.filled, dropping=algorithm.dropping
+        )
         trained = algorithm.model.free(algorithm.model.parameters)
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
@@ -208,11 +210,16 @@ def _key_of(seed: Any) -> Any:
 def _survivors(
     staged: Staged, numbers: np.ndarray, state: State, failing: float
 ) -> tuple[Staged, np.ndarray]:
-    """The clients that do not drop out, in their order: as many in each round of so many."""
+    """The clients that do not drop out, in their order.
+
+    Rounds of as many clients lose as many, or one more now and then where the fraction is that of
+    no whole number: so there are two programs at most, and few clients drop out, too.
+    """
     count = len(numbers)
-    lost = min(round(failing * count), count - 1)
     draw = np.random.default_rng([*np.asarray(state.key).tolist(), int(state.round)])
-    kept = np.sort(draw.permutation(count)[lost:])
+    order = draw.permutation(count)
+    lost = min(int(failing * count + draw.random()), count - 1)
+    kept = np.sort(order[lost:])
     return take(staged, kept), numbers[kept]
 
 

@@ -18,7 +18,7 @@ from calque.federated.intrinsics import (
     federated_value,
 )
 from calque.federated.intrinsics.checks import placed
-from calque.federated.learning.aggregators import is_stateful
+from calque.federated.learning.aggregators import is_private, is_stateful
 from calque.federated.learning.state import (
     Algorithm,
     State,
@@ -58,6 +58,8 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
     data_type, whole = SequenceType(element), to_type("int32")
     example = _one_example(element)
     shapes = jax.eval_shape(lambda: algorithm.client(server, example, server.key, memory))
+    if is_private(algorithm.aggregator):
+        _require_no_buffers(shapes.changing)
 
     types = (state_type, data_type, whole, memory_type)
     work = local(*types, framework="jax")(_work(algorithm, server, memory))
@@ -157,6 +159,17 @@ def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., A
         return packed(replace(after, buffers=buffers, aggregator=kept, round=state.round + 1))
 
     return finish
+
+
+def _require_no_buffers(changing: frozenset[str]) -> None:
+    """Raise a `TypeError` for buffers that clients change, as their mean has no noise."""
+    if changing:
+        names = ", ".join(map(repr, sorted(changing)))
+        raise TypeError(
+            f"clients change the buffers {names}, and the server takes the mean of buffers without "
+            "noise, so that the aggregator could not keep its promise of privacy.\n"
+            "Use a module without them: GroupNorm, or BatchNorm with track_running_stats=False."
+        )
 
 
 def _require_like(joined: Any, change: Type) -> None:

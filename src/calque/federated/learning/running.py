@@ -13,7 +13,7 @@ from calque.errors import with_user_frames
 from calque.federated.learning.checkpoints import Checkpoints
 from calque.federated.learning.partitioning import sample_clients
 from calque.federated.learning.process import IterativeProcess
-from calque.federated.learning.staging import labelled
+from calque.federated.learning.staging import digest_of, labelled
 from calque.federated.learning.state import State
 from calque.federated.learning.training import is_positive
 from calque.federated.ragged import take
@@ -55,7 +55,7 @@ def run(
 
     Raises:
         ValueError: the checkpoints are of another run: of another seed, number of clients or
-            participants, module, algorithm or setting.
+            participants, other examples, another module, algorithm or setting.
 
     >>> import numpy as np, torch
     >>> from calque.federated import learning
@@ -72,7 +72,12 @@ def run(
     count = clients if participants is None else participants
     state = process.initialize(seed)
     if checkpoints is not None:
-        run = {"seed": seed, "clients of the data": clients, "participants": count}
+        run = {
+            "seed": seed,
+            "clients of the data": clients,
+            "participants": count,
+            "examples of the clients": digest_of(staged),
+        }
         state = _resumed(checkpoints, state, {**_worded(run), **process.description})
     history: History = []
     begun = int(state.round)
@@ -144,6 +149,8 @@ def _worded(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    if not isinstance(metrics, Mapping) or any(np.size(value) != 1 for value in metrics.values()):
-        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}")
-    return {name: float(value) for name, value in metrics.items()}
+    try:
+        items = metrics.items()
+        return {name: float(v.item() if hasattr(v, "item") else v) for name, v in items}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}") from None

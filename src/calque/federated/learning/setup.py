@@ -132,9 +132,8 @@ class Setup:
     def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
         """Returns what a client sends that has taken steps."""
         weight = self.weight(done.examples)
-        return Sent(
-            change, extra, done.buffers, weight, done.loss, done.examples, memory, done.reached
-        )
+        parts = (change, extra, done.buffers, weight, done.loss, done.examples, memory)
+        return Sent(*parts, changing=done.changing, reached=done.reached)
 
     def weight(self, examples: Any) -> Any:
         """Returns the weight of a client with so many examples; without any it has none."""
@@ -148,7 +147,7 @@ class Setup:
         server: Any,
         choices: Mapping[str, Any],
         *,
-        whole_gradient: bool = False,
+        whole_gradient: bool,
         **rest: Any,
     ) -> IterativeProcess:
         """The rounds of an algorithm.
@@ -179,6 +178,7 @@ class Setup:
             server,
             least=least,
             filled=filled,
+            dropping=not whole_gradient,
             description=description,
             **rest,
         )

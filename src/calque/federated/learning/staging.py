@@ -1,15 +1,20 @@
 """The examples of clients, checked and put on the device."""
 
+import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.utils.data import DataLoader, Dataset
 
+from calque.device.backend.interop import to_jax
 from calque.errors import ClientError, with_user_frames
 from calque.federated.compiler.arguments import hold
+from calque.federated.compiler.layout import is_placed
 from calque.federated.ragged import Ragged
 from calque.federated.representation import Sequence, to_python
 from calque.federated.types import SequenceType, Type, at_clients, to_type
@@ -26,7 +31,12 @@ def labelled(data: Any) -> Staged:
     """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
-        raise ClientError("the examples of clients have no x or no y.\nPass dicts with both.")
+        fields = staged.elements
+        names = sorted(map(str, fields)) if isinstance(fields, dict) else type(fields).__name__
+        raise ClientError(
+            f"the examples of clients have no x or no y: they are {names}.\n"
+            "Pass dicts with both, under these names."
+        )
     odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
     if odd:
         raise ClientError(
@@ -67,7 +77,7 @@ def stage(data: Any, padded: bool = True) -> Any:
         )
     if not data:
         raise ClientError("there are no clients.\nPass a list with the examples of each.")
-    clients = [_examples(one, number) for number, one in enumerate(data)]
+    clients = _without_gaps([_examples(one, number) for number, one in enumerate(data)])
     element = element_type(clients[0], leading=1)
     kind = SequenceType(element)
     held = hold(clients, at_clients(kind), "the data")
@@ -123,8 +133,10 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 def _examples(data: Any, client: int) -> Any:
     """A client's examples as arrays with the examples first; what is no dataset, as it is.
 
+    Returns None for a dataset without examples, which does not say what they are like.
+
     Raises:
-        ClientError: a dataset has no length, no examples, or examples that cannot be stacked.
+        ClientError: a dataset has no length, or examples that cannot be stacked.
     """
     if isinstance(data, DataLoader):
         raise ClientError(
@@ -133,17 +145,61 @@ def _examples(data: Any, client: int) -> Any:
         )
     if not isinstance(data, Dataset):
         return data
-    if not hasattr(data, "__len__") or not len(data):  # type: ignore[arg-type]
+    if not hasattr(data, "__len__"):
         raise ClientError(
-            f"the dataset of client {client} has no length, or no examples.\n"
-            "Pass datasets with examples, or dicts of arrays, of which some may have no rows."
+            f"the dataset of client {client} has no length.\n"
+            "Pass datasets with __len__ and __getitem__, or dicts of arrays."
         )
+    if not len(data):  # type: ignore[arg-type]
+        return None
     rows = [data[index] for index in range(len(data))]  # type: ignore[arg-type]
     rows = [{"x": row[0], "y": row[1]} if _is_pair(row) else row for row in rows]
     try:
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(one) for one in leaves]), *rows)
+        return jax.tree.map(lambda *leaves: np.stack([_on_host(one) for one in leaves]), *rows)
     except ValueError as error:
         raise ClientError(f"the examples of client {client} differ: {error}") from None
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    """A part of an example as an array; of a tensor, on any device, its values."""
+    return np.asarray(to_jax(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _without_gaps(clients: list[Any]) -> list[Any]:
+    """The examples of clients, with no rows for those of which nothing is known.
+
+    Raises:
+        ClientError: nothing is known of any client.
+    """
+    known = next((one for one in clients if one is not None), None)
+    if known is None:
+        raise ClientError("no client has examples.\nPass a list with the examples of each.")
+    if all(one is not None for one in clients):
+        return clients
+    none = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], known)
+    return [none if one is None else one for one in clients]
+
+
+def digest_of(staged: Staged) -> str:
+    """Some digits that differ where the examples of clients do.
+
+    Of those that are spread over several processes, only their types and numbers count.
+    """
+    length = np.asarray(staged.length)
+    found = hashlib.sha256(f"{element_of(staged)} {length.tolist()}".encode())
+    leaves = jax.tree.leaves(staged.elements)
+    if not any(map(is_placed, leaves)):
+        for leaf in leaves:
+            for client, rows in _rows_of(staged, np.asarray(leaf)):
+                found.update(rows[: length[client]].tobytes())
+    return found.hexdigest()[:12]
+
+
+def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """The numbers of clients, and the rows of an array that begin with their examples."""
+    starts = staged.places.start if isinstance(staged, Ragged) else None
+    for client in range(staged.length.shape[0]):
+        yield client, leaf[client] if starts is None else leaf[int(starts[client]) :]
 
 
 def element_of(staged: Staged) -> Type:

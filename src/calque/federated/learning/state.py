@@ -56,6 +56,7 @@ class Algorithm:
         least: how many examples some client must have, to be trained on.
         filled: how many examples the batches have that are filled up with copies, if any are; an
             example must not depend on others of its batch then.
+        dropping: whether examples that fill no batch could be left out.
         description: what decides the numbers, in words, by which two runs are told apart.
     """
 
@@ -69,6 +70,7 @@ class Algorithm:
     clients: int | None = None
     least: int = 1
     filled: int | None = None
+    dropping: bool = True
     description: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -85,6 +87,7 @@ class Sent:
         loss: the mean over the client's examples.
         examples: how many there were.
         memory: what is kept for the client.
+        changing: the names of the buffers that clients change.
         reached: the names of the parameters that have a gradient; None for all.
     """
 
@@ -95,6 +98,7 @@ class Sent:
     loss: Any
     examples: Any
     memory: Any = field(default=())
+    changing: frozenset[str] = field(default=frozenset(), metadata={"static": True})
     reached: frozenset[str] | None = field(default=None, metadata={"static": True})
 
 

@@ -54,6 +54,7 @@ class Trained:
     loss: Any
     steps: Any
     examples: Any
+    changing: frozenset[str]
     reached: frozenset[str] | None
 
 
@@ -95,10 +96,11 @@ def train(
     Returns:
         What the client has at the end; `loss` is the mean over all examples of all epochs, before
         the step that each took part in, `steps` how many steps there were, `examples` how many
-        examples took part in an epoch, and `reached` which parameters have a gradient; None if
-        those of no loss have one.
+        examples took part in an epoch, `changing` which buffers `forward` writes to, and `reached`
+        which parameters have a gradient; None if those of no loss have one.
     """
     found: list[frozenset[str] | None] = []
+    changing: list[frozenset[str]] = []
     per_epoch = -(-data.capacity // batches.size)
 
     def step(carry: Any, index: Any) -> tuple[Any, None]:
@@ -110,7 +112,7 @@ def train(
             free, buffers, state, total, steps = carry
             keys = jax.random.split(_key(key, epoch))
             order = _order(data, keys[0]) if batches.shuffle else None
-            examples, mask = _batch(data, start, batches.size, order)
+            examples, mask = batch_of(data, start, batches.size, order)
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
@@ -120,6 +122,7 @@ def train(
                 gradients, known = hook(gradients, free), {}
             if isinstance(optimizer, TorchOptimizer) and optimizer.searches(free):
                 require_no_writes(one, "LBFGS computes the loss more than once in a step")
+            changing.append(one.changing)
             found.append(one.reached if hook is None and penalty is None else None)
             free = {**free, **one.written}
             free, state = stepped(optimizer, gradients, state, free, known, found[-1])
@@ -134,7 +137,7 @@ def train(
     (free, buffers, _, total, steps), _ = jax.lax.scan(step, start, jnp.arange(count))
     examples = _taking_part(data, batches)
     loss = total / jnp.maximum(examples * batches.epochs, 1)
-    return Trained(free, buffers, loss, steps, examples, found[-1])
+    return Trained(free, buffers, loss, steps, examples, changing[-1], found[-1])
 
 
 def _taking_part(data: Sequence, batches: Batches) -> Any:
@@ -168,7 +171,7 @@ def full_gradient(
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
         def taken(carry: Any) -> Any:
             gradients, total = carry
-            examples, mask = _batch(data, batch * size, size, None)
+            examples, mask = batch_of(data, batch * size, size, None)
             rng = jax.random.key_data(jax.random.fold_in(_key(key, 0), batch))
             mean = _mean_loss(model, parameters, buffers, examples, mask, rng)
             free = model.free(parameters)
@@ -233,7 +236,7 @@ def require_no_writes(one: Losses, where: str) -> None:
         )
 
 
-def _batch(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
+def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
     """The examples of a batch, and which of them count; the others are copies of the last."""
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))

@@ -18,6 +18,7 @@ from calque.federated.learning.aggregators.basic import (
 from calque.federated.learning.aggregators.kinds import (
     Aggregator,
     StatefulAggregator,
+    is_private,
     is_stateful,
 )
 from calque.federated.learning.aggregators.robust import median, trimmed_mean
@@ -29,6 +30,7 @@ __all__ = [
     "adaptive_dp_gaussian",
     "clipped",
     "dp_gaussian",
+    "is_private",
     "is_stateful",
     "mean",
     "median",

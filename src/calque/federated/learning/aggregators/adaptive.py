@@ -6,7 +6,7 @@ whether its values are within the norm. If more clients are than the quantile sa
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from calque.federated.intrinsics import (
     federated_value,
 )
 from calque.federated.learning.aggregators.basic import clip_to, mean, norm_of, with_noise
-from calque.federated.learning.aggregators.kinds import Aggregator
+from calque.federated.learning.aggregators.kinds import Aggregator, is_private
 from calque.federated.tracing import member_type, type_of
 from calque.federated.types import CLIENTS
 
@@ -99,6 +99,7 @@ class AdaptiveGaussian(Clipping):
 
     noise_multiplier: float
     count_deviation: float
+    is_private: ClassVar[bool] = True
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
         """The mean with noise, and the next norm."""
@@ -146,8 +147,13 @@ def adaptive_clipped(
         inner: how the clipped values are combined; `mean()` by default.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or `inner` is private: the norm has no noise.
     """
+    if is_private(inner):
+        raise ValueError(
+            "the norm follows those of the clients without noise, so that an inner aggregator "
+            "could not keep its promise of privacy.\nUse adaptive_dp_gaussian."
+        )
     return AdaptiveClipped(quantile, norm, learning_rate, inner or mean())
 
 

@@ -16,7 +16,7 @@ from calque.federated.intrinsics import (
     federated_sum,
     federated_value,
 )
-from calque.federated.learning.aggregators.kinds import Aggregator
+from calque.federated.learning.aggregators.kinds import Aggregator, as_private_as
 from calque.federated.learning.models import squared
 from calque.federated.tracing import member_type, type_of
 from calque.federated.types import CLIENTS, to_shapes
@@ -36,7 +36,7 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
         inner: how the clipped values are combined; `mean()` by default.
     """
     joined, clip = inner or mean(), _clip(norm)
-    return lambda value, weight, key: joined(_on_each(value, clip), weight, key)
+    return as_private_as(joined, lambda value, *rest: joined(_on_each(value, clip), *rest))
 
 
 @with_user_frames
@@ -46,7 +46,9 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
     `noise_multiplier * norm`, and is divided by the number of the round's clients. Those without
     examples are counted, too, because how many these are must stay private; they add zeros to the
-    sum. `learning.epsilon` computes the privacy that this gives over a number of rounds.
+    sum. `learning.epsilon` computes the privacy that this gives over a number of rounds: of the
+    parameters, not of the metrics, which have no noise. Buffers that clients change, such as
+    BatchNorm's, have none either, and are refused.
 
     Args:
         noise_multiplier: the noise, in units of the norm.
@@ -65,6 +67,7 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         parts = (total, count, key)
         return federated_map(_local(noisy, *parts), parts)
 
+    joined.is_private = True  # type: ignore[attr-defined]
     return joined
 
 
@@ -86,9 +89,11 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
         step = jnp.where(most > least, (most - least) / (2**bits - 1), 1)
         return (least + jnp.round((exact - least) / step) * step).astype(leaf.dtype)
 
-    return lambda value, weight, key: joined(
-        _on_each(value, lambda tree: jax.tree.map(by_parts(rounded), tree)), weight, key
-    )
+    def of_rounded(value: Any, weight: Any, key: Any) -> Any:
+        parts = _on_each(value, lambda tree: jax.tree.map(by_parts(rounded), tree))
+        return joined(parts, weight, key)
+
+    return as_private_as(joined, of_rounded)
 
 
 @with_user_frames

@@ -21,6 +21,17 @@ class StatefulAggregator(Protocol):
         ...
 
 
+def is_private(aggregator: Any) -> bool:
+    """Returns True if an aggregator adds the noise of differential privacy."""
+    return getattr(aggregator, "is_private", False)
+
+
+def as_private_as(inner: Any, aggregator: Aggregator) -> Aggregator:
+    """Returns the aggregator, which changes what clients send and lets `inner` combine it."""
+    aggregator.is_private = is_private(inner)  # type: ignore[attr-defined]
+    return aggregator
+
+
 def is_stateful(
     aggregator: Aggregator | StatefulAggregator,
 ) -> TypeGuard[StatefulAggregator]:
